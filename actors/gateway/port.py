@@ -1,0 +1,127 @@
+"""What the HTTP front asks of the gateway: the only names of ``actors/gateway`` that ``api/`` imports.
+
+Standard library and policies only. ``actors/gateway/actor.py`` implements ``GatewayPort``; tests of ``api/`` use a fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.sampling import SamplingParams
+
+
+class GatewayError(Exception):
+    """A request that cannot be served; carries what an HTTP answer needs."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.kind = status, message, kind
+        self.param, self.code, self.retry_after = param, code, retry_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One sequence to generate (a request with n choices is n of these)."""
+
+    id: str  # "<request id>" or "<request id>/<choice>" for choice > 0
+    application: str
+    prompt: list[int]
+    max_tokens: int  # new tokens at most; at least 1
+    stop_tokens: list[int]  # ids that end the sequence (empty with ignore_eos)
+    sampling: SamplingParams
+    tenant: str = ""
+    priority: int = 0
+    salt: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """News of a sequence: tokens in order, without gap or repeat, whatever happened to workers meanwhile."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish: str = ""  # "" | "stop" | "length"
+    stop_token: int | None = None  # the stop token (last of ``tokens``) when it ended the sequence
+
+
+class Stream(Protocol):
+    """A running generation. Iterating may raise GatewayError (503 after waiting for workers, 500 for a poison request)."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    def stop(self) -> None:
+        """The text is complete (a stop string): end as "stop", free the sequence."""
+
+    def cancel(self) -> None:
+        """The client is gone. Idempotent, also after the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A served application; ``checkpoint`` is the folder that tokenizer and chat template come from."""
+
+    id: str
+    checkpoint: str
+    max_length: int
+    created: int
+    ready: bool
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """``ready`` when at least one application can be served and the server is not draining."""
+
+    ready: bool
+    reason: str = ""
+    retry_after: float = 1.0
+    applications: dict[str, str] = field(default_factory=dict)  # application -> "ready" | "loading" | "waiting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView:
+    """``GET /v1/requests/{id}``."""
+
+    id: str
+    state: str  # "waiting" | "running" | "finished" | "cancelled" | "failed"
+    attempt: int
+    home: str | None
+    route: list[dict[str, Any]]  # {"worker", "first", "last"} for each hop
+    prompt_tokens: int
+    computed_tokens: int
+    emitted_tokens: int
+    events: list[dict[str, Any]]  # {"at": seconds since arrival, "event": str, ...}
+    tenant: str = ""
+
+
+class GatewayPort(Protocol):
+    """See the module."""
+
+    name: str  # of this gateway; a part of every request id it makes
+
+    def models(self) -> list[ModelInfo]: ...
+
+    def ready(self) -> Readiness: ...
+
+    def generate(self, generation: Generation) -> Stream:
+        """Admit and start. Raises GatewayError 400 (can never fit), 404 (no such model), 503 (draining)."""
+
+    def describe(self, request: str) -> RequestView | None: ...
+
+    async def cluster(self) -> dict[str, Any]:
+        """The body of ``/admin/cluster``."""
+
+    async def drain(self, seconds: float) -> None:
+        """Not ready; returns when nothing runs or the time is over (what is left is cancelled with 503)."""

@@ -1,0 +1,148 @@
+"""What a worker accepts and says. Standard library and policies only.
+
+Tokens: one ``SweepReport`` per sweep and gateway holds everything that this gateway must know of the sweep. Reports of one
+worker incarnation to one gateway are numbered from 1 (``serial``); the worker keeps them until they are acknowledged and
+sends them again when asked, so that a lost message is noticed (by the next serial, or the one in the heartbeat) and mended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blockwright.policies.chain import Chain, Route
+from blockwright.policies.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """gateway -> home: run this sequence. ``tokens`` is the prompt and, after a failover, what was already emitted."""
+
+    request: str
+    attempt: int
+    gateway: str  # address of the gateway actor that gets the reports
+    route: str
+    route_version: int
+    tokens: list[int]
+    prompt_length: int
+    page_hashes: list[bytes]  # chained, salted hashes of the full pages of ``tokens`` (policies/lineage.py)
+    max_length: int  # prompt and answer together
+    stop_tokens: list[int]  # end the sequence when sampled (they are reported)
+    sampling: SamplingParams
+    tenant: str = ""
+    priority: int = 0  # lower runs earlier
+    arrival: float = 0.0  # seconds on the gateway's clock; orders the queue together with priority
+    salt: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """Tokens of one sequence from one sweep."""
+
+    request: str
+    attempt: int
+    position: int  # of the first token, counted in the whole sequence
+    tokens: list[int]
+    logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
+    finish: str = ""  # "" | "stop" | "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A sequence was planned or moved on without a token: ``computed`` of its ``known`` tokens have KV."""
+
+    request: str
+    attempt: int
+    computed: int
+    cached: int  # of these, found and not computed
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The worker gives a sequence back unfinished. ``reason``: "cancelled", "route", "host-lost", "refused: ..."."""
+
+    request: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    worker: str
+    incarnation: int
+    serial: int
+    sweep: int
+    emitted: list[Emitted]
+    progress: list[Progress]
+    returned: list[Returned]
+    preempted: list[str]  # request ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """Everything a worker process is started with (the rest comes in messages)."""
+
+    name: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    backend: str = "auto"  # "auto" | "native" | "torch"
+    threads: int = 1
+    memory: int = 1 << 30  # bytes for parameters and KV
+    page_size: int = 16
+    chunk_size: int = 256  # most prompt tokens of one sequence in one sweep
+    sweep_tokens: int = 512  # most tokens in one sweep
+    max_rows: int = 256  # sequences that own memory at a time
+    max_length: int = 4096  # tokens of the longest sequence
+    kv_layers: int = 64  # of the longest chain
+    prefix_cache: bool = True
+    pace: str = ""  # cost table (JSON) whose times sweeps are held to
+    check: bool = False  # verify the memory invariant after every sweep, not only when idle
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBlock:
+    """controller -> worker: make components ``first`` .. ``last`` (exclusive) of a checkpoint resident.
+
+    ``ids`` are their component ids, which the controller computed; components already resident are only counted again.
+    """
+
+    checkpoint: str
+    first: int
+    last: int
+    ids: list[bytes]
+    holder: str  # who needs them (an application); the same holder may unload
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLoaded:
+    new_bytes: int  # packed bytes added by this call
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoutesUpdate:
+    """controller -> workers and gateways: all routes in force, with their chains. Replaces what was known."""
+
+    version: int
+    chains: list[Chain]
+    routes: list[Route]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """A worker as ``/admin/cluster`` and the dispatcher see it."""
+
+    name: str
+    incarnation: int
+    pid: int
+    device: str
+    numerics: str
+    budget: int  # bytes
+    parameters: int
+    kv: int
+    free: int
+    components: list[bytes]
+    waiting: int
+    running: int
+    sweep: int
+    sweep_age: float  # seconds that the running sweep has taken beyond its pace; 0 when idle
+    counters: dict[str, float]

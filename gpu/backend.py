@@ -1,0 +1,77 @@
+"""The contract of a compute back end: torch reference, native CPU kernels, CUDA.
+
+A back end packs components, runs stretches of them over a batch, and owns the layout inside a slot and the packing of
+weights; nobody else indexes inside either. It never allocates on the path of a sweep: ``pack`` writes into memory that
+it is given, scratch is sized once by ``reserve``.
+
+Shape legend: T tokens of a step, N batch rows of a step, D hidden width, V vocabulary, R table rows, L KV layers of the
+worker's longest chain, P pages of the longest sequence, M longest sequence in tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from blockwright.gpu.model.config import ComponentSpec
+from blockwright.policies.chain import KvLayout
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step. All index arrays are C-contiguous int32; tokens of a batch row are consecutive in ``hidden_TD``.
+
+    Batch row n computes positions ``start_N[n] .. start_N[n] + count_N[n] - 1`` of table row ``row_N[n]``; its first token
+    is row ``sum(count_N[:n])`` of ``hidden_TD``. KV of these positions is written to, and attention reads positions
+    0 .. own position from, the slots ``slots_RLP[row, layer, position // page_size]``.
+    """
+
+    row_N: np.ndarray
+    start_N: np.ndarray
+    count_N: np.ndarray
+    hidden_TD: torch.Tensor  # model type; read and overwritten in place (an embedding only writes it)
+
+
+class Packed(Protocol):
+    """A component in the form the back end computes with. Lives in memory that the caller gave."""
+
+    spec: ComponentSpec
+
+
+class Backend(Protocol):
+    """See the module. One instance per worker, used by its device thread alone."""
+
+    name: str  # "torch" | "native"
+    numerics: str  # types and kernel family, for instance "native-avx512bf16-bfloat16": seeds every lineage
+    dtype: torch.dtype  # of hidden states, weights and KV
+
+    def slot_bytes(self, layout: KvLayout) -> int:
+        """Bytes of one slot; a multiple of 1024 (so that groups of whole chunks hold whole slots)."""
+
+    def packed_bytes(self, spec: ComponentSpec) -> int:
+        """Bytes that ``pack`` needs, before any tensor is read."""
+
+    def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
+        """Convert raw tensors (by role, any float type, CPU) into ``memory`` (uint8 [packed_bytes], 64-byte aligned)."""
+
+    def reserve(self, tables: Any, max_tokens: int, max_rows: int) -> None:
+        """Learn the tables (``gpu/tables.py``) and size all scratch. Called once, before any run is composed."""
+
+    def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
+        """Learn the reserved range (uint8) that holds the slots of a layout; slot s starts at byte ``s * slot_bytes``."""
+
+    def compose(self, parts: Sequence[Packed], kv_layer: int) -> Any:
+        """A run over consecutive components; ``kv_layer`` is the KV layer of its first attention. Pointers only."""
+
+    def forward(self, run: Any, batch: Batch) -> None:
+        """One native call: all components of the run over the batch. Never called for a head."""
+
+    def logits(self, run: Any, hidden_ND: torch.Tensor) -> torch.Tensor:
+        """float32 [N, V] of a run that is a single head; valid until the next call."""
+
+    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
+        """int32 [N]; the lowest token id among equal maxima."""

@@ -1,0 +1,99 @@
+"""What a model is: a chain of blocks, a block being a run of content-addressed components.
+
+Owns the identity types (component, block, chain) and the placed form of a chain (route). Never touches tensors:
+the bytes behind a component are the business of ``gpu/``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a component computes; a hidden-state tensor passes between any two of them."""
+
+    EMBEDDING = "embedding"
+    ATTENTION = "attention"
+    MLP = "mlp"
+    HEAD = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """Shape and type of one *slot*: the keys and values of one page of one layer."""
+
+    kv_heads: int
+    head_dim: int
+    dtype: str  # "float32" | "bfloat16"
+    page_size: int  # tokens
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of keys and values of a page, before a back end pads them."""
+        return 2 * self.kv_heads * self.head_dim * self.page_size * (4 if self.dtype == "float32" else 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """The smallest unit of identity. ``id`` hashes kind, configuration and the content of its raw tensors."""
+
+    id: bytes  # 16 bytes
+    kind: Kind
+    nbytes: int  # raw parameter bytes, as stored in the checkpoint
+    width_in: int  # 0 for an embedding, which takes token ids
+    width_out: int
+    kv: KvLayout | None = None  # set for attention only
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive components that are deployed together."""
+
+    components: tuple[Component, ...]
+
+    @property
+    def id(self) -> bytes:
+        """16 bytes; equal for equal component lists, whatever model they came from."""
+        return hashlib.blake2b(b"".join(c.id for c in self.components), digest_size=16).digest()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(c.nbytes for c in self.components)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One model: what an application name stands for."""
+
+    application: str
+    blocks: tuple[Block, ...]
+    max_length: int  # tokens, prompt and answer together
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        return tuple(c for b in self.blocks for c in b.components)
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A stretch of a chain on one worker: components ``first`` (inclusive) to ``last`` (exclusive)."""
+
+    worker: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One version of a chain, placed. ``hops`` cover the chain without gap or overlap; the first is the home."""
+
+    id: str  # unique among the routes in force, for instance "demo@w0+w1"
+    version: int
+    application: str
+    hops: tuple[Hop, ...]
+
+    @property
+    def home(self) -> str:
+        return self.hops[0].worker
