@@ -17,9 +17,7 @@ class SettingsError(ValueError):
 class Settings:
     """See the module. Checked when made."""
 
-    applications: dict[str, str] = field(
-        default_factory=dict
-    )  # model id -> checkpoint folder; the first is the default
+    applications: dict[str, str] = field(default_factory=dict)  # model id -> checkpoint folder; the first is the default
     workers: int = 1
     device: str = "cpu"
     dtype: str = "auto"  # auto (as stored; float16 becomes float32 on a CPU) | float32 | bfloat16
