@@ -30,6 +30,11 @@ class KvLayout:
     page_size: int  # tokens
 
     @property
+    def key(self) -> str:
+        """Name of the arena that holds the slots of this layout."""
+        return f"kv-{self.kv_heads}x{self.head_dim}-{self.dtype}-{self.page_size}"
+
+    @property
     def raw_bytes(self) -> int:
         """Bytes of keys and values of a page, before a back end pads them."""
         return 2 * self.kv_heads * self.head_dim * self.page_size * (4 if self.dtype == "float32" else 2)

@@ -71,13 +71,25 @@ class Arrival:
     batch: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class FlightRow:
+    """One row of a flight: positions start .. start + count - 1 of the sequence that ``lease`` stands for at its home."""
+
+    lease: int
+    start: int
+    count: int
+    sample: bool  # at the route's end
+
+
 @dataclass(slots=True)
 class Departure:
-    """Batch rows whose hidden states leave for another worker when the plan ends."""
+    """Batch rows of one route whose hidden states (``width`` numbers a token) leave when the plan ends."""
 
-    hop_worker: str
+    worker: str  # where to
     home: str
+    width: int
     batch: list[int]
+    rows: list[FlightRow]
 
 
 @dataclass(slots=True)

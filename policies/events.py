@@ -1,0 +1,162 @@
+"""What happens to a worker, and what it must make happen: the alphabet of the sweep state machine.
+
+Events go into ``SweepState.apply``; effects come out of ``SweepState.take_effects`` and are performed by a shell (the worker
+actor, a forecast, the simulator).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockwright.policies.chain import Chain, Route
+from blockwright.policies.plans import FlightRow, TokenLogprob
+from blockwright.policies.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """gateway -> home: run this sequence. ``tokens`` is the prompt and, after a failover, what was already emitted."""
+
+    request: str
+    attempt: int
+    gateway: str  # address of the gateway actor that gets the reports
+    route: str
+    route_version: int
+    tokens: list[int]
+    prompt_length: int
+    page_hashes: list[bytes]  # chained, salted hashes of the full pages of ``tokens`` (policies/lineage.py)
+    max_length: int  # prompt and answer together
+    stop_tokens: list[int]  # end the sequence when sampled (they are reported)
+    sampling: SamplingParams
+    tenant: str = ""
+    priority: int = 0  # lower runs earlier
+    arrival: float = 0.0  # seconds on the gateway's clock; orders the queue together with priority
+    salt: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client is gone, or the gateway has what it needs. ``attempt`` -1: any attempt."""
+
+    request: str
+    attempt: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RoutesChanged:
+    """All routes in force, and all that the configuration can bring into force (``planned``)."""
+
+    version: int
+    chains: list[Chain]
+    routes: list[Route]
+    planned: list[Route]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """A worker died: leases held there and leases held here by it are void."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWanted:
+    """home -> host: reserve a row and pages for a whole sequence. Answered by LeaseGranted, sooner or later."""
+
+    home: str
+    lease: int  # unique at the home
+    submission: Submission
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """host -> home. ``cached`` leading pages are present at the host."""
+
+    host: str
+    lease: int
+    cached: int
+    refused: str = ""  # a sentence when it can never be granted
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReturned:
+    """home -> host: the sequence has left; what it computed there may be published under these hashes."""
+
+    home: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Header of an activation: rows of one route whose hidden states travel with it. ``number`` is unique here."""
+
+    home: str
+    number: int
+    width: int
+    rows: list[FlightRow]
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDone:
+    """last host -> home: what became of rows that had left."""
+
+    host: str
+    rows: list[FlightRow]
+    tokens: list[int]  # one for each row with ``sample``
+    logprobs: list[TokenLogprob | None]
+
+
+Event = Submission | Cancelled | RoutesChanged | PeerLost | LeaseWanted | LeaseGranted | LeaseReturned | Flight | FlightDone
+
+
+@dataclass(frozen=True, slots=True)
+class TokensEmitted:
+    """Effect: tell the gateway."""
+
+    gateway: str
+    request: str
+    attempt: int
+    position: int
+    tokens: list[int]
+    logprobs: list[TokenLogprob]
+    finish: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Effect: a sequence was planned for the first time, or computed without a token."""
+
+    gateway: str
+    request: str
+    attempt: int
+    computed: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """Effect: the sequence leaves unfinished."""
+
+    gateway: str
+    request: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """Effect: the sequence lost its memory and waits to be computed again."""
+
+    gateway: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Effect: a message to another worker."""
+
+    worker: str
+    message: LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
+
+
+Effect = TokensEmitted | Progressed | GivenBack | Preempted | Send
