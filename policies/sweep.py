@@ -58,6 +58,7 @@ class SweepConfig:
     chunk_size: int = 256
     sweep_tokens: int = 512
     max_rows: int = 256
+    max_length: int = 1 << 30  # tokens that a row of the device tables holds
     prefix_cache: bool = True
 
 
@@ -326,10 +327,10 @@ class SweepState:
         """Tokens of one sequence on this route that fit when nothing else is here."""
         layers = sum(span.layers for span in local.spans)
         if not layers:
-            return 1 << 62
+            return self.config.max_length
         slots = self.pages.slots[local.spans[0].arena]
         groups = (self.pool.total - len(self.parameters.chunks)) // slots.group_chunks
-        return groups * slots.group_slots // layers * self.config.page_size
+        return min(groups * slots.group_slots // layers * self.config.page_size, self.config.max_length)
 
     def check(self) -> None:
         """The memory invariant: every slot and every chunk is free or owned exactly once; every count is right."""

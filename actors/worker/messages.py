@@ -10,28 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blockwright.policies.chain import Chain, Route
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.events import Submission
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """gateway -> home: run this sequence. ``tokens`` is the prompt and, after a failover, what was already emitted."""
-
-    request: str
-    attempt: int
-    gateway: str  # address of the gateway actor that gets the reports
-    route: str
-    route_version: int
-    tokens: list[int]
-    prompt_length: int
-    page_hashes: list[bytes]  # chained, salted hashes of the full pages of ``tokens`` (policies/lineage.py)
-    max_length: int  # prompt and answer together
-    stop_tokens: list[int]  # end the sequence when sampled (they are reported)
-    sampling: SamplingParams
-    tenant: str = ""
-    priority: int = 0  # lower runs earlier
-    arrival: float = 0.0  # seconds on the gateway's clock; orders the queue together with priority
-    salt: bytes = b""
+__all__ = [
+    "BlockLoaded",
+    "Emitted",
+    "LoadBlock",
+    "Progress",
+    "Returned",
+    "RoutesUpdate",
+    "Submission",
+    "SweepReport",
+    "WorkerConfig",
+    "WorkerStatus",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +112,17 @@ class BlockLoaded:
 
 @dataclass(frozen=True, slots=True)
 class RoutesUpdate:
-    """controller -> workers and gateways: all routes in force, with their chains. Replaces what was known."""
+    """controller -> workers and gateways: all routes in force, with their chains. Replaces what was known.
+
+    ``planned`` holds every route that the configuration can bring into force: borders of runs and spans follow from it,
+    so that they do not move when a worker comes or goes.
+    """
 
     version: int
     chains: list[Chain]
     routes: list[Route]
+    planned: list[Route]
+    capacity: dict[str, int] = field(default_factory=dict)  # route id -> tokens of one sequence that its workers can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,335 @@
+"""The worker: the shell around one sweep state machine and one device thread.
+
+Turns messages into events, effects into messages, and keeps the device thread's next plan ready. Two plans are open at most:
+the one that runs and the next, made before the tokens of the first are known. Decides nothing about sequences or memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from blockwright.actors.worker.device_thread import DeviceThread, Swept
+from blockwright.actors.worker.messages import (
+    BlockLoaded,
+    LoadBlock,
+    RoutesUpdate,
+    Submission,
+    WorkerConfig,
+    WorkerStatus,
+)
+from blockwright.actors.worker.reports import Reports
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.checkpoint import Checkpoint
+from blockwright.gpu.executor import Executor
+from blockwright.gpu.model.config import ComponentSpec
+from blockwright.policies import leases
+from blockwright.policies.chunks import CHUNK
+from blockwright.policies.cost import Coefficients
+from blockwright.policies.events import (
+    Cancelled,
+    Flight,
+    FlightDone,
+    LeaseGranted,
+    LeaseReturned,
+    LeaseWanted,
+    PeerLost,
+    RoutesChanged,
+    Send,
+)
+from blockwright.policies.plans import MapGroup
+from blockwright.policies.runs import Run
+from blockwright.policies.sweep import SweepConfig, SweepState
+from blockwright.runtime import Actor, Down, endpoint
+from blockwright.runtime.codec import decode, pack, unpack
+from blockwright.transport.link import Traffic
+
+log = logging.getLogger(__name__)
+OPEN_PLANS = 2  # the one that runs, and the next
+IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
+
+
+class Worker(Actor):
+    """See the module. ``on_fatal`` is called when the device thread has failed: the process must end."""
+
+    def __init__(self, config: WorkerConfig, backend: Backend, on_fatal: Callable[[BaseException], None]) -> None:
+        self.config, self.backend = config, backend
+        self._on_fatal = on_fatal
+        self.state = SweepState(
+            SweepConfig(
+                worker=config.name,
+                numerics=backend.numerics,
+                budget=config.memory,
+                slot_bytes=backend.slot_bytes,
+                page_size=config.page_size,
+                chunk_size=config.chunk_size,
+                sweep_tokens=config.sweep_tokens,
+                max_rows=config.max_rows,
+                max_length=config.max_length,
+                prefix_cache=config.prefix_cache,
+            )
+        )
+        self._pace = Coefficients.from_table(json.loads(Path(config.pace).read_text())) if config.pace else None
+        self._composed: dict[int, Run] = {}
+        self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
+        self._flights = 0
+        self._pumping = False
+        self._idle_check: asyncio.TimerHandle | None = None
+        self._seconds = {"sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
+
+    async def on_start(self) -> None:
+        config = self.config
+        executor = Executor(
+            self.backend,
+            rows=config.max_rows,
+            max_length=config.max_length,
+            kv_layers=config.kv_layers,
+            max_tokens=config.sweep_tokens,
+            page_size=config.page_size,
+            budget=config.memory,
+            chunk=CHUNK,
+            protect=config.check,
+        )
+        self.device = DeviceThread(executor, self._swept, self._on_fatal, self._pace)
+        self.device.start()
+        self._loop = asyncio.get_running_loop()
+        self._reports = Reports(config.name, self.node.incarnation)
+        self.node.on_link(Traffic.ACTIVATION, self._flight)
+        self.node.heartbeat = self._heartbeat
+
+    async def on_stop(self) -> None:
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+        self.device.stop()
+
+    def _heartbeat(self) -> dict[str, object]:
+        return {
+            "sweep_age": self.device.lateness(),
+            "waiting": len(self.state.waiting),
+            "running": len(self.state.running),
+            "reports": dict(self._reports.serials),
+        }
+
+    # requests --------------------------------------------------------------------------------------------------------
+
+    @endpoint
+    async def submit(self, submission: Submission) -> None:
+        self._watch(submission.gateway.partition("/")[0])
+        self.state.apply(submission, time.monotonic())
+        self._wake()
+
+    @endpoint(urgent=True)
+    async def cancel(self, requests: list[str]) -> None:
+        for request in requests:
+            self.state.apply(Cancelled(request), time.monotonic())
+        self._wake()
+
+    @endpoint
+    async def ack(self, gateway: str, serial: int) -> None:
+        self._reports.acknowledge(gateway, serial)
+
+    @endpoint
+    async def replay(self, gateway: str, serial: int) -> None:
+        for report in self._reports.since(gateway, serial):
+            self.node.ref(gateway).tokens.cast(report)
+
+    # other workers ---------------------------------------------------------------------------------------------------
+
+    @endpoint
+    async def peer(self, message: LeaseWanted | LeaseGranted | LeaseReturned | FlightDone) -> None:
+        if isinstance(message, LeaseWanted):
+            self._watch(message.home)
+        self.state.apply(message, time.monotonic())
+        self._wake()
+
+    def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
+        """Hidden states have come: the device keeps them until the plan that takes them."""
+        flight: Flight = decode(Flight, unpack(header))
+        self._flights += 1
+        local = Flight(flight.home, self._flights, flight.width, flight.rows)
+        if leases.arrive(self.state, local):
+            tokens = sum(row.count for row in local.rows)
+            self._do(lambda ex: ex.put_flight(local.number, buffers[0], tokens, local.width))
+            self._wake()
+
+    def _watch(self, node: str) -> None:
+        """Hear of the end of a node's current life, once."""
+        incarnation = self.node.current_incarnation(node)
+        if node != self.node.name and incarnation and self._watched.get(node) != incarnation:
+            self._watched[node] = incarnation
+            self.node.monitor(node, self._lost)
+
+    def _lost(self, down: Down) -> None:
+        self.state.apply(PeerLost(down.node), time.monotonic())
+        self._reports.forget(down.node)
+        self._wake()
+
+    # blocks and routes -----------------------------------------------------------------------------------------------
+
+    @endpoint(concurrent=True)
+    async def load(self, block: LoadBlock) -> BlockLoaded:
+        """Make components resident, one after the other between sweeps; on failure none of them is counted."""
+        began, added = time.monotonic(), 0
+        kv_dtype = str(self.backend.dtype).removeprefix("torch.")
+        checkpoint = await asyncio.to_thread(Checkpoint.open, block.checkpoint)
+        specs = checkpoint.specs_with_ids(self.config.page_size, kv_dtype, block.ids, block.first)
+        done: list[bytes] = []
+        try:
+            for spec in specs:
+                added += await self._load(spec, block.holder)
+                done.append(spec.component.id)
+        except BaseException:
+            await self._unload(block.holder, done)
+            raise
+        return BlockLoaded(added, time.monotonic() - began)
+
+    async def _load(self, spec: ComponentSpec, holder: str) -> int:
+        needed = self.backend.packed_bytes(spec)
+        placed = self.state.parameters.load(spec.component.id, holder, needed)
+        if placed is None:
+            raise MemoryError(
+                f"component {spec.component.kind} of {holder} needs {needed} bytes and worker {self.config.name} has "
+                f"{self.state.pool.free * CHUNK} of {self.config.memory} left; give workers more memory (--set memory=...)"
+            )
+        offset, memory = placed
+        if not memory:
+            return 0
+        try:
+            await self.device.call(partial(_place, spec=spec, offset=offset, memory=memory))
+        except BaseException:
+            self.state.parameters.unload(spec.component.id, holder)
+            raise
+        return needed
+
+    @endpoint(concurrent=True)
+    async def unload(self, holder: str, ids: list[bytes]) -> int:
+        """``holder`` needs these components no more; bytes of the pool that become free."""
+        return await self._unload(holder, ids)
+
+    async def _unload(self, holder: str, ids: list[bytes]) -> int:
+        before = self.state.pool.free
+        gone = {i for i in ids if self.state.parameters.unload(i, holder)}
+        for number in [n for n, run in self._composed.items() if gone & set(run.components)]:
+            del self._composed[number]
+            self._do(partial(Executor.drop, run=number))
+        for component in gone:
+            self._do(partial(Executor.unload, component_id=component))
+        self._wake()
+        return (self.state.pool.free - before) * CHUNK
+
+    @endpoint
+    async def routes(self, update: RoutesUpdate) -> None:
+        layouts = {c.kv for chain in update.chains for c in chain.components if c.kv is not None}
+        for layout in sorted(layouts, key=lambda layout: layout.key):
+            self._do(partial(Executor.add_layout, layout=layout))
+        for worker in {hop.worker for route in update.planned for hop in route.hops}:
+            self._watch(worker)
+        event = RoutesChanged(update.version, update.chains, update.routes, update.planned)
+        self.state.apply(event, time.monotonic())
+        for name in self.state.in_force:
+            for run in self.state.routes[name].runs:
+                self._compose(self.state.runs[run], run)
+        self._wake()
+
+    def _compose(self, number: int, run: Run) -> None:
+        if number not in self._composed:
+            self._composed[number] = run
+            self._do(lambda ex: ex.compose(number, run.components, run.kv_layer))
+
+    def _do(self, operation: Callable[[Executor], object]) -> None:
+        """An operation that must succeed: its failure ends the worker."""
+
+        def settled(future: asyncio.Future[object]) -> None:
+            if not future.cancelled() and (error := future.exception()) is not None:
+                self._on_fatal(error)
+
+        self.device.call(operation).add_done_callback(settled)
+
+    # sweeps ----------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Plan soon, once for all that happens in this turn of the loop."""
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        state = self.state
+        while len(state.open_plans) < OPEN_PLANS:
+            began = time.perf_counter()
+            plan = state.plan(time.monotonic())
+            self._seconds["plan_seconds"] += time.perf_counter() - began
+            if plan is None:
+                break
+            self.device.sweep(plan)
+        self._report()
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+        self._idle_check = None if state.open_plans else self._loop.call_later(IDLE_CHECK, state.check)
+
+    def _swept(self, swept: Swept) -> None:
+        """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
+        self.state.commit(swept.plan, swept.result, time.monotonic())
+        self._seconds["sweep_seconds"] += swept.result.seconds
+        self._seconds["kernel_seconds"] += swept.result.kernel_seconds
+        if self.config.check:
+            self.state.check()
+        for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
+            header = pack(Flight(departure.home, 0, departure.width, departure.rows))
+            try:
+                self.node.link(departure.worker).send(Traffic.ACTIVATION, header, [hidden])
+            except Exception as error:
+                # The receiver is gone or unreachable. Its end is declared by the head, and the rows go back then.
+                log.warning("a flight to %s was not sent: %s", departure.worker, error)
+        self._pump()
+
+    def _report(self) -> None:
+        effects = self.state.take_effects()
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._watch(effect.worker)
+                self.node.ref(f"{effect.worker}/worker").peer.cast(effect.message)
+        for gateway, report in self._reports.make(effects, self.state.number):
+            self.node.ref(gateway).tokens.cast(report)
+
+    # views -----------------------------------------------------------------------------------------------------------
+
+    @endpoint(urgent=True)
+    async def status(self) -> WorkerStatus:
+        state = self.state
+        parameters = len(state.parameters.chunks) * CHUNK
+        free = state.pool.free * CHUNK
+        budget = state.pool.total * CHUNK
+        pages = state.pages
+        counters = {**state.counters, **self._seconds, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
+        counters |= {"cached_pages": pages.cached, "pages_shared_now": pages.shared_now()}
+        return WorkerStatus(
+            name=self.config.name,
+            incarnation=self.node.incarnation,
+            pid=os.getpid(),
+            device=self.config.device,
+            numerics=self.backend.numerics,
+            budget=budget,
+            parameters=parameters,
+            kv=budget - parameters - free,
+            free=free,
+            components=list(state.parameters.resident),
+            waiting=len(state.waiting),
+            running=len(state.running),
+            sweep=state.number,
+            sweep_age=self.device.lateness(),
+            counters={name: float(value) for name, value in counters.items()},
+        )
+
+
+def _place(executor: Executor, *, spec: ComponentSpec, offset: int, memory: list[MapGroup]) -> None:
+    for edit in memory:
+        executor.map(edit)
+    executor.load(spec, offset)

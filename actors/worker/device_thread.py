@@ -1,0 +1,128 @@
+"""The one thread of a worker that touches tensors: plans and control operations, in the order in which they were given.
+
+The event loop puts the next plan here while one runs, so that the thread goes on without waiting for the loop. Results
+return to the loop as callbacks. The thread never touches a socket and decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from blockwright.gpu.executor import Executor
+from blockwright.policies.cost import Coefficients, cost
+from blockwright.policies.plans import SweepPlan, SweepResult
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A plan has run; ``departed`` are the hidden states of its departures, in their order."""
+
+    plan: SweepPlan
+    result: SweepResult
+    departed: list[memoryview]
+
+
+class DeviceThread:
+    """Owns the executor from ``start`` to ``stop``. ``on_swept`` and ``on_fatal`` run on the loop."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        on_swept: Callable[[Swept], None],
+        on_fatal: Callable[[BaseException], None],
+        pace: Coefficients | None = None,
+    ) -> None:
+        self._executor, self._pace = executor, pace
+        self._on_swept, self._on_fatal = on_swept, on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._work: deque[Callable[[], None]] = deque()
+        self._ready = threading.Condition()
+        self._stopped = False
+        self._due = float("inf")  # monotonic time from which the running sweep counts as late
+        self._thread = threading.Thread(target=self._run, name="device", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """After what has been given. A kernel that does not return is left behind after ``timeout`` seconds."""
+        with self._ready:
+            self._stopped = True
+            self._ready.notify()
+        self._thread.join(timeout)
+
+    def lateness(self) -> float:
+        """Seconds that the running sweep has taken beyond its pace; 0 when none runs."""
+        return max(0.0, time.monotonic() - self._due)
+
+    def sweep(self, plan: SweepPlan) -> None:
+        """Run a plan after all work given before."""
+        self._give(lambda: self._sweep(plan))
+
+    def call(self, operation: Callable[[Executor], T]) -> asyncio.Future[T]:
+        """Run an operation on the executor after all work given before. Its error is the future's."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def settle(value: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)  # type: ignore[arg-type]
+
+        def work() -> None:
+            try:
+                value = operation(self._executor)
+            except Exception as error:
+                self._post(settle, None, error)
+            else:
+                self._post(settle, value, None)
+
+        self._give(work)
+        return future
+
+    def _give(self, work: Callable[[], None]) -> None:
+        with self._ready:
+            self._work.append(work)
+            self._ready.notify()
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            self._stopped = True  # the loop is closed: nobody wants results any more
+
+    def _run(self) -> None:
+        while True:
+            with self._ready:
+                while not self._work and not self._stopped:
+                    self._ready.wait()
+                if not self._work:
+                    return
+                work = self._work.popleft()
+            try:
+                work()
+            except BaseException as error:  # a failed plan leaves tables and KV undefined: the worker must end
+                self._post(self._on_fatal, error)
+                return
+
+    def _sweep(self, plan: SweepPlan) -> None:
+        began = time.monotonic()
+        least = cost(plan, self._pace) if self._pace is not None else 0.0
+        self._due = began + least
+        result = self._executor.execute(plan)
+        departed = [self._executor.take_departure(plan.number, i) for i in range(len(plan.departures))]
+        rest = self._due - time.monotonic()
+        if self._pace is not None and rest > 0:
+            time.sleep(rest)
+        self._due = float("inf")
+        self._post(self._on_swept, Swept(plan, result, departed))

@@ -1,0 +1,38 @@
+"""Entry of a worker process: a node that joins its head, with one worker actor on it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from blockwright.actors.worker.actor import Worker
+from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.gpu.select import open_backend
+from blockwright.runtime import Node
+
+log = logging.getLogger(__name__)
+SWITCH_INTERVAL = 1e-4  # seconds: the device thread must not wait 5 ms to get the interpreter back from the loop
+
+
+async def start(node: Node, config: WorkerConfig) -> None:
+    """Spawn the worker actor. A failed device thread ends the process: its supervisor starts another."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    backend = open_backend(config.backend, config.dtype, config.threads)
+    await node.spawn(Worker(config, backend, _end), name="worker")
+
+
+async def start_in_process(node: Node, config: WorkerConfig) -> None:
+    """The same beside other workers in one process (tests): a failed device thread is raised in the loop."""
+    backend = open_backend(config.backend, config.dtype, config.threads)
+
+    def fail(error: BaseException) -> None:
+        raise RuntimeError(f"the device thread of {config.name} failed") from error
+
+    await node.spawn(Worker(config, backend, fail), name="worker")
+
+
+def _end(error: BaseException) -> None:
+    log.critical("the device thread failed", exc_info=error)
+    logging.shutdown()
+    os._exit(70)

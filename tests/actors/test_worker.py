@@ -1,0 +1,175 @@
+"""The worker actor with real tensors: tokens equal to transformers', memory that rises and falls, reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockwright.policies.sampling import SamplingParams
+from blockwright.runtime import RemoteError
+from blockwright.tests.actors.worker_rig import Rig
+from blockwright.tests.gpu.reference import greedy, prompt_of
+
+Checkpoints = Callable[..., Path]
+
+
+async def check_equal(rig: Rig, path: Path, lengths: list[int], new: int = 24, application: str = "a") -> None:
+    prompts = {f"r{i}": prompt_of(n, seed=i) for i, n in enumerate(lengths)}
+    for name, prompt in prompts.items():
+        await rig.submit(name, list(prompt), new, application=application)
+    for name, prompt in prompts.items():
+        tokens = await rig.finish(name)
+        reference = greedy(path, prompt, new)
+        assert tokens[: len(reference)] == list(reference), f"{name} with a prompt of {len(prompt)}"
+        assert len(tokens) == new
+    await rig.quiet()
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize(("page", "chunk"), [(16, 256), (8, 32), (5, 7)])
+async def test_tokens_equal_the_reference(checkpoint: Checkpoints, backend: str, page: int, chunk: int) -> None:
+    path = checkpoint("llama")
+    rig = await Rig.start([path], backend=backend, page_size=page, chunk_size=chunk, max_rows=6)
+    await check_equal(rig, path, [1, 2, page - 1, page, page + 1, min(3 * chunk + 1, 300), 40, 3])
+    await rig.stop()
+
+
+async def test_preemption_changes_no_token(checkpoint: Checkpoints) -> None:
+    path = checkpoint("llama")
+    rig = await Rig.start([path])
+    parameters = (await rig.ref.status()).parameters
+    await rig.stop()
+    # two chunks hold 10 pages of 3 layers, the longest sequence takes 6
+    rig = await Rig.start([path], memory=parameters + (2 << 16), chunk_size=32)
+    await check_equal(rig, path, [60, 60, 60, 60], new=30)
+    assert rig.worker.state.counters["preemptions"] > 0
+    await rig.stop()
+
+
+async def test_seeded_sampling_is_the_same_in_any_company(checkpoint: Checkpoints) -> None:
+    rig = await Rig.start([checkpoint("llama")])
+    params = SamplingParams(temperature=1.3, top_p=0.9, top_k=50, seed=7, repetition_penalty=1.1, presence_penalty=0.2)
+    prompt = list(prompt_of(20))
+    alone = await rig.generate("alone", prompt, 30, sampling=params)
+    for i in range(5):
+        await rig.submit(f"other{i}", list(prompt_of(9 + i, seed=i)), 40, sampling=SamplingParams(seed=i))
+    assert await rig.generate("again", prompt, 30, sampling=params) == alone
+    other = await rig.generate("seed", prompt, 30, sampling=SamplingParams(temperature=1.3, seed=8))
+    assert other != alone
+    await rig.stop()
+
+
+async def test_a_copy_adds_no_bytes_and_an_upper_half_only_its_own(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    base = checkpoint("llama")
+    tuned = tmp_path / "tuned"
+    tuned.mkdir()
+    for file in base.iterdir():
+        (tuned / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(tuned / "model.safetensors")
+    for name in tensors:
+        if "layers.2" in name:
+            tensors[name] = tensors[name] + 0.05 * torch.ones_like(tensors[name])
+    save_file(tensors, tuned / "model.safetensors", metadata={"format": "pt"})
+    rig = await Rig.start([base])
+    free = rig.worker.state.pool.free
+    assert await rig.load("b", base) == 0
+    own = await rig.load("c", tuned)
+    assert 0 < own < await _bytes_of(rig, "a") / 2
+    assert rig.worker.state.pool.free < free
+    await rig.publish()
+    await check_equal(rig, base, [33, 18], application="a")
+    shared = rig.worker.state.pages.shared
+    prompts = {"b": base, "c": tuned}
+    for name, path in prompts.items():
+        prompt = prompt_of(33, seed=0)
+        reference = greedy(path, prompt, 24)
+        assert (await rig.generate(f"{name}0", list(prompt), 24, application=name))[: len(reference)] == list(reference)
+    assert rig.worker.state.pages.shared >= shared + 4  # two pages each: b skips them, c shares their lower span
+    await rig.quiet()
+    await rig.stop()
+
+
+async def _bytes_of(rig: Rig, application: str) -> int:
+    resident = rig.worker.state.parameters.resident
+    ids = rig.loads[application].ids
+    return sum(len(resident[i].chunks) for i in ids) * 65536
+
+
+async def test_unloading_frees_what_the_system_sees(checkpoint: Checkpoints) -> None:
+    rig = await Rig.start([checkpoint("llama", vocab_size=4000, hidden_size=256, intermediate_size=1024)], memory=64 << 20)
+    await rig.generate("r0", list(prompt_of(200)), 8)
+    await rig.quiet()
+    status = await rig.ref.status()
+    before = _resident_kib()
+    block = rig.loads["a"]
+    await rig.publish([])
+    freed = await rig.ref.unload("a", block.ids)
+    await rig.worker.device.call(lambda ex: None)
+    await rig.quiet()
+    after = await rig.ref.status()
+    assert after.parameters == 0
+    assert after.kv == 0
+    assert freed == status.parameters + status.kv
+    assert (before - _resident_kib()) * 1024 == pytest.approx(freed, rel=0.1)
+    await rig.load("a", Path(block.checkpoint))
+    await rig.publish()
+    assert (await rig.ref.status()).parameters == status.parameters
+    await rig.stop()
+
+
+def _resident_kib() -> int:
+    """Private memory of this process."""
+    fields = dict(line.split(":") for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    return int(fields["Private_Dirty"].split()[0])
+
+
+async def test_too_little_memory_is_one_sentence_and_leaves_nothing(checkpoint: Checkpoints) -> None:
+    rig = await Rig.start([])
+    with pytest.raises(RemoteError, match=r"needs \d+ bytes and worker w0 has \d+ of 16777216 left; give workers more"):
+        await rig.load("a", checkpoint("llama", vocab_size=30000, hidden_size=256))
+    assert (await rig.ref.status()).parameters == 0
+    await rig.quiet()
+    await rig.stop()
+
+
+async def test_cancelling_returns_the_memory(checkpoint: Checkpoints) -> None:
+    rig = await Rig.start([checkpoint("llama")])
+    await rig.submit("r0", list(prompt_of(50)), 400)
+    while not rig.record.tokens["r0"]:
+        rig.record.changed.clear()
+        await rig.record.changed.wait()
+    await rig.ref.cancel(["r0"])
+    await rig.quiet()
+    assert not rig.record.ended["r0"].done()
+    assert rig.worker.state.free_rows
+    await rig.stop()
+
+
+async def test_reports_are_numbered_and_kept_until_acknowledged(checkpoint: Checkpoints) -> None:
+    rig = await Rig.start([checkpoint("llama")])
+    await rig.generate("r0", list(prompt_of(5)), 10)
+    serials = [report.serial for report in rig.record.reports]
+    assert serials == list(range(1, len(serials) + 1))
+    count = len(serials)
+    rig.record.tokens["r0"], rig.record.ended["r0"] = [], asyncio.get_running_loop().create_future()
+    await rig.ref.ack("w0/gateway", 3)
+    await rig.ref.replay("w0/gateway", 1)
+    await rig.finish("r0")
+    assert [report.serial for report in rig.record.reports[count:]] == serials[3:]
+    await rig.stop()
+
+
+async def test_a_pace_holds_sweeps_but_not_tokens(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    table = tmp_path / "pace.json"
+    table.write_text('{"base": 0.01}')
+    path = checkpoint("llama")
+    rig = await Rig.start([path], pace=str(table))
+    await check_equal(rig, path, [10], new=8)
+    assert rig.worker.device.lateness() == 0.0
+    await rig.stop()

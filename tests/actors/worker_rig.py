@@ -1,0 +1,139 @@
+"""One worker actor on a node of its own, with a gateway that only listens: real tensors, no sockets, no processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from blockwright.actors.worker.actor import Worker
+from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate, Submission, SweepReport, WorkerConfig
+from blockwright.gpu.checkpoint import Checkpoint
+from blockwright.gpu.select import open_backend
+from blockwright.policies.chain import Block, Chain, Hop, Route
+from blockwright.policies.lineage import page_hashes
+from blockwright.policies.sampling import SamplingParams
+from blockwright.runtime import Actor, Node, endpoint
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Ear(Actor):
+    """The endpoint that workers cast to, feeding a plain record."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    @endpoint
+    async def tokens(self, report: SweepReport) -> None:
+        self.record.note(report)
+
+
+class Record:
+    """What a gateway was told."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, list[int]] = {}
+        self.ended: dict[str, asyncio.Future[str]] = {}
+        self.reports: list[SweepReport] = []
+        self.changed = asyncio.Event()
+
+    def expect(self, request: str) -> None:
+        self.tokens[request] = []
+        self.ended[request] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: BaseException) -> None:
+        """The device thread is at its end: so is every request."""
+        for future in self.ended.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def note(self, report: SweepReport) -> None:
+        self.reports.append(report)
+        for emitted in report.emitted:
+            self.tokens[emitted.request] += emitted.tokens
+            if emitted.finish:
+                self.ended[emitted.request].set_result(emitted.finish)
+        for returned in report.returned:
+            self.ended[returned.request].set_result(returned.reason)
+        self.changed.set()
+
+
+class Rig:
+    """A worker that serves checkpoints as applications named a, b, ..."""
+
+    def __init__(self, worker: Worker, node: Node, record: Record) -> None:
+        self.worker, self.node, self.record = worker, node, record
+        self.ref = node.ref("w0/worker", Worker)
+        self.chains: dict[str, Chain] = {}
+        self.loads: dict[str, LoadBlock] = {}
+        self.version = 0
+
+    @classmethod
+    async def start(cls, checkpoints: Sequence[Path], *, backend: str = "torch", **config: object) -> Rig:
+        node = Node("w0", listen=False)
+        await node.start()
+        values: dict[str, object] = {"name": "w0", "memory": 16 << 20, "max_length": 512, "kv_layers": 8, "check": True}
+        settings = WorkerConfig(**{**values, **config})  # type: ignore[arg-type]
+        record = Record()
+        worker = Worker(settings, open_backend(backend, settings.dtype, 1), record.fail)
+        await node.spawn(worker, name="worker")
+        await node.spawn(Ear(record), name="gateway")
+        rig = cls(worker, node, record)
+        for name, path in zip("abcdefgh", checkpoints, strict=False):
+            await rig.load(name, path)
+        await rig.publish()
+        return rig
+
+    async def load(self, application: str, path: Path) -> int:
+        config = self.worker.config
+        checkpoint = Checkpoint.open(path)
+        components = tuple(s.component for s in checkpoint.specs(config.page_size, config.dtype))
+        self.chains[application] = Chain(application, (Block(components),), config.max_length)
+        block = LoadBlock(str(path), 0, len(components), [c.id for c in components], application)
+        self.loads[application] = block
+        return (await self.ref.load(block)).new_bytes  # type: ignore[no-any-return]
+
+    async def publish(self, applications: Sequence[str] | None = None) -> None:
+        self.version += 1
+        chains = list(self.chains.values())
+        planned = [Route(f"{c.application}@w0", 1, c.application, (Hop("w0", 0, len(c.components)),)) for c in chains]
+        routes = [r for r in planned if applications is None or r.application in applications]
+        await self.ref.routes(RoutesUpdate(self.version, chains, routes, planned))
+
+    async def submit(
+        self, request: str, prompt: list[int], new: int, *, application: str = "a", sampling: SamplingParams = GREEDY,
+        stop: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.record.expect(request)
+        submission = Submission(
+            request=request, attempt=1, gateway="w0/gateway", route=f"{application}@w0", route_version=1, tokens=prompt,
+            prompt_length=len(prompt), page_hashes=page_hashes(prompt, self.worker.config.page_size),
+            max_length=len(prompt) + new, stop_tokens=list(stop), sampling=sampling, arrival=float(len(self.record.tokens)),
+        )  # fmt: skip
+        self.ref.submit.cast(submission)
+        await asyncio.sleep(0)
+
+    async def finish(self, request: str) -> list[int]:
+        async with asyncio.timeout(60):
+            await self.record.ended[request]
+        return self.record.tokens[request]
+
+    async def generate(self, request: str, prompt: list[int], new: int, **more: object) -> list[int]:
+        await self.submit(request, prompt, new, **more)  # type: ignore[arg-type]
+        return await self.finish(request)
+
+    async def quiet(self) -> None:
+        """All plans have ended; the memory invariant holds."""
+        while self.worker.state.open_plans or self.worker._pumping:
+            await self.worker.device.call(lambda ex: None)
+        self.worker.state.check()
+        assert not self.worker.state.rows.live()
+
+    async def stop(self) -> None:
+        await self.node.stop()
+
+
+def seeded(params: SamplingParams, seed: int) -> SamplingParams:
+    return replace(params, seed=seed)
