@@ -279,7 +279,8 @@ class SweepState:
         rows = self.rows
         if rows.status[s] is Status.LEAVING and not rows.requeue[s]:
             return
-        self.counters["computed_tokens"] += computed - rows.computed[s]
+        before = rows.computed[s]
+        self.counters["computed_tokens"] += computed - before
         rows.computed[s] = computed
         submission = rows.submission[s]
         position = len(rows.tokens[s])
@@ -289,7 +290,7 @@ class SweepState:
             if self.config.prefix_cache and len(rows.tokens[s]) % size == 0:
                 previous = rows.hashes[s][-1] if rows.hashes[s] else root_hash(submission.salt)
                 rows.hashes[s].append(next_hash(previous, rows.tokens[s][-size:]))
-        if rows.status[s] is Status.RUNNING:
+        if computed // size > before // size and rows.status[s] is Status.RUNNING:
             self._publish(s)
         if rows.home[s]:
             return
