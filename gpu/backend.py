@@ -39,7 +39,8 @@ class Batch:
 class Packed(Protocol):
     """A component in the form the back end computes with. Lives in memory that the caller gave."""
 
-    spec: ComponentSpec
+    @property
+    def spec(self) -> ComponentSpec: ...
 
 
 class Backend(Protocol):

@@ -90,3 +90,40 @@ class ComponentSpec:
     component: Component
     config: ComponentConfig
     tensors: dict[str, TensorRef] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A whole model as config.json describes it, with every default resolved as transformers resolves it."""
+
+    architecture: str  # as in config.json, for instance "LlamaForCausalLM"
+    vocabulary: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    rope: RopeConfig
+    windows: tuple[int | None, ...]  # of each layer
+    max_position: int  # tokens of the longest sequence
+    dtype: str  # as stored: "float32" | "bfloat16" | "float16"
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    tied: bool = False  # the head uses the embedding's weight
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()  # of config.json; generation_config.json's are in GenerationDefaults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationDefaults:
+    """generation_config.json; where it says nothing, the values that change nothing."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: all
+    repetition_penalty: float = 1.0
+    do_sample: bool | None = None  # None: the file does not say
+    eos_token_ids: tuple[int, ...] = ()  # those that end an answer: the file's, else config.json's

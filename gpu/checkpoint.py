@@ -1,0 +1,221 @@
+"""A checkpoint in Hugging Face format as a chain of components: configuration, defaults, tensors by role, identities.
+
+Opening reads JSON and safetensors headers and refuses whatever cannot be served, in one sentence; hashing reads the tensors
+in pieces. No torch and no tensor in memory: loading is ``gpu/loader.py``'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.identity import component_id, hash_tensor
+from blockwright.gpu.model.config import (
+    AttentionConfig,
+    ComponentConfig,
+    ComponentSpec,
+    EmbeddingConfig,
+    GenerationDefaults,
+    HeadConfig,
+    MlpConfig,
+    ModelConfig,
+    TensorRef,
+)
+from blockwright.gpu.model.fields import Fields
+from blockwright.gpu.model.registry import Architecture, find
+from blockwright.gpu.tensor_files import check_dtype, read_tensors
+from blockwright.policies.chain import Component, Kind, KvLayout
+
+__all__ = ["Checkpoint", "CheckpointError"]
+
+STORED_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_FILES = ["*.json", "model*.safetensors", "tokenizer*", "*.jinja"]
+PACKED = ("qweight", "weight_packed", "weight_quantized", "SCB")  # what quantisers store in place of a weight
+KINDS: dict[type[ComponentConfig], Kind] = {
+    EmbeddingConfig: Kind.EMBEDDING,
+    AttentionConfig: Kind.ATTENTION,
+    MlpConfig: Kind.MLP,
+    HeadConfig: Kind.HEAD,
+}
+
+Parts = list[tuple[ComponentConfig, dict[str, TensorRef]]]
+Progress = Callable[[int, int], None]  # bytes hashed, bytes to hash in all
+
+
+class Checkpoint:
+    """See the module. Made by ``open``; immutable."""
+
+    def __init__(self, path: Path, config: ModelConfig, generation: GenerationDefaults, parts: Parts) -> None:
+        self.path = path
+        self.config = config
+        self.generation = generation
+        self._parts = parts
+
+    @classmethod
+    def open(cls, source: str | Path) -> Checkpoint:
+        """The checkpoint in a folder, or of a hub id (``owner/name``, which the hub's client downloads or has cached).
+
+        Raises ``CheckpointError`` when it cannot be served.
+        """
+        path = _locate(source)
+        if not (path / "config.json").is_file():
+            raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
+        fields = Fields.read(path / "config.json")
+        quantisation = fields.object("quantization_config")
+        if quantisation is not None:
+            method = quantisation.text("quant_method", "unknown method")
+            raise CheckpointError(
+                f"{fields.source}: the checkpoint is quantised ({method}), which is not supported; "
+                "use it in float32, bfloat16 or float16"
+            )
+        name, architecture = find(fields)
+        tensors = read_tensors(path)
+        config = architecture.read(name, fields, _stored_type(architecture, tensors))
+        if config.dtype not in STORED_TYPES.values():
+            raise CheckpointError(
+                f"{fields.source}: dtype {config.dtype!r} is not supported; convert it to float32, bfloat16 or float16"
+            )
+        parts = _assign(path, architecture, config, tensors)
+        return cls(path, config, _generation(path, config), parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Raw bytes of all components; a tied tensor counts in each component that uses it."""
+        return sum(ref.nbytes for _, roles in self._parts for ref in roles.values())
+
+    def __len__(self) -> int:
+        """Number of components."""
+        return len(self._parts)
+
+    def specs(self, page_size: int, kv_dtype: str, progress: Progress | None = None) -> list[ComponentSpec]:
+        """The chain with its identities: reads and hashes every tensor once, wherever it is used.
+
+        ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") are of the KV layout, which is no part of an
+        identity. Raises ``CheckpointError`` when a file has changed since it was opened.
+        """
+        places = {(ref.path, ref.offset, ref.nbytes): ref for _, roles in self._parts for ref in roles.values()}
+        total, done = sum(ref.nbytes for ref in places.values()), 0
+
+        def advance(n: int) -> None:
+            nonlocal done
+            done += n
+            if progress is not None:
+                progress(done, total)
+
+        hashes = {place: hash_tensor(ref, advance) for place, ref in places.items()}
+        ids = [
+            component_id(
+                KINDS[type(config)],
+                config,
+                {role: hashes[ref.path, ref.offset, ref.nbytes] for role, ref in roles.items()},
+            )
+            for config, roles in self._parts
+        ]
+        return self.specs_with_ids(page_size, kv_dtype, ids)
+
+    def specs_with_ids(self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0) -> list[ComponentSpec]:
+        """Components ``first`` .. ``first + len(ids) - 1`` with identities that are known; reads no tensor.
+
+        Raises ``CheckpointError`` when the chain has fewer components.
+        """
+        parts = self._parts[first : first + len(ids)]
+        if len(parts) != len(ids) or first < 0:
+            raise CheckpointError(
+                f"{self.path} has {len(self._parts)} components, not {first + len(ids)}; the folder has changed: restart"
+            )
+        return [_spec(config, roles, id, page_size, kv_dtype) for (config, roles), id in zip(parts, ids, strict=True)]
+
+
+def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> ComponentSpec:
+    kv = None
+    if isinstance(config, AttentionConfig):
+        kv = KvLayout(config.kv_heads, config.head_dim, kv_dtype, page_size)
+    component = Component(
+        id=id,
+        kind=KINDS[type(config)],
+        nbytes=sum(ref.nbytes for ref in roles.values()),
+        width_in=0 if isinstance(config, EmbeddingConfig) else config.hidden,
+        width_out=config.vocabulary if isinstance(config, HeadConfig) else config.hidden,
+        kv=kv,
+    )
+    return ComponentSpec(component, config, dict(roles))
+
+
+def _locate(source: str | Path) -> Path:
+    """The folder of a path or hub id."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(f"{source} is a file; name the folder that holds config.json")
+    if not HUB_ID.fullmatch(str(source)):
+        raise CheckpointError(f"{source} is neither a folder nor a hub id (owner/name); check the path")
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(str(source), allow_patterns=HUB_FILES))
+    except Exception as error:  # the client raises a dozen kinds: network, permission, unknown name, disk
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(
+            f"{source} is no folder here and could not be fetched from the hub ({type(error).__name__}: {reason}); "
+            "check the name and the network, or name a local folder"
+        ) from None
+
+
+def _stored_type(architecture: Architecture, tensors: dict[str, TensorRef]) -> str:
+    """The type that counts when config.json names none: that of the embedding (a missing one is reported later)."""
+    ref = tensors.get(architecture.embedding) or tensors.get(architecture.head)
+    return STORED_TYPES.get(ref.dtype, "float32") if ref is not None else "float32"
+
+
+def _assign(path: Path, architecture: Architecture, config: ModelConfig, tensors: dict[str, TensorRef]) -> Parts:
+    """Every role of every component with its tensor, checked for presence, type and shape."""
+    tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
+    parts: Parts = []
+    for part, roles in architecture.components(config):
+        refs: dict[str, TensorRef] = {}
+        for role, (name, shape) in roles.items():
+            # a tied pair may be stored under either name; stored under both, each keeps its own (as transformers has it)
+            ref = tensors.get(name) or tensors.get(tie.get(name, ""))
+            if ref is None:
+                raise CheckpointError(_missing(path, name, tensors))
+            check_dtype(ref)
+            if ref.shape != shape:
+                raise CheckpointError(
+                    f"{ref.path}: tensor {ref.name} has shape {list(ref.shape)} where config.json asks for {list(shape)}; "
+                    "use the config.json that was saved with the weights"
+                )
+            refs[role] = ref
+        parts.append((part, refs))
+    return parts
+
+
+def _missing(path: Path, name: str, tensors: dict[str, TensorRef]) -> str:
+    packed = [other for suffix in PACKED if (other := name.removesuffix("weight") + suffix) in tensors]
+    if name.endswith(".weight") and packed:
+        return (
+            f"{path} has no tensor {name} but {packed[0]}: the checkpoint is quantised, which is not supported; "
+            "use it in float32, bfloat16 or float16"
+        )
+    remedy = "download the checkpoint again, or save it again from transformers"
+    if name == "lm_head.weight":
+        remedy = "set tie_word_embeddings to true in config.json if the head uses the embedding, else " + remedy
+    return f"{path} lacks tensor {name} ({len(tensors)} tensors are there); {remedy}"
+
+
+def _generation(path: Path, config: ModelConfig) -> GenerationDefaults:
+    """generation_config.json; its absence means the defaults and config.json's end tokens."""
+    if not (path / "generation_config.json").is_file():
+        return GenerationDefaults(eos_token_ids=config.eos_token_ids)
+    fields = Fields.read(path / "generation_config.json")
+    return GenerationDefaults(
+        temperature=fields.number("temperature", 1.0),
+        top_p=fields.number("top_p", 1.0),
+        top_k=fields.integer("top_k", 0, least=0),
+        repetition_penalty=fields.number("repetition_penalty", 1.0),
+        do_sample=fields.flag("do_sample") if fields.has("do_sample") else None,
+        eos_token_ids=fields.token_ids("eos_token_id", config.eos_token_ids),
+    )

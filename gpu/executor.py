@@ -1,0 +1,298 @@
+"""Obeys plans: the one owner of a worker's tables, arenas, packed components, runs and hidden states.
+
+Used by the worker's device thread alone. Decides nothing: which memory, which rows, which order are the plan's; a plan that
+does not fit what is here raises ``ExecutorError``. Legend: T tokens, N rows, D hidden width.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from blockwright.gpu.backend import Backend, Batch, Packed
+from blockwright.gpu.errors import ExecutorError
+from blockwright.gpu.hidden import HiddenStates
+from blockwright.gpu.loader import read_tensors
+from blockwright.gpu.memory import Arena
+from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.sampler import sample
+from blockwright.gpu.tables import Tables
+from blockwright.policies.chain import Kind, KvLayout
+from blockwright.policies.plans import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
+
+PARAMETERS = "parameters"
+ALIGNMENT = 64  # bytes, of packed components
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A composed run: a body that passes hidden states, a head that ends the chain, or both."""
+
+    components: tuple[bytes, ...]
+    width: int  # of the hidden states that the run reads and leaves
+    body: Any | None
+    head: Any | None
+
+
+@dataclass(slots=True)
+class Flight:
+    """Hidden states that arrived and wait for their plan."""
+
+    hidden: Any  # bytes-like
+    tokens: int
+    width: int
+
+
+@dataclass(slots=True)
+class Sweep:
+    """A plan under way, its columns as arrays."""
+
+    plan: SweepPlan
+    row_N: np.ndarray
+    start_N: np.ndarray
+    count_N: np.ndarray
+    offset_N: np.ndarray  # first token of each batch row in the hidden states
+    tokens: dict[int, int] = field(default_factory=dict)  # by batch row
+    logprobs: dict[int, TokenLogprob | None] = field(default_factory=dict)
+    kernel_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, plan: SweepPlan) -> Sweep:
+        row_N, start_N, count_N = (np.asarray(c, dtype=np.int32) for c in (plan.row, plan.start, plan.count))
+        offset_N = np.cumsum(count_N, dtype=np.int64) - count_N
+        return cls(plan, row_N, start_N, count_N, offset_N)
+
+
+class Executor:
+    """See the module; ``docs/contracts.md`` has the protocol. Sizes: ``rows`` of the tables, ``max_length`` tokens of a
+    sequence, ``kv_layers`` of the longest chain, ``max_tokens`` of a sweep, ``page_size`` tokens, ``budget`` and ``chunk``
+    bytes. With ``protect`` (tests) memory that is not committed faults when touched.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        rows: int,
+        max_length: int,
+        kv_layers: int,
+        max_tokens: int,
+        page_size: int,
+        budget: int,
+        chunk: int,
+        protect: bool = False,
+    ) -> None:
+        self.backend = backend
+        self.tables = Tables(rows, max_length, kv_layers, page_size)
+        self._hidden = HiddenStates(max_tokens, backend.dtype)
+        self._budget, self._chunk, self._protect = budget, chunk, protect
+        self._arenas = {PARAMETERS: Arena(PARAMETERS, budget, chunk, protect)}
+        self._pool: set[int] = set()  # chunk ids in use
+        self._packed: dict[bytes, Packed] = {}
+        self._runs: dict[int, Run] = {}
+        self._flights: dict[int, Flight] = {}
+        self._departed: dict[tuple[int, int], memoryview] = {}
+        backend.reserve(self.tables, max_tokens, rows)
+
+    # memory
+
+    def add_layout(self, layout: KvLayout) -> str:
+        """Reserve the arena of a KV layout; its key, the same on every worker. A layout already there is left as it is."""
+        key = layout.key
+        if key not in self._arenas:
+            arena = Arena(key, self._budget, self._chunk, self._protect)
+            self.backend.add_arena(layout, arena.memory)
+            self._arenas[key] = arena
+        return key
+
+    def map(self, group: MapGroup) -> None:
+        """Commit chunks of an arena, or give them back to the operating system."""
+        arena = self._arenas.get(group.arena)
+        if arena is None:
+            raise ExecutorError(
+                f"arena {group.arena!r} does not exist (there are: {', '.join(self._arenas)}); add its layout"
+            )
+        chunks = set(group.chunks)
+        if group.back:
+            if not chunks <= self._pool:
+                raise ExecutorError(f"chunks {sorted(chunks - self._pool)[:4]} are given back but were not in use")
+            arena.give_back(group.offset, len(group.chunks))
+            self._pool -= chunks
+        else:
+            if chunks & self._pool or len(chunks) != len(group.chunks):
+                raise ExecutorError(f"chunks {sorted(chunks & self._pool)[:4]} are committed to {group.arena} but in use")
+            arena.commit(group.offset, len(group.chunks))
+            self._pool |= chunks
+
+    def committed(self) -> dict[str, int]:
+        """Bytes in use by arena."""
+        return {key: arena.committed * self._chunk for key, arena in self._arenas.items()}
+
+    # components and runs
+
+    def load(self, spec: ComponentSpec, offset: int) -> None:
+        """Read a component's tensors and pack them at byte ``offset`` of the parameters arena, which is committed there."""
+        component = spec.component
+        if component.id in self._packed:
+            raise ExecutorError(f"component {component.id.hex()} is already loaded; load it once and count its holders")
+        if offset % ALIGNMENT:
+            raise ExecutorError(f"offset {offset} of component {component.id.hex()} is no multiple of {ALIGNMENT}")
+        memory = self._arenas[PARAMETERS].view(offset, self.backend.packed_bytes(spec))
+        self._packed[component.id] = self.backend.pack(spec, read_tensors(spec), memory)
+        self._hidden.add_width(_width(spec))
+
+    def unload(self, component_id: bytes) -> None:
+        """Forget a component, so that its chunks may be given back. No run may name it."""
+        runs = [run for run, composed in self._runs.items() if component_id in composed.components]
+        if runs or component_id not in self._packed:
+            reason = f"is part of runs {runs}; drop them first" if runs else "is not loaded"
+            raise ExecutorError(f"component {component_id.hex()} {reason}")
+        del self._packed[component_id]
+
+    def compose(self, run: int, component_ids: Sequence[bytes], kv_layer: int) -> None:
+        """Make run ``run`` of consecutive loaded components; ``kv_layer`` is the KV layer of its first attention.
+
+        A head may be its last component, or its only one.
+        """
+        if run in self._runs or not component_ids:
+            raise ExecutorError(f"run {run} is {'already composed' if component_ids else 'empty'}; drop it or name another")
+        missing = [id.hex() for id in component_ids if id not in self._packed]
+        if missing:
+            raise ExecutorError(f"run {run} names {len(missing)} components that are not loaded, {missing[0]} first")
+        parts = [self._packed[id] for id in component_ids]
+        self._check_chain(run, [part.spec for part in parts], kv_layer)
+        heads = parts[-1].spec.component.kind is Kind.HEAD
+        body = parts[:-1] if heads else parts
+        self._runs[run] = Run(
+            components=tuple(component_ids),
+            width=_width(parts[0].spec),
+            body=self.backend.compose(body, kv_layer) if body else None,
+            head=self.backend.compose(parts[-1:], kv_layer) if heads else None,
+        )
+
+    def _check_chain(self, run: int, specs: list[ComponentSpec], kv_layer: int) -> None:
+        components = [spec.component for spec in specs]
+        for place, component in enumerate(components[:-1]):
+            if component.kind is Kind.HEAD:
+                raise ExecutorError(f"run {run} has a head at place {place} of {len(components)}; a head ends a chain")
+        for left, right in pairwise(components):
+            if left.width_out != right.width_in:
+                raise ExecutorError(f"run {run} joins widths {left.width_out} and {right.width_in}; its chain is wrong")
+        layouts = [component.kv for component in components if component.kv is not None]
+        for layout in layouts:
+            if layout.key not in self._arenas:
+                raise ExecutorError(f"run {run} needs arena {layout.key}, which does not exist; add its layout first")
+        if kv_layer + len(layouts) > self.tables.slots.shape[1]:
+            raise ExecutorError(
+                f"run {run} has KV layers up to {kv_layer + len(layouts)}, the tables have {self.tables.slots.shape[1]}; "
+                "raise kv_layers"
+            )
+
+    def drop(self, run: int) -> None:
+        if self._runs.pop(run, None) is None:
+            raise ExecutorError(f"run {run} is not composed")
+
+    # sweeps
+
+    def put_flight(self, flight: int, hidden: Any, tokens: int, width: int) -> None:
+        """Hand over hidden states from another worker: ``hidden`` is bytes-like, [tokens, width] in the model's type.
+
+        They are kept by reference until the plan whose arrivals name ``flight`` has read them.
+        """
+        expected = tokens * width * self.backend.dtype.itemsize
+        if memoryview(hidden).nbytes != expected:
+            raise ExecutorError(f"flight {flight} has {memoryview(hidden).nbytes} bytes, not {expected}; types differ")
+        self._flights[flight] = Flight(hidden, tokens, width)
+
+    def take_departure(self, number: int, index: int) -> memoryview:
+        """Hidden states of ``plan.departures[index]`` of executed plan ``number``: bytes, rows in batch order. Once only."""
+        departed = self._departed.pop((number, index), None)
+        if departed is None:
+            raise ExecutorError(f"departure {index} of plan {number} does not exist or was taken already")
+        return departed
+
+    def execute(self, plan: SweepPlan) -> SweepResult:
+        """Perform a plan: memory, table edits, arrivals, steps in order with sampling, departures."""
+        began = time.perf_counter()
+        for group in plan.memory:
+            self.map(group)
+        self.tables.apply(plan.edits)
+        sweep = Sweep.of(plan)
+        self._check(sweep)
+        for arrival in plan.arrivals:
+            self._arrive(sweep, arrival.flight, arrival.batch)
+        wanted = set(plan.sample)
+        for step in plan.steps:
+            self._step(sweep, step, wanted)
+        lacking = wanted - sweep.tokens.keys()
+        if lacking:
+            raise ExecutorError(f"plan {plan.number} samples batch rows {sorted(lacking)[:4]} that no step took to a head")
+        for index, departure in enumerate(plan.departures):
+            offset_N, count_N = sweep.offset_N[departure.batch], sweep.count_N[departure.batch]
+            self._departed[plan.number, index] = self._hidden.read(departure.width, offset_N, count_N)
+        return SweepResult(
+            number=plan.number,
+            tokens=[sweep.tokens[n] for n in plan.sample],
+            logprobs=[sweep.logprobs[n] for n in plan.sample],
+            seconds=time.perf_counter() - began,
+            kernel_seconds=sweep.kernel_seconds,
+        )
+
+    def _check(self, sweep: Sweep) -> None:
+        plan, limit = sweep.plan, self._hidden.max_tokens
+        if plan.tokens > limit:
+            raise ExecutorError(f"plan {plan.number} has {plan.tokens} tokens, the limit is {limit}; raise max_tokens")
+        end_N = sweep.start_N + sweep.count_N
+        longest, rows = self.tables.max_length, self.tables.rows
+        outside_N = (sweep.start_N < 0) | (end_N > longest) | (sweep.row_N < 0) | (sweep.row_N >= rows)
+        if (outside_N | (sweep.count_N < 1)).any():
+            raise ExecutorError(f"plan {plan.number} has positions beyond {longest} or rows beyond {rows}, or an empty row")
+
+    def _arrive(self, sweep: Sweep, flight: int, batch: list[int]) -> None:
+        waiting = self._flights.pop(flight, None)
+        if waiting is None:
+            raise ExecutorError(f"plan {sweep.plan.number} awaits flight {flight}, which did not come; put it first")
+        if waiting.tokens != int(sweep.count_N[batch].sum()):
+            raise ExecutorError(f"flight {flight} carries {waiting.tokens} tokens for batch rows of other counts")
+        self._hidden.write(waiting.width, sweep.offset_N[batch], sweep.count_N[batch], waiting.hidden)
+
+    def _step(self, sweep: Sweep, step: Step, wanted: set[int]) -> None:
+        run = self._runs.get(step.run)
+        if run is None:
+            raise ExecutorError(f"plan {sweep.plan.number} names run {step.run}, which is not composed; compose it first")
+        if run.body is not None:
+            offset_N, count_N = sweep.offset_N[step.batch], sweep.count_N[step.batch]
+            with self._hidden.rows(run.width, offset_N, count_N) as hidden_TD:
+                batch = Batch(sweep.row_N[step.batch], sweep.start_N[step.batch], count_N, hidden_TD)
+                began = time.perf_counter()
+                self.backend.forward(run.body, batch)
+                sweep.kernel_seconds += time.perf_counter() - began
+        if run.head is not None:
+            self._sample(sweep, run, [n for n in step.batch if n in wanted])
+
+    def _sample(self, sweep: Sweep, run: Run, batch: list[int]) -> None:
+        """Draw the next token of these batch rows and write it behind their last position."""
+        if not batch:
+            return
+        last_N = sweep.offset_N[batch] + sweep.count_N[batch] - 1
+        row_N = sweep.row_N[batch]
+        position_N = sweep.start_N[batch] + sweep.count_N[batch]
+        hidden_ND = self._hidden.pick(run.width, last_N)
+        began = time.perf_counter()
+        logits_NV = self.backend.logits(run.head, hidden_ND)
+        tokens, logprobs = sample(logits_NV, row_N.tolist(), position_N.tolist(), self.tables, self.backend.argmax)
+        sweep.kernel_seconds += time.perf_counter() - began
+        sweep.tokens.update(zip(batch, tokens, strict=True))
+        sweep.logprobs.update(zip(batch, logprobs, strict=True))
+        inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, never read
+        self.tables.tokens[row_N[inside_N], position_N[inside_N]] = np.asarray(tokens, dtype=np.int32)[inside_N]
+
+
+def _width(spec: ComponentSpec) -> int:
+    """Of the hidden states that a component reads, or writes where it reads none."""
+    return spec.component.width_in or spec.component.width_out

@@ -1,0 +1,52 @@
+"""Identity of components: what is hashed, and in which form. Standard library only, nothing stays resident.
+
+A component's id is a 128-bit BLAKE2b of its kind, its configuration (JSON with sorted keys) and, per role in alphabetical
+order, the hash of the raw tensor (type, shape, bytes as stored). Where a tensor lies and how it is packed do not enter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import ComponentConfig, TensorRef
+from blockwright.policies.chain import Kind
+
+PIECE = 1 << 20  # bytes read at a time
+Progress = Callable[[int], None]  # is told how many bytes were hashed since it was last called
+
+
+def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
+    """32 bytes over type, shape and content. Raises ``CheckpointError`` when the file has become shorter."""
+    digest = hashlib.blake2b(json.dumps([ref.dtype, list(ref.shape)]).encode() + b"\0", digest_size=32)
+    buffer = memoryview(bytearray(min(PIECE, max(ref.nbytes, 1))))
+    fd = os.open(ref.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        done = 0
+        while done < ref.nbytes:
+            piece = buffer[: min(len(buffer), ref.nbytes - done)]
+            n = os.preadv(fd, [piece], ref.offset + done)
+            if n == 0:
+                raise CheckpointError(
+                    f"{ref.path} ends within tensor {ref.name} ({done} of {ref.nbytes} bytes); download it again"
+                )
+            digest.update(piece[:n])
+            done += n
+            if progress is not None:
+                progress(n)
+    finally:
+        os.close(fd)
+    return digest.digest()
+
+
+def component_id(kind: Kind, config: ComponentConfig, contents: dict[str, bytes]) -> bytes:
+    """16 bytes; ``contents`` are tensor hashes by role."""
+    digest = hashlib.blake2b(digest_size=16, person=b"blockwright/comp")
+    digest.update(json.dumps([kind.value, asdict(config)], sort_keys=True).encode())
+    for role in sorted(contents):
+        digest.update(b"\0" + role.encode() + b"\0" + contents[role])
+    return digest.digest()

@@ -1,0 +1,40 @@
+"""Reads one raw tensor at a time from a safetensors file, without ever holding the file.
+
+A tensor is a view over a private mapping of its own pages; it vanishes, and its pages with it, when the tensor is dropped.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import ComponentSpec, TensorRef
+
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+def read_tensor(ref: TensorRef) -> torch.Tensor:
+    """The tensor in its stored type and shape. Raises ``CheckpointError`` when the file has become shorter or is gone."""
+    dtype = DTYPES[ref.dtype]
+    if ref.nbytes == 0:
+        return torch.empty(ref.shape, dtype=dtype)
+    base = ref.offset - ref.offset % mmap.ALLOCATIONGRANULARITY
+    skip = ref.offset - base
+    try:
+        with open(ref.path, "rb") as file:
+            # a copy-on-write mapping counts as writable, which torch asks of buffers; nobody writes
+            pages = mmap.mmap(file.fileno(), skip + ref.nbytes, access=mmap.ACCESS_COPY, offset=base)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{ref.path}: tensor {ref.name} cannot be read ({error}); download the file again") from None
+    pages.madvise(mmap.MADV_SEQUENTIAL)
+    raw = torch.frombuffer(pages, dtype=torch.uint8, count=ref.nbytes, offset=skip)
+    if skip % dtype.itemsize:  # old files align nothing
+        raw = raw.clone()
+    return raw.view(dtype).view(ref.shape)
+
+
+def read_tensors(spec: ComponentSpec) -> dict[str, torch.Tensor]:
+    """All raw tensors of a component by role."""
+    return {role: read_tensor(ref) for role, ref in spec.tensors.items()}

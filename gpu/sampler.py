@@ -1,0 +1,136 @@
+"""Chooses the next token of each row: penalties, temperature, top k, top p in transformers' order, then the Gumbel argmax.
+
+A row's choice is a function of its own logits, tokens and parameters alone: rows are computed one by one, in float64 from
+float32 logits, ties going to the lower token id. Legend: N rows, V vocabulary, K candidates of one row, best first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from blockwright.gpu.noise import gumbel, noise_key
+from blockwright.gpu.tables import Tables
+from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.sampling import SamplingParams
+
+FIRST_CANDIDATES = 256  # looked at before more of the vocabulary is sorted for top p
+LARGEST = 1e30
+
+
+def sample(
+    logits_NV: torch.Tensor,
+    rows: Sequence[int],
+    positions: Sequence[int],
+    tables: Tables,
+    argmax: Callable[[torch.Tensor], np.ndarray],
+) -> tuple[list[int], list[TokenLogprob | None]]:
+    """The token of each row and, where asked for, log-probabilities of the raw logits.
+
+    ``logits_NV`` float32; ``rows`` are table rows, ``positions`` the indices of the new tokens in their sequences;
+    ``argmax`` is the back end's and serves rows without randomness and penalties.
+    """
+    params = [tables.sampling[row] for row in rows]
+    plain = [p.temperature == 0.0 and not _penalised(p) for p in params]
+    tokens: list[int] = argmax(logits_NV).tolist() if any(plain) else [0] * len(params)
+    logprobs: list[TokenLogprob | None] = [None] * len(params)
+    all_NV = logits_NV.numpy()
+    for n, p in enumerate(params):
+        if not plain[n]:
+            known = tables.tokens[rows[n], : positions[n]]
+            tokens[n] = _choose(all_NV[n], p, positions[n], known, int(tables.prompt_length[rows[n]]))
+        if p.logprobs >= 0:
+            logprobs[n] = raw_logprobs(all_NV[n], tokens[n], p.logprobs)
+    return tokens, logprobs
+
+
+def _penalised(p: SamplingParams) -> bool:
+    return p.repetition_penalty != 1.0 or p.presence_penalty != 0.0 or p.frequency_penalty != 0.0
+
+
+def _finite(logits_V: np.ndarray) -> np.ndarray:
+    """float64 copy in which a model gone wrong (not-a-number, infinities) still has an order and a best token."""
+    return np.nan_to_num(logits_V.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
+
+
+def _choose(logits_V: np.ndarray, p: SamplingParams, position: int, known: np.ndarray, prompt_length: int) -> int:
+    score_V = _finite(logits_V)
+    if _penalised(p):
+        penalise(score_V, p, known, prompt_length)
+    if p.temperature == 0.0:
+        return int(np.argmax(score_V))
+    score_V -= score_V.max()  # changes no choice, and keeps the best at zero however small the temperature
+    with np.errstate(over="ignore"):
+        score_V /= p.temperature
+    token_K = candidates(score_V, p.top_k, p.top_p)
+    noisy_K = score_V[token_K] + gumbel(noise_key(p.seed, p.choice, position), token_K)
+    best = noisy_K.max()
+    return int(token_K[noisy_K == best].min())
+
+
+def penalise(score_V: np.ndarray, p: SamplingParams, known: np.ndarray, prompt_length: int) -> None:
+    """In place: repetition over all ``known`` tokens, then presence and frequency over those from ``prompt_length`` on."""
+    if p.repetition_penalty != 1.0:
+        seen = np.unique(known)
+        score = score_V[seen]
+        score_V[seen] = np.where(score < 0, score * p.repetition_penalty, score / p.repetition_penalty)
+    if p.presence_penalty != 0.0 or p.frequency_penalty != 0.0:
+        seen, count = np.unique(known[prompt_length:], return_counts=True)
+        score_V[seen] -= p.presence_penalty + p.frequency_penalty * count
+
+
+def candidates(score_V: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
+    """Token ids [K] that may be drawn.
+
+    Top k keeps the k best and whatever equals the last of them; of these, top p keeps a token while those ranked above
+    it (higher score, or equal score and lower id) have less than ``top_p`` of the probability. The best always stays.
+    """
+    vocabulary = score_V.size
+    if not 0 < top_k < vocabulary:
+        if top_p >= 1.0:
+            return np.arange(vocabulary)
+        return _nucleus(score_V, top_p)
+    token_K = _best(score_V, top_k)
+    if top_p >= 1.0:
+        return token_K
+    weight_K = np.exp(score_V[token_K] - score_V[token_K[0]])
+    return token_K[: _kept(weight_K, float(weight_K.sum()), top_p)]
+
+
+def _nucleus(score_V: np.ndarray, top_p: float) -> np.ndarray:
+    """Top p of the whole vocabulary, sorting no more of it than the answer needs."""
+    total = float(np.exp(score_V - score_V.max()).sum())
+    size = FIRST_CANDIDATES
+    while True:
+        token_K = _best(score_V, min(size, score_V.size))
+        weight_K = np.exp(score_V[token_K] - score_V[token_K[0]])
+        kept = _kept(weight_K, total, top_p)
+        if kept < token_K.size or token_K.size == score_V.size:
+            return token_K[:kept]
+        size *= 8
+
+
+def _kept(weight_K: np.ndarray, total: float, top_p: float) -> int:
+    above_K = np.cumsum(weight_K) - weight_K
+    return max(1, int(np.count_nonzero(above_K < top_p * total)))
+
+
+def _best(score_V: np.ndarray, k: int) -> np.ndarray:
+    """The ids of the k highest scores and of all that equal the last of them, best first, equal ones by id."""
+    if k < score_V.size:
+        border = np.partition(score_V, score_V.size - k)[score_V.size - k]
+        token_K = np.flatnonzero(score_V >= border)
+    else:
+        token_K = np.arange(score_V.size)
+    return token_K[np.argsort(-score_V[token_K], kind="stable")]
+
+
+def raw_logprobs(logits_V: np.ndarray, token: int, k: int) -> TokenLogprob:
+    """Log-softmax of the raw logits: of ``token`` and of the ``k`` best, best first."""
+    wide_V = _finite(logits_V)
+    top = float(wide_V.max())
+    norm = top + float(np.log(np.exp(wide_V - top).sum()))
+    best = _best(wide_V, min(k, wide_V.size))[:k] if k else np.arange(0)
+    return TokenLogprob(float(wide_V[token]) - norm, [(int(t), float(wide_V[t]) - norm) for t in best])

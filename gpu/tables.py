@@ -1,0 +1,54 @@
+"""The persistent tables of a worker: tokens, page slots and sampling of every row. Only the device thread writes them.
+
+A plan names rows, never values, so that the next plan can be made while this one runs. Legend: R rows, M longest sequence
+in tokens, L KV layers, P pages of the longest sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from blockwright.gpu.errors import ExecutorError
+from blockwright.policies.plans import Edit, SetPages, SetSampling, WriteTokens
+from blockwright.policies.sampling import SamplingParams
+
+
+class Tables:
+    """``tokens`` int32 [R, M], ``slots`` int32 [R, L, P], ``sampling`` and ``prompt_length`` [R].
+
+    Zeroed arrays come from the operating system page by page, so a row that is never used costs nothing.
+    """
+
+    def __init__(self, rows: int, max_length: int, kv_layers: int, page_size: int) -> None:
+        pages = -(-max_length // page_size)
+        self.rows = rows
+        self.max_length = max_length
+        self.page_size = page_size
+        self.tokens = np.zeros((rows, max_length), dtype=np.int32)
+        self.slots = np.zeros((rows, kv_layers, pages), dtype=np.int32)
+        self.prompt_length = np.zeros(rows, dtype=np.int32)
+        self.sampling: list[SamplingParams] = [SamplingParams(temperature=0.0)] * rows
+
+    def apply(self, edits: Sequence[Edit]) -> None:
+        """Perform table edits in order. Raises ``ExecutorError`` for one that lies outside the tables."""
+        for edit in edits:
+            if not 0 <= edit.row < self.rows:
+                raise ExecutorError(f"row {edit.row} is outside the table of {self.rows} rows: a plan is wrong")
+            match edit:
+                case WriteTokens(row, position, tokens):
+                    self._check(position, len(tokens), self.max_length, "tokens", row)
+                    self.tokens[row, position : position + len(tokens)] = tokens
+                case SetPages(row, layer, page, slots):
+                    self._check(layer, len(slots), self.slots.shape[1], "KV layers", row)
+                    self._check(page, 1, self.slots.shape[2], "pages", row)
+                    self.slots[row, layer : layer + len(slots), page] = slots
+                case SetSampling(row, prompt_length, params):
+                    self.prompt_length[row] = prompt_length
+                    self.sampling[row] = params
+
+    @staticmethod
+    def _check(first: int, count: int, limit: int, what: str, row: int) -> None:
+        if first < 0 or first + count > limit:
+            raise ExecutorError(f"row {row} has {limit} {what}; an edit of {count} from {first} on is outside")

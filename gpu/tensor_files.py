@@ -1,0 +1,109 @@
+"""Where the tensors of a checkpoint lie: headers of one safetensors file or of the shards that an index names.
+
+Reads headers only and checks them against the sizes of the files. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.model.fields import Fields
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
+# Types that are looked at only to say that the checkpoint is quantised, or that are never needed.
+OTHER_BYTES = {"F64": 8, "I64": 8, "I32": 4, "I16": 2, "U64": 8, "U32": 4, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+QUANTISED = ("I8", "U8", "I32", "F8_", "F4", "F6_")
+LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
+
+
+def read_tensors(folder: Path) -> dict[str, TensorRef]:
+    """All tensors of the checkpoint in ``folder`` by name. Raises ``CheckpointError``."""
+    if (folder / SINGLE).is_file():
+        return read_header(folder / SINGLE)
+    if not (folder / INDEX).is_file():
+        raise _no_safetensors(folder)
+    index = Fields.read(folder / INDEX)
+    weight_map = index.values.get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{index.source} has no weight_map of tensor names to files; download the checkpoint again")
+    tensors: dict[str, TensorRef] = {}
+    for shard in sorted(set(weight_map.values())):
+        if Path(shard).name != shard or not (folder / shard).is_file():
+            raise CheckpointError(f"{folder} lacks the shard {shard} that {INDEX} names; download the checkpoint again")
+        tensors.update(read_header(folder / shard))
+    for name, shard in weight_map.items():
+        if name not in tensors or tensors[name].path != str(folder / shard):
+            raise CheckpointError(f"{folder / shard} lacks tensor {name} that {INDEX} places there; download it again")
+    return tensors
+
+
+def _no_safetensors(folder: Path) -> CheckpointError:
+    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"))
+    if pickles:
+        return CheckpointError(
+            f"{folder} has its weights only as pickles ({len(pickles)} files, {pickles[0]} first), which are never loaded; "
+            "load it with transformers and save_pretrained() it as safetensors"
+        )
+    if any(folder.glob("*.gguf")):
+        return CheckpointError(f"{folder} holds a GGUF file, which is not supported; use the safetensors checkpoint")
+    return CheckpointError(f"{folder} has neither {SINGLE} nor {INDEX}; download the checkpoint's safetensors files")
+
+
+def read_header(path: Path) -> dict[str, TensorRef]:
+    """The tensors of one safetensors file. Raises ``CheckpointError`` for a broken or truncated one."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            prefix = file.read(8)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+            raw = file.read(length) if length <= min(size, LONGEST_HEADER) else b""
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
+    if length == 0 or len(raw) != length:
+        raise CheckpointError(
+            f"{path} is truncated or no safetensors file ({size} bytes, header of {length}); download it again"
+        )
+    try:
+        header = json.loads(raw)
+        tensors = {name: _entry(path, name, entry, 8 + length) for name, entry in header.items() if name != "__metadata__"}
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} has a broken header ({type(error).__name__}: {error}); download it again") from None
+    end = max((t.offset + t.nbytes for t in tensors.values()), default=0)
+    if end > size:
+        raise CheckpointError(f"{path} is truncated: {size} bytes where its header says {end}; download it again")
+    return tensors
+
+
+def _entry(path: Path, name: str, entry: dict[str, Any], base: int) -> TensorRef:
+    dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
+    begin, end = (int(n) for n in entry["data_offsets"])
+    item = ITEM_BYTES.get(dtype) or OTHER_BYTES.get(dtype)
+    if begin < 0 or end < begin or min(shape, default=0) < 0 or (item and end - begin != math.prod(shape) * item):
+        raise CheckpointError(
+            f"{path}: tensor {name} has {end - begin} bytes for shape {list(shape)} of {dtype}; download the file again"
+        )
+    return TensorRef(str(path), name, dtype, shape, base + begin, end - begin)
+
+
+def check_dtype(ref: TensorRef) -> None:
+    """Refuses tensors that are no plain floats."""
+    if ref.dtype in ITEM_BYTES:
+        return
+    if ref.dtype.startswith(QUANTISED):
+        raise CheckpointError(
+            f"{ref.path}: tensor {ref.name} is quantised ({ref.dtype}), which is not supported; "
+            "use the checkpoint in float32, bfloat16 or float16"
+        )
+    raise CheckpointError(
+        f"{ref.path}: tensor {ref.name} is of type {ref.dtype}, only {', '.join(ITEM_BYTES)} are supported; convert it"
+    )

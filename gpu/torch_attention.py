@@ -1,0 +1,111 @@
+"""Attention of the torch reference over paged KV: writes a step's keys and values, then reads each row's pages.
+
+Rows of one token are computed together, longer rows one by one. Only positions that a row may attend to are read, so what
+lies in the rest of a page never matters. Legend: T tokens of the step, N rows, S positions read, G query heads per KV head,
+K KV heads, H head size, C slots of the arena, O tokens of a page.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from blockwright.gpu.backend import Batch
+from blockwright.gpu.model.config import AttentionConfig
+from blockwright.gpu.tables import Tables
+from blockwright.gpu.torch_ops import inverse_frequencies, rotary_table
+
+
+class StepIndex:
+    """Where the tokens of a step lie: computed once per step, used by all of its components."""
+
+    def __init__(self, batch: Batch, tables: Tables) -> None:
+        self.row_N, self.start_N, self.count_N = batch.row_N, batch.start_N, batch.count_N
+        self.tables = tables
+        self.offset_N = np.cumsum(self.count_N) - self.count_N  # first token of each row in the step
+        self.row_T = np.repeat(self.row_N, self.count_N)
+        within_T = np.arange(self.row_T.size) - np.repeat(self.offset_N, self.count_N)
+        self.position_T = np.repeat(self.start_N, self.count_N) + within_T
+        self.single_N = np.flatnonzero(self.count_N == 1)
+        self.longer_N = np.flatnonzero(self.count_N > 1)
+        self._rotary: dict[object, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @property
+    def token_T(self) -> torch.Tensor:
+        return torch.from_numpy(self.tables.tokens[self.row_T, self.position_T].astype(np.int64))
+
+    def rotary(self, config: AttentionConfig, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine of the step's positions; shared by components of equal rotary configuration."""
+        key = (config.rope, config.head_dim)
+        if key not in self._rotary:
+            frequency_H = inverse_frequencies(config.rope, config.head_dim)
+            self._rotary[key] = rotary_table(frequency_H, torch.from_numpy(self.position_T), dtype)
+        return self._rotary[key]
+
+
+def attend(
+    q_TNH: torch.Tensor,
+    k_TKH: torch.Tensor,
+    v_TKH: torch.Tensor,
+    kv_C2OKH: torch.Tensor,
+    layer: int,
+    index: StepIndex,
+    window: int | None,
+) -> torch.Tensor:
+    """Queries (rotated) to attention output [T, N * H]; ``k_TKH`` (rotated) and ``v_TKH`` go to their slots first."""
+    page = kv_C2OKH.shape[2]
+    slot_T = torch.from_numpy(index.tables.slots[index.row_T, layer, index.position_T // page].astype(np.int64))
+    within_T = torch.from_numpy(index.position_T % page)
+    kv_C2OKH[slot_T, 0, within_T] = k_TKH
+    kv_C2OKH[slot_T, 1, within_T] = v_TKH
+    out_TNH = torch.empty_like(q_TNH)
+    if index.single_N.size:
+        token_N = torch.from_numpy(index.offset_N[index.single_N])
+        out_TNH[token_N] = _single(q_TNH[token_N], kv_C2OKH, layer, index, window)
+    for n in index.longer_N.tolist():
+        first, count = int(index.offset_N[n]), int(index.count_N[n])
+        out_TNH[first : first + count] = _longer(q_TNH[first : first + count], kv_C2OKH, layer, index, n, window)
+    return out_TNH.flatten(1)
+
+
+def _single(q_NQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, window: int | None) -> torch.Tensor:
+    """One query per row, all rows together; rows of fewer positions repeat their last one, masked."""
+    page, kv_heads, size = kv_C2OKH.shape[2:]
+    last_N = index.start_N[index.single_N].astype(np.int64)
+    first_N = np.zeros_like(last_N) if window is None else np.maximum(last_N - window + 1, 0)
+    position_NS = first_N[:, None] + np.arange(int((last_N - first_N).max()) + 1)
+    valid_NS = position_NS <= last_N[:, None]
+    position_NS = np.minimum(position_NS, last_N[:, None])
+    row_N1 = index.row_N[index.single_N][:, None]
+    slot_NS = torch.from_numpy(index.tables.slots[row_N1, layer, position_NS // page].astype(np.int64))
+    within_NS = torch.from_numpy(position_NS % page)
+    k_NKSH = kv_C2OKH[slot_NS, 0, within_NS].transpose(1, 2)
+    v_NKSH = kv_C2OKH[slot_NS, 1, within_NS].transpose(1, 2)
+    q_NKGH = q_NQH.view(q_NQH.shape[0], kv_heads, -1, size)
+    mask_N11S = None if valid_NS.all() else torch.from_numpy(valid_NS)[:, None, None]
+    out_NKGH = F.scaled_dot_product_attention(q_NKGH, k_NKSH, v_NKSH, attn_mask=mask_N11S, scale=size**-0.5)
+    return out_NKGH.flatten(1, 2)
+
+
+def _longer(
+    q_TQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, n: int, window: int | None
+) -> torch.Tensor:
+    """Several queries of batch row ``n``; the query heads of a group share their KV head by a stride of zero."""
+    page, kv_heads, size = kv_C2OKH.shape[2:]
+    start, count = int(index.start_N[n]), int(index.count_N[n])
+    first = 0 if window is None else max(start - window + 1, 0)
+    position_S = np.arange(first, start + count)
+    slot_S = torch.from_numpy(index.tables.slots[index.row_N[n], layer, position_S // page].astype(np.int64))
+    within_S = torch.from_numpy(position_S % page)
+    q_KGTH = q_TQH.view(count, kv_heads, -1, size).permute(1, 2, 0, 3)
+    shape = (kv_heads, q_KGTH.shape[1], position_S.size, size)
+    k_KGSH = kv_C2OKH[slot_S, 0, within_S].transpose(0, 1)[:, None].expand(shape)
+    v_KGSH = kv_C2OKH[slot_S, 1, within_S].transpose(0, 1)[:, None].expand(shape)
+    own_T1 = torch.arange(start, start + count)[:, None]
+    key_S = torch.from_numpy(position_S)
+    mask_TS = key_S <= own_T1
+    if window is not None:
+        mask_TS &= key_S > own_T1 - window
+    out_KGTH = F.scaled_dot_product_attention(q_KGTH, k_KGSH, v_KGSH, attn_mask=mask_TS, scale=size**-0.5)
+    return out_KGTH.flatten(0, 1).transpose(0, 1)

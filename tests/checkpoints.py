@@ -1,0 +1,118 @@
+"""Tiny random checkpoints with a tokenizer, made with transformers: what tests serve and compare with.
+
+Weights are drawn with ``initializer_range`` 0.2, norms and biases are random too, so that an error in any of them shows in
+the tokens. Import as ``blockwright.tests.checkpoints``; in tests prefer the ``checkpoint`` fixture, which makes each once.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+SPECIAL = ["<unk>", "<s>", "</s>"]
+MERGES = ["Ġ t", "h e", "Ġt he", "i n", "e r", "o n", "a n", "r e", "Ġ a", "Ġ s"]
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+BASE: dict[str, Any] = {
+    "vocab_size": 384,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 24}),
+    "llama-multihead": ("llama", {"num_key_value_heads": 4}),
+    "llama3": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral-window": ("mistral", {"sliding_window": 11}),
+    "qwen2": ("qwen2", {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}),
+    "qwen2-windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+}
+
+
+def make_checkpoint(
+    path: Path | str, architecture: str = "llama", seed: int = 0, dtype: str = "float32", shard: str = "", **config: Any
+) -> Path:
+    """A checkpoint in folder ``path``: ``architecture`` is a key of ``PRESETS``, ``config`` overrides fields of config.json.
+
+    ``shard`` ("50KB") splits the weights into several files.
+    """
+    import torch
+
+    folder = Path(path)
+    model = build_model(architecture, seed, **config).to(getattr(torch, dtype))
+    model.config.dtype = getattr(torch, dtype)
+    model.save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+    write_tokenizer(folder)
+    return folder
+
+
+def build_model(architecture: str, seed: int, **config: Any) -> Any:
+    """A random transformers model in float32, in evaluation mode."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    family, preset = PRESETS[architecture]
+    settings = AutoConfig.for_model(family, **{**BASE, **preset, **config})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32).eval()
+        spread = settings.initializer_range
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("norm.weight"):
+                    parameter.copy_(1.0 + spread * torch.randn_like(parameter))
+                elif name.endswith("bias"):
+                    parameter.copy_(spread * torch.randn_like(parameter))
+    return model
+
+
+def write_tokenizer(folder: Path) -> None:
+    """tokenizer.json (byte-level BPE of 269 tokens) and tokenizer_config.json with a chat template."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [tuple(merge.split(" ")) for merge in MERGES]
+    words = [*SPECIAL, *alphabet, *("".join(merge) for merge in merges)]
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges, unk_token=None))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in SPECIAL])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "model_max_length": 512,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")

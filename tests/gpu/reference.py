@@ -1,0 +1,48 @@
+"""What transformers computes for a checkpoint folder: the side of a comparison that is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+CLOSE = 1e-4  # best two logits nearer than this: the choice is not ours to judge
+
+
+@cache
+def load(path: Path, dtype: str = "float32") -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
+
+
+@torch.no_grad()
+def logits(path: Path, tokens: Sequence[int], dtype: str = "float32") -> torch.Tensor:
+    """float32 [tokens, vocabulary]."""
+    out: torch.Tensor = load(path, dtype)(input_ids=torch.tensor([list(tokens)])).logits[0]
+    return out.float()
+
+
+@cache
+@torch.no_grad()
+def greedy(path: Path, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """``count`` greedy tokens, fewer when a choice is closer than ``CLOSE``. Uses transformers' own cache."""
+    model, out, cache_, fresh = load(path), [], None, list(prompt)
+    for _ in range(count):
+        step = model(input_ids=torch.tensor([fresh]), past_key_values=cache_, use_cache=True)
+        cache_ = step.past_key_values
+        best = torch.topk(step.logits[0, -1].float(), 2)
+        if float(best.values[0] - best.values[1]) < CLOSE:
+            break
+        fresh = [int(best.indices[0])]
+        out += fresh
+    return tuple(out)
+
+
+def prompt_of(length: int, seed: int = 0, vocabulary: int = 384) -> tuple[int, ...]:
+    """A random prompt."""
+    generator = torch.Generator().manual_seed(seed * 1000 + length)
+    return tuple(torch.randint(3, vocabulary, (length,), generator=generator).tolist())

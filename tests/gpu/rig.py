@@ -1,0 +1,158 @@
+"""Runs checkpoints on an executor without a worker: lays out memory and slots, writes plans by hand, collects results."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.checkpoint import Checkpoint
+from blockwright.gpu.executor import Executor
+from blockwright.policies.chain import Kind
+from blockwright.policies.plans import (
+    Edit,
+    MapGroup,
+    SetPages,
+    SetSampling,
+    Step,
+    SweepPlan,
+    SweepResult,
+    WriteTokens,
+)
+from blockwright.policies.sampling import SamplingParams
+
+CHUNK = 65536
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Rig:
+    """One executor with the chain of one checkpoint loaded, as run 0 (whole chain) unless ``cuts`` says otherwise.
+
+    ``cuts`` are component indices where the chain is split into runs 0, 1, ...; slots are handed out in random order.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        path: Path,
+        page_size: int = 8,
+        cuts: Sequence[int] = (),
+        rows: int = 8,
+        max_length: int = 160,
+    ) -> None:
+        self.page_size = page_size
+        self.checkpoint = Checkpoint.open(path)
+        kv_dtype = str(backend.dtype).removeprefix("torch.")
+        self.specs = self.checkpoint.specs(page_size, kv_dtype)
+        layers = self.checkpoint.config.layers
+        self.executor = Executor(
+            backend,
+            rows=rows,
+            max_length=max_length,
+            kv_layers=layers + 2,
+            max_tokens=512,
+            page_size=page_size,
+            budget=64 << 20,
+            chunk=CHUNK,
+            protect=True,
+        )
+        self.numbers = iter(range(1, 1_000_000))
+        self._next_chunk = 0
+        self._load(backend)
+        pages = -(-max_length // page_size)
+        self._slots = self._add_arena(backend, rows * layers * pages)
+        self.runs = self._compose(cuts)
+
+    def commit(self, arena: str, nbytes: int) -> None:
+        count = -(-nbytes // CHUNK)
+        ids = list(range(self._next_chunk, self._next_chunk + count))
+        self._next_chunk += count
+        self.executor.map(MapGroup(arena, 0, ids, back=False))
+
+    def _load(self, backend: Backend) -> None:
+        sizes = [backend.packed_bytes(spec) for spec in self.specs]
+        self.commit("parameters", sum(-(-size // 64) * 64 for size in sizes))
+        offset = 0
+        for spec, size in zip(self.specs, sizes, strict=True):
+            self.executor.load(spec, offset)
+            offset += -(-size // 64) * 64
+
+    def _add_arena(self, backend: Backend, count: int) -> list[int]:
+        layout = next(spec.component.kv for spec in self.specs if spec.component.kv is not None)
+        self.commit(self.executor.add_layout(layout), count * backend.slot_bytes(layout))
+        slots = list(range(count))
+        random.Random(7).shuffle(slots)
+        return slots
+
+    def _compose(self, cuts: Sequence[int]) -> list[int]:
+        bounds = [0, *cuts, len(self.specs)]
+        for run in range(len(bounds) - 1):
+            first, last = bounds[run], bounds[run + 1]
+            kv_layer = sum(spec.component.kind is Kind.ATTENTION for spec in self.specs[:first])
+            self.executor.compose(run, [spec.component.id for spec in self.specs[first:last]], kv_layer)
+        return list(range(len(bounds) - 1))
+
+    def admit(self, row: int, tokens: Sequence[int], params: SamplingParams = GREEDY, length: int = 160) -> list[Edit]:
+        """Edits that give table row ``row`` its prompt, its sampling and slots for ``length`` tokens."""
+        layers = self.checkpoint.config.layers
+        edits: list[Edit] = [WriteTokens(row, 0, list(tokens)), SetSampling(row, len(tokens), params)]
+        for page in range(-(-length // self.page_size)):
+            edits.append(SetPages(row, 0, page, [self._slots.pop() for _ in range(layers)]))
+        return edits
+
+    def plan(
+        self, batch: Sequence[tuple[int, int, int]], sample: Sequence[int] = (), edits: Sequence[Edit] = ()
+    ) -> SweepPlan:
+        """A plan whose batch rows are (row, start, count), all passing through all runs."""
+        row, start, count = (list(column) for column in zip(*batch, strict=True))
+        steps = [Step(run, list(range(len(row)))) for run in self.runs]
+        return SweepPlan(
+            number=next(self.numbers),
+            edits=list(edits),
+            row=row,
+            start=start,
+            count=count,
+            steps=steps,
+            sample=list(sample),
+        )
+
+    def run(
+        self, batch: Sequence[tuple[int, int, int]], sample: Sequence[int] = (), edits: Sequence[Edit] = ()
+    ) -> SweepResult:
+        return self.executor.execute(self.plan(batch, sample, edits))
+
+    def generate(
+        self, row: int, tokens: Sequence[int], count: int, params: SamplingParams = GREEDY, chunk: int = 512
+    ) -> list[int]:
+        """``count`` new tokens of one sequence that runs alone, its prompt in chunks."""
+        edits: Sequence[Edit] = self.admit(row, tokens, params, len(tokens) + count)
+        out: list[int] = []
+        start = 0
+        while len(out) < count:
+            known = len(tokens) + len(out)
+            step = min(chunk, known - start)
+            result = self.run([(row, start, step)], [0] if start + step == known else [], edits)
+            edits, start = (), start + step
+            out += result.tokens
+        return out
+
+    def logprobs(self, row: int, tokens: Sequence[int], given: int, chunk: int = 512) -> list[list[float]]:
+        """Log-softmax over the vocabulary after ``tokens[:given]`` and after each further token, which is forced.
+
+        The first ``given`` tokens are a prompt in chunks, the others decode one by one.
+        """
+        vocabulary = self.checkpoint.config.vocabulary
+        params = SamplingParams(temperature=0.0, logprobs=vocabulary)
+        edits: list[Edit] = self.admit(row, tokens[:given], params, len(tokens))
+        out, start = [], 0
+        while start < len(tokens):
+            known = max(given, start + 1)
+            step = min(chunk, known - start)
+            result = self.run([(row, start, step)], [0] if start + step == known else [], edits)
+            start += step
+            edits = [WriteTokens(row, start, list(tokens[start : start + 1]))] if start >= given else []
+            for found in result.logprobs:
+                assert found is not None
+                out.append([value for _, value in sorted(found.top)])
+        return out

@@ -1,0 +1,164 @@
+"""Every back end computes what transformers computes: all architectures, any paging, chunking, batching and cutting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.memory import Arena
+from blockwright.policies.plans import Arrival, Departure, Step
+from blockwright.tests.checkpoints import PRESETS
+from blockwright.tests.gpu import reference
+from blockwright.tests.gpu.rig import Rig
+
+TOLERANCE = 5e-5  # of log-probabilities, float32
+
+Make = Callable[..., Backend]
+MakeCheckpoint = Callable[..., Path]
+
+
+def assert_near(rig: Rig, path: Path, tokens: list[int], given: int, chunk: int) -> None:
+    ours = torch.tensor(rig.logprobs(0, tokens, given, chunk))
+    theirs = reference.logits(path, tokens).log_softmax(-1)[given - 1 :]
+    assert ours.shape == theirs.shape
+    assert float((ours - theirs).abs().max()) < TOLERANCE
+
+
+@pytest.mark.parametrize("architecture", list(PRESETS))
+def test_greedy_tokens(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str) -> None:
+    path, prompt = checkpoint(architecture), reference.prompt_of(37)
+    want = list(reference.greedy(path, prompt, 64))
+    assert len(set(want)) >= 30
+    assert Rig(make_backend(), path).generate(0, prompt, 64)[: len(want)] == want
+
+
+@pytest.mark.parametrize("architecture", list(PRESETS))
+@pytest.mark.parametrize("chunk", [1, 7, 512])
+def test_logits_of_chunked_prefill_and_decode(
+    make_backend: Make, checkpoint: MakeCheckpoint, architecture: str, chunk: int
+) -> None:
+    path = checkpoint(architecture)
+    assert_near(Rig(make_backend(), path), path, list(reference.prompt_of(40)), 29, chunk)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral-window"])
+@pytest.mark.parametrize("page_size", [1, 4, 16, 64])
+def test_page_sizes(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str, page_size: int) -> None:
+    path = checkpoint(architecture)
+    assert_near(Rig(make_backend(), path, page_size), path, list(reference.prompt_of(38)), 33, 9)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 150])
+def test_prompt_lengths(make_backend: Make, checkpoint: MakeCheckpoint, length: int) -> None:
+    path, prompt = checkpoint("llama"), reference.prompt_of(length)
+    want = list(reference.greedy(path, prompt, 10))
+    assert Rig(make_backend(), path).generate(0, prompt, 10, chunk=32)[: len(want)] == want
+
+
+@pytest.mark.parametrize("architecture", ["llama3", "qwen2-windows"])
+def test_batches_of_prefill_and_decode(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str) -> None:
+    """Six sequences of different lengths that join one by one: each gets the tokens that it gets alone."""
+    path = checkpoint(architecture)
+    rig = Rig(make_backend(), path)
+    prompts = [reference.prompt_of(length, seed=5) for length in (3, 20, 9, 33, 1, 16)]
+    done, out, edits = [0] * 6, [[] for _ in prompts], []
+    for sweep in range(24):
+        live = [row for row in range(6) if sweep >= 2 * row][::-1]
+        for row in live:
+            if sweep == 2 * row:
+                edits += rig.admit(row, prompts[row])
+        known = [len(prompts[row]) + len(out[row]) for row in range(6)]
+        batch = [(row, done[row], min(5, known[row] - done[row])) for row in live]
+        sample = [n for n, (row, start, count) in enumerate(batch) if start + count == known[row]]
+        result = rig.run(batch, sample, edits)
+        edits = []
+        for row, start, count in batch:
+            done[row] = start + count
+        for n, token in zip(sample, result.tokens, strict=True):
+            out[batch[n][0]].append(token)
+    for row, prompt in enumerate(prompts):
+        want = list(reference.greedy(path, prompt, len(out[row])))
+        assert len(out[row]) >= 6
+        assert out[row][: len(want)] == want
+
+
+@pytest.mark.parametrize("architecture", ["llama-biases", "mistral-window"])
+def test_cutting_the_chain_changes_no_bit(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str) -> None:
+    path, tokens = checkpoint(architecture), list(reference.prompt_of(30))
+    whole = Rig(make_backend(), path).logprobs(0, tokens, 20, 8)
+    cut = Rig(make_backend(), path, cuts=range(1, 8)).logprobs(0, tokens, 20, 8)
+    assert whole == cut
+
+
+def test_rows_that_lie_apart_in_the_batch(make_backend: Make, checkpoint: MakeCheckpoint) -> None:
+    """Steps over batch rows in another order, and over some of them only, as with several chains in one sweep."""
+    path = checkpoint("llama")
+    rig = Rig(make_backend(), path, cuts=[3])
+    prompts = [reference.prompt_of(length, seed=3) for length in (4, 7, 2, 5)]
+    edits = [edit for row, prompt in enumerate(prompts) for edit in rig.admit(row, prompt)]
+    plan = rig.plan([(row, 0, len(prompts[row])) for row in range(4)], [1, 3, 0, 2], edits)
+    plan.steps = [Step(0, [2, 0]), Step(0, [3, 1]), Step(1, [0, 3]), Step(1, [1, 2])]
+    result = rig.executor.execute(plan)
+    assert result.tokens == [reference.greedy(path, prompts[row], 1)[0] for row in (1, 3, 0, 2)]
+
+
+def test_a_chain_over_two_executors(make_backend: Make, checkpoint: MakeCheckpoint) -> None:
+    """The lower part departs, the upper part arrives: tokens equal those of the whole chain."""
+    path, prompts = checkpoint("qwen2"), [reference.prompt_of(6), reference.prompt_of(9)]
+    lower, upper = Rig(make_backend(), path, cuts=[5]), Rig(make_backend(), path, cuts=[5])
+    batch = [(row, 0, len(prompt)) for row, prompt in enumerate(prompts)]
+    edits = [edit for row, prompt in enumerate(prompts) for edit in lower.admit(row, prompt)]
+    down = lower.plan(batch, [], edits)
+    down.steps = [Step(0, [0, 1])]
+    down.departures = [Departure("w1", "w0", 64, [1, 0], [])]
+    lower.executor.execute(down)
+    hidden = lower.executor.take_departure(down.number, 0)
+    edits = [edit for row, prompt in enumerate(prompts) for edit in upper.admit(row, prompt)]
+    up = upper.plan(batch, [0, 1], edits)
+    up.arrivals, up.steps = [Arrival(9, [1, 0])], [Step(1, [0, 1])]
+    upper.executor.put_flight(9, hidden, 15, 64)
+    assert upper.executor.execute(up).tokens == [reference.greedy(path, prompt, 1)[0] for prompt in prompts]
+
+
+def test_what_lies_in_unused_slots_does_not_matter(
+    make_backend: Make, checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that held something else before, not-a-number everywhere, gives the same bits."""
+    path, prompt = checkpoint("mistral-window"), reference.prompt_of(21)
+    clean = Rig(make_backend(), path).logprobs(0, list(prompt), 13, 5)
+    commit = Arena.commit
+
+    def commit_poisoned(self: Arena, first: int, count: int) -> None:
+        commit(self, first, count)
+        self.memory[first * self.chunk : (first + count) * self.chunk] = 0xFF
+
+    monkeypatch.setattr(Arena, "commit", commit_poisoned)
+    rig = Rig(make_backend(), path)
+    edits = [edit for row in (0, 1) for edit in rig.admit(row, prompt)]
+    rig.run([(0, 0, 3), (1, 0, 11)], [], edits)  # rows of unlike length decode together
+    rig.run([(0, 3, 1), (1, 11, 1)], [0, 1])
+    assert rig.logprobs(2, list(prompt), 13, 5) == clean
+
+
+@pytest.mark.parametrize("architecture", ["llama", "llama-biases"])
+@pytest.mark.parametrize("spread", [0.02, 0.2])
+def test_bfloat16(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str, spread: float) -> None:
+    """Log-probabilities of the reference's tokens. Weights of spread 0.2 make bfloat16 itself a coarse reference."""
+    path = checkpoint(architecture, seed=3, dtype="bfloat16", initializer_range=spread)
+    prompt = reference.prompt_of(24)
+    tokens = [*prompt, *reference.greedy(path, prompt, 48)]
+    ours = torch.tensor(Rig(make_backend("bfloat16"), path).logprobs(0, tokens, 24, 16))[:-1]
+    chosen = np.arange(len(tokens) - 24), tokens[24:]
+    nearest = []
+    for dtype in ("float32", "bfloat16"):
+        theirs = reference.logits(path, tokens, dtype).log_softmax(-1)[23:-1]
+        off = (ours[chosen] - theirs[chosen]).abs()
+        nearest.append((float(off.mean()), float(off.max())))
+    mean, largest = min(nearest)
+    assert mean <= (0.02 if spread == 0.02 else 0.03)
+    assert largest <= 0.2

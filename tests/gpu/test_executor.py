@@ -1,0 +1,246 @@
+"""The executor obeys plans and refuses those that do not fit what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.errors import BackendError, CheckpointError, ExecutorError
+from blockwright.gpu.executor import Executor
+from blockwright.gpu.select import open_backend
+from blockwright.policies.chain import KvLayout
+from blockwright.policies.plans import Arrival, Departure, MapGroup, Step, SweepPlan
+from blockwright.policies.sampling import SamplingParams
+from blockwright.tests.gpu import reference
+from blockwright.tests.gpu.rig import CHUNK, GREEDY, Rig
+
+Make = Callable[..., Backend]
+MakeCheckpoint = Callable[..., Path]
+
+
+@pytest.fixture
+def rig(checkpoint: MakeCheckpoint) -> Rig:
+    return Rig(open_backend("torch", "float32", 1), checkpoint("llama"))
+
+
+def bare() -> Executor:
+    backend = open_backend("torch", "float32", 1)
+    return Executor(
+        backend, rows=2, max_length=32, kv_layers=3, max_tokens=16, page_size=8, budget=1 << 20, chunk=CHUNK, protect=True
+    )
+
+
+def test_a_sampled_token_is_the_next_input(rig: Rig) -> None:
+    prompt = reference.prompt_of(5)
+    first = rig.run([(0, 0, 5)], [0], rig.admit(0, prompt)).tokens
+    assert rig.executor.tables.tokens[0, :6].tolist() == [*prompt, *first]
+    result = rig.run([(0, 5, 1)], [0])
+    assert [*first, *result.tokens] == list(reference.greedy(rig.checkpoint.path, prompt, 2))
+    assert result.logprobs == [None]
+    assert 0 < result.kernel_seconds <= result.seconds
+
+
+def test_the_token_that_fills_a_sequence(rig: Rig) -> None:
+    """A sequence of the greatest length reports its last token, though no table has a place for it."""
+    prompt = reference.prompt_of(160)
+    result = rig.run([(0, 0, 160)], [0], rig.admit(0, prompt))
+    assert result.tokens == list(reference.greedy(rig.checkpoint.path, prompt, 1))
+
+
+def test_seeded_sampling_repeats(rig: Rig) -> None:
+    params = SamplingParams(seed=4, temperature=1.5, top_p=0.95, presence_penalty=0.4)
+    prompt = reference.prompt_of(9)
+    first = rig.generate(0, prompt, 20, params)
+    assert rig.generate(3, prompt, 20, params, chunk=4) == first
+    assert rig.generate(1, prompt, 20, SamplingParams(seed=5, temperature=1.5)) != first
+
+
+def test_prompts_that_are_not_sampled(rig: Rig) -> None:
+    result = rig.run([(0, 0, 3), (1, 0, 4)], [1], [*rig.admit(0, [5, 6, 7]), *rig.admit(1, reference.prompt_of(4))])
+    assert result.tokens == list(reference.greedy(rig.checkpoint.path, reference.prompt_of(4), 1))
+    assert rig.executor.tables.tokens[0, 3] == 0
+
+
+def test_memory_and_unloading(checkpoint: MakeCheckpoint) -> None:
+    rig = Rig(open_backend("torch", "float32", 1), checkpoint("llama"))
+    executor, ids = rig.executor, [spec.component.id for spec in rig.specs]
+    committed = executor.committed()
+    assert committed["parameters"] >= rig.checkpoint.nbytes
+    assert list(committed) == ["parameters", "kv-2x16-float32-8"]
+    with pytest.raises(ExecutorError, match="part of runs"):
+        executor.unload(ids[0])
+    with pytest.raises(ExecutorError, match="already composed"):
+        executor.compose(0, ids, 0)
+    executor.drop(0)
+    for id in ids:
+        executor.unload(id)
+    with pytest.raises(ExecutorError, match="not loaded"):
+        executor.compose(1, ids, 0)
+    count = committed["parameters"] // CHUNK
+    executor.map(MapGroup("parameters", 0, list(range(count)), back=True))
+    assert executor.committed()["parameters"] == 0
+    executor.execute(SweepPlan(1, memory=[MapGroup("parameters", 0, list(range(count)), back=False)]))
+    for spec, offset in zip(rig.specs, placing(rig), strict=True):
+        executor.load(spec, offset)
+    executor.compose(1, ids, 0)
+    rig.runs = [1]
+    prompt = reference.prompt_of(12)
+    assert rig.generate(0, prompt, 5) == list(reference.greedy(rig.checkpoint.path, prompt, 5))
+
+
+def placing(rig: Rig) -> list[int]:
+    offsets, offset = [], 0
+    for spec in rig.specs:
+        offsets.append(offset)
+        offset += -(-rig.executor.backend.packed_bytes(spec) // 64) * 64
+    return offsets
+
+
+def test_two_models_share_components_and_sweeps(checkpoint: MakeCheckpoint, make_backend: Make, tmp_path: Path) -> None:
+    """A checkpoint whose upper layers differ: the lower run serves rows of both, each row equals its own reference."""
+    first, second = checkpoint("llama"), upper_differs(checkpoint("llama"), checkpoint("llama", seed=1), tmp_path)
+    rig, other = Rig(make_backend(), first, cuts=[5]), Rig(make_backend(), second, cuts=[5])
+    same = [a.component.id == b.component.id for a, b in zip(rig.specs, other.specs, strict=True)]
+    assert same == [True] * 5 + [False] * 3
+    size = sum(rig.executor.backend.packed_bytes(spec) for spec in other.specs[5:])
+    first_chunk = rig.executor.committed()["parameters"] // CHUNK
+    rig.executor.map(MapGroup("parameters", first_chunk, list(range(50_000, 50_000 + size // CHUNK + 1)), back=False))
+    offset = first_chunk * CHUNK
+    for spec in other.specs[5:]:
+        rig.executor.load(spec, offset)
+        offset += rig.executor.backend.packed_bytes(spec)
+    rig.executor.compose(7, [spec.component.id for spec in other.specs[5:]], 2)
+    prompts = [reference.prompt_of(length) for length in (6, 11, 3)]
+    edits = [edit for row, prompt in enumerate(prompts) for edit in rig.admit(row, prompt)]
+    plan = rig.plan([(row, 0, len(prompt)) for row, prompt in enumerate(prompts)], [0, 1, 2], edits)
+    plan.steps = [Step(0, [0, 1, 2]), Step(1, [0, 2]), Step(7, [1])]
+    models = (first, second, first)
+    want = [reference.greedy(path, prompt, 1)[0] for path, prompt in zip(models, prompts, strict=True)]
+    assert rig.executor.execute(plan).tokens == want
+
+
+def upper_differs(lower: Path, upper: Path, target: Path) -> Path:
+    """A copy of ``lower`` with the last layer, norm and head of ``upper``."""
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(lower, target, dirs_exist_ok=True)
+    tensors, others = load_file(lower / "model.safetensors"), load_file(upper / "model.safetensors")
+    taken = ("model.layers.2.", "model.norm", "lm_head")
+    mixed = {name: others[name] if name.startswith(taken) else tensor for name, tensor in tensors.items()}
+    save_file(mixed, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def test_refuses_wrong_memory() -> None:
+    executor = bare()
+    executor.map(MapGroup("parameters", 0, [3, 4], back=False))
+    with pytest.raises(ExecutorError, match="in use"):
+        executor.map(MapGroup("parameters", 2, [4], back=False))
+    with pytest.raises(ExecutorError, match="were not in use"):
+        executor.map(MapGroup("parameters", 0, [5], back=True))
+    with pytest.raises(ExecutorError, match="'kv' does not exist"):
+        executor.map(MapGroup("kv", 0, [5], back=False))
+    assert executor.committed() == {"parameters": 2 * CHUNK}
+    layout = KvLayout(2, 16, "float32", 8)
+    assert executor.add_layout(layout) == executor.add_layout(layout) == layout.key
+    with pytest.raises(BackendError, match="bfloat16"):
+        executor.add_layout(KvLayout(2, 16, "bfloat16", 8))
+
+
+def test_refuses_wrong_loads(rig: Rig) -> None:
+    executor, specs = bare(), rig.specs
+    with pytest.raises(ExecutorError, match="not committed"):
+        executor.load(specs[0], 0)
+    executor.map(MapGroup("parameters", 0, list(range(8)), back=False))
+    with pytest.raises(ExecutorError, match="multiple of 64"):
+        executor.load(specs[1], 8)
+    executor.load(specs[1], 64)
+    with pytest.raises(ExecutorError, match="already loaded"):
+        executor.load(specs[1], 64)
+    with pytest.raises(ExecutorError, match="empty"):
+        executor.compose(0, [], 0)
+    with pytest.raises(ExecutorError, match="not composed"):
+        executor.drop(0)
+    with pytest.raises(ExecutorError, match="is not loaded"):
+        executor.unload(specs[0].component.id)
+
+
+def test_refuses_chains_that_do_not_join(rig: Rig) -> None:
+    ids = [spec.component.id for spec in rig.specs]
+    with pytest.raises(ExecutorError, match="head at place 1 of 3"):
+        rig.executor.compose(5, [ids[2], ids[7], ids[2]], 0)
+    with pytest.raises(ExecutorError, match="joins widths 64 and 0"):
+        rig.executor.compose(5, [ids[1], ids[0]], 0)
+    with pytest.raises(ExecutorError, match="KV layers up to 6, the tables have 5"):
+        rig.executor.compose(5, ids, 3)
+    executor = bare()
+    executor.map(MapGroup("parameters", 0, list(range(8)), back=False))
+    executor.load(rig.specs[1], 0)
+    with pytest.raises(ExecutorError, match="needs arena kv-2x16-float32-8"):
+        executor.compose(0, ids[1:2], 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": [Step(9, [0])]}, "run 9"),
+        ({"steps": []}, r"samples batch rows \[0\]"),
+        ({"count": [600]}, "600 tokens"),
+        ({"start": [159]}, "positions beyond 160"),
+        ({"row": [8]}, "rows beyond 8"),
+        ({"count": [0]}, "empty row"),
+        ({"arrivals": [Arrival(3, [0])]}, "flight 3, which did not come"),
+        ({"departures": [Departure("w1", "w0", 32, [0], [])]}, "width 32"),
+    ],
+)
+def test_refuses_plans(rig: Rig, change: dict[str, object], words: str) -> None:
+    plan = rig.plan([(0, 0, 5)], [0], rig.admit(0, reference.prompt_of(5), GREEDY, 16))
+    for name, value in change.items():
+        setattr(plan, name, value)
+    with pytest.raises(ExecutorError, match=words):
+        rig.executor.execute(plan)
+
+
+def test_refuses_wrong_flights(rig: Rig) -> None:
+    with pytest.raises(ExecutorError, match="not 512"):
+        rig.executor.put_flight(1, bytes(100), 2, 64)
+    rig.executor.put_flight(1, bytes(512), 2, 64)
+    plan = rig.plan([(0, 0, 3)])
+    plan.arrivals = [Arrival(1, [0])]
+    with pytest.raises(ExecutorError, match="carries 2 tokens"):
+        rig.executor.execute(plan)
+    with pytest.raises(ExecutorError, match="departure 0 of plan 1"):
+        rig.executor.take_departure(1, 0)
+
+
+def test_open_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_backend("torch", "bfloat16", 1).dtype is torch.bfloat16
+    with pytest.raises(BackendError, match="'cuda' does not exist"):
+        open_backend("cuda", "float32", 1)
+    with pytest.raises(BackendError, match="float16"):
+        open_backend("torch", "float16", 1)
+    monkeypatch.setitem(__import__("sys").modules, "blockwright.gpu.native", None)  # as on a machine without a compiler
+    assert open_backend("auto", "float32", 1).name == "torch"
+    with pytest.raises(BackendError, match="native back end does not load"):
+        open_backend("native", "float32", 1)
+
+
+def test_a_file_that_is_cut_before_loading(checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    import shutil
+
+    path = Path(shutil.copytree(checkpoint("llama"), tmp_path / "copy"))
+    backend, weights = open_backend("torch", "float32", 1), path / "model.safetensors"
+
+    class Cut(Rig):
+        def _load(self, backend: Backend) -> None:
+            weights.write_bytes(weights.read_bytes()[:4096])
+            super()._load(backend)
+
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Cut(backend, path)

@@ -1,0 +1,56 @@
+"""Tensors come from files as they are, at any alignment, and leave no memory behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
+from blockwright.gpu.loader import read_tensor, read_tensors
+from blockwright.gpu.model.config import TensorRef
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_equal_to_the_file(checkpoint: Callable[..., Path], dtype: str) -> None:
+    path = checkpoint("qwen2", dtype=dtype)
+    want = load_file(path / "model.safetensors")
+    for spec in Checkpoint.open(path).specs(16, "float32"):
+        for role, tensor in read_tensors(spec).items():
+            assert torch.equal(tensor, want[spec.tensors[role].name])
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3, 4095, 4096, 5001])
+def test_any_alignment(tmp_path: Path, offset: int) -> None:
+    want = torch.arange(600, dtype=torch.float32).view(20, 30)
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * offset + want.numpy().tobytes() + b"y")
+    assert torch.equal(read_tensor(TensorRef(str(path), "t", "F32", (20, 30), offset, 2400)), want)
+
+
+def mappings(path: Path) -> int:
+    return Path("/proc/self/maps").read_text().count(str(path))
+
+
+def test_dropped_with_the_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(1 << 16))
+    tensor = read_tensor(TensorRef(str(path), "t", "BF16", (1 << 15,), 0, 1 << 16))
+    assert mappings(path) == 1
+    del tensor
+    assert mappings(path) == 0
+
+
+def test_missing_and_short_files(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    ref = TensorRef(str(path), "model.norm.weight", "F32", (4,), 0, 16)
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight cannot be read"):
+        read_tensor(ref)
+    path.write_bytes(bytes(8))
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_tensor(ref)
+    assert read_tensor(replace(ref, shape=(0,), nbytes=0)).shape == (0,)

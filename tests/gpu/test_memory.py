@@ -1,0 +1,87 @@
+"""Arenas: memory of the process falls and rises with commits, stale views fault, wrong accounting is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blockwright.gpu.errors import ExecutorError
+from blockwright.gpu.memory import Arena
+
+CHUNK = 65536
+MIB = 1 << 20
+
+
+def anonymous() -> int:
+    """Bytes of anonymous memory of this process."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+
+
+@pytest.mark.parametrize("protect", [False, True])
+def test_memory_rises_and_falls(protect: bool) -> None:
+    before = anonymous()
+    arena = Arena("test", 1 << 34, CHUNK, protect)  # 16 GiB of address space cost nothing
+    assert anonymous() - before < 2 * MIB
+    arena.commit(512, 512)
+    arena.view(512 * CHUNK, 32 * MIB).fill_(7)
+    assert 32 * MIB <= anonymous() - before < 34 * MIB
+    arena.give_back(512, 256)
+    assert 16 * MIB <= anonymous() - before < 18 * MIB
+    arena.commit(512, 256)
+    assert int(arena.view(512 * CHUNK, 16 * MIB).max()) == 0
+    assert int(arena.view(768 * CHUNK, 16 * MIB).min()) == 7
+    arena.give_back(512, 512)
+    assert anonymous() - before < 2 * MIB
+    assert arena.committed == 0
+
+
+def test_one_chunk_is_one_chunk() -> None:
+    """No huge page makes 2 MiB of 64 KiB."""
+    arena = Arena("test", 1 << 30, CHUNK)
+    before = anonymous()
+    for chunk in range(0, 16384, 64):  # one in every 4 MiB
+        arena.commit(chunk, 1)
+        arena.view(chunk * CHUNK, CHUNK).fill_(1)
+    assert 256 * CHUNK <= anonymous() - before < 256 * CHUNK + 2 * MIB
+
+
+@pytest.fixture
+def pipe() -> Iterator[int]:
+    read, write = os.pipe()
+    yield write
+    os.close(read)
+    os.close(write)
+
+
+def test_stale_view_faults(pipe: int) -> None:
+    arena = Arena("test", MIB, CHUNK, protect=True)
+    arena.commit(0, 2)
+    view = arena.view(0, 2 * CHUNK).numpy()
+    assert os.write(pipe, view[:8]) == 8
+    arena.give_back(0, 1)
+    # the system call reads the memory, so that a fault is an error, not a signal
+    with pytest.raises(OSError, match=os.strerror(errno.EFAULT)):
+        os.write(pipe, view[:8])
+    assert os.write(pipe, view[CHUNK : CHUNK + 8]) == 8
+
+
+def test_wrong_accounting_is_refused() -> None:
+    arena = Arena("kv", MIB, CHUNK)
+    assert arena.chunks == 16
+    arena.commit(2, 3)
+    with pytest.raises(ExecutorError, match="committed twice"):
+        arena.commit(4, 2)
+    with pytest.raises(ExecutorError, match="without being committed"):
+        arena.give_back(1, 2)
+    with pytest.raises(ExecutorError, match="16 chunks"):
+        arena.commit(15, 2)
+    with pytest.raises(ExecutorError, match="not committed"):
+        arena.view(4 * CHUNK, CHUNK + 1)
+    with pytest.raises(ExecutorError, match="page size"):
+        Arena("kv", MIB, 1000)
+    assert arena.committed == 3

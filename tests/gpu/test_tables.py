@@ -1,0 +1,43 @@
+"""Tables: edits land where they say, and nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from blockwright.gpu.errors import ExecutorError
+from blockwright.gpu.tables import Tables
+from blockwright.policies.plans import Edit, SetPages, SetSampling, WriteTokens
+from blockwright.policies.sampling import SamplingParams
+
+
+def test_edits() -> None:
+    tables = Tables(rows=3, max_length=20, kv_layers=4, page_size=8)
+    assert tables.tokens.shape == (3, 20)
+    assert tables.slots.shape == (3, 4, 3)
+    assert tables.tokens.dtype == tables.slots.dtype == np.int32
+    params = SamplingParams(seed=5)
+    tables.apply([WriteTokens(1, 18, [7, 8]), SetPages(2, 1, 2, [5, 6, 9]), SetSampling(0, 4, params)])
+    tables.apply([WriteTokens(1, 18, [3])])
+    assert tables.tokens[1, 18:].tolist() == [3, 8]
+    assert np.count_nonzero(tables.tokens) == 2
+    assert tables.slots[2, :, 2].tolist() == [0, 5, 6, 9]
+    assert np.count_nonzero(tables.slots) == 3
+    assert tables.sampling[0] is params
+    assert tables.prompt_length.tolist() == [4, 0, 0]
+    assert tables.sampling[1].temperature == 0.0
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        WriteTokens(3, 0, [1]),
+        WriteTokens(0, 19, [1, 2]),
+        WriteTokens(0, -1, [1]),
+        SetPages(0, 3, 0, [1, 2]),
+        SetPages(0, 0, 3, [1]),
+    ],
+)
+def test_edits_outside_are_refused(edit: Edit) -> None:
+    with pytest.raises(ExecutorError, match="outside"):
+        Tables(rows=3, max_length=20, kv_layers=4, page_size=8).apply([edit])
