@@ -1,0 +1,43 @@
+"""What an operator asks: the cluster, one request's story, the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.checks import shown
+from blockwright.api.front import FRONT, TENANT
+
+log = logging.getLogger(__name__)
+_CLUSTER_SECONDS = 2.0  # a scrape answers without the workers' numbers rather than late
+
+
+async def cluster(request: web.Request) -> web.Response:
+    return web.json_response(await request.app[FRONT].port.cluster())
+
+
+async def one_request(request: web.Request) -> web.Response:
+    """Only for the tenant that made it: to others it does not exist."""
+    id = request.match_info["id"]
+    view = request.app[FRONT].port.describe(id)
+    if view is None or view.tenant != request[TENANT]:
+        raise GatewayError(404, f"there is no request {shown(id)}; ids are kept for a while after the end", param="id")
+    body = dataclasses.asdict(view)
+    del body["tenant"]
+    return web.json_response(body)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    front = request.app[FRONT]
+    numbers = {}
+    try:
+        async with asyncio.timeout(_CLUSTER_SECONDS):
+            numbers = await front.port.cluster()
+    except Exception as error:  # the request counters are worth having whatever is wrong with the cluster
+        log.warning("metrics without the cluster's numbers: %s", error)
+    return web.Response(body=front.metrics.render(numbers), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,118 @@
+"""The HTTP application: routes, and what all requests pass through (keys, request ids, errors in one shape).
+
+``make_app`` takes the gateway port and nothing of the cluster behind it, so that tests serve from a fake one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from urllib.parse import quote
+
+from aiohttp import web
+
+from blockwright.actors.config import Settings
+from blockwright.actors.gateway.port import GatewayError, GatewayPort
+from blockwright.api import admin, health, models
+from blockwright.api.auth import Keys
+from blockwright.api.catalog import Catalog
+from blockwright.api.chat import chat_completions
+from blockwright.api.completions import completions
+from blockwright.api.errors import error_response, from_http
+from blockwright.api.front import CALL_ID, FRONT, IGNORED, TENANT, Front
+from blockwright.api.metrics import Metrics
+from blockwright.api.sse import KEEP_ALIVE_SECONDS
+from blockwright.gpu.errors import CheckpointError
+
+log = logging.getLogger(__name__)
+MAX_BODY = 32 << 20  # bytes
+MAX_IGNORED_SHOWN = 20
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_app(
+    port: GatewayPort, settings: Settings, *, keep_alive: float = KEEP_ALIVE_SECONDS, max_body: int = MAX_BODY
+) -> web.Application:
+    """``keep_alive``: seconds of silence in a stream before a comment; ``max_body``: bytes."""
+    front = Front(
+        port=port,
+        settings=settings,
+        catalog=Catalog(port),
+        keys=Keys(settings.api_keys),
+        metrics=Metrics(),
+        keep_alive=keep_alive,
+        max_body=max_body,
+    )
+    app = web.Application(middlewares=[_outermost], client_max_size=max_body)
+    app[FRONT] = front
+    app.on_response_prepare.append(_headers)
+    app.on_cleanup.append(_close)
+    app.add_routes(
+        [
+            web.post("/v1/completions", completions),
+            web.post("/v1/chat/completions", chat_completions),
+            web.get("/v1/models", models.list_models),
+            web.get("/v1/models/{id:.+}", models.one_model),
+            web.get("/v1/requests/{id:.+}", admin.one_request),
+            web.get("/admin/cluster", admin.cluster),
+            web.get("/metrics", admin.metrics),
+            web.get("/health/live", health.live),
+            web.get("/health/ready", health.ready),
+            web.get("/health", health.ready),
+            web.get("/ping", health.ready),
+            web.post("/ping", health.ready),
+        ]
+    )
+    return app
+
+
+async def _close(app: web.Application) -> None:
+    app[FRONT].catalog.close()
+
+
+@web.middleware
+async def _outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
+    front = request.app[FRONT]
+    try:
+        request[TENANT] = _authenticate(front, request)
+        return await handler(request)
+    except GatewayError as error:
+        return error_response(error)
+    except web.HTTPException as error:
+        return error_response(from_http(error, request.method, request.path, front.max_body))
+    except CheckpointError as error:
+        return error_response(GatewayError(500, str(error)))
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        return error_response(GatewayError(500, "internal error; the server's log has the details"))
+
+
+def _authenticate(front: Front, request: web.Request) -> str:
+    """The tenant; a 401 without a valid key, for every path but the health probes (unknown paths included)."""
+    tenant = front.keys.tenant(request.headers.get("Authorization"))
+    if tenant is not None:
+        return tenant
+    resource = request.match_info.route.resource
+    if resource is not None and resource.canonical in health.PUBLIC:
+        return ""
+    found = "is not valid" if "Authorization" in request.headers else "is missing"
+    raise GatewayError(401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key")
+
+
+async def _headers(request: web.Request, response: web.StreamResponse) -> None:
+    """On every answer, streams included: the request's id, and the unknown fields that were ignored."""
+    given = request.headers.get("x-request-id", "")
+    response.headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else _own_id(request)
+    ignored = request.get(IGNORED)
+    if ignored:
+        names = [quote(name[:64], safe="", errors="replace") for name in ignored[:MAX_IGNORED_SHOWN]]
+        response.headers["x-ignored-fields"] = ", ".join(names)
+
+
+def _own_id(request: web.Request) -> str:
+    """The id under which ``/v1/requests`` knows it, where it got that far."""
+    id = request.get(CALL_ID)
+    return id or f"req-{secrets.token_hex(12)}"

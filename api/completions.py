@@ -1,0 +1,92 @@
+"""``POST /v1/completions``: text that continues a prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii as quote
+from typing import Any
+
+from aiohttp import web
+
+from blockwright.api.choice import Choice, Piece
+from blockwright.api.front import FRONT, IGNORED
+from blockwright.api.generate import Call, answer, start
+from blockwright.api.logprobs import completion_logprobs
+from blockwright.api.openai_schema import parse_completion
+from blockwright.api.request_body import read_body
+from blockwright.api.version import FINGERPRINT
+
+DEFAULT_TOKENS = 16  # OpenAI's
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    front = request.app[FRONT]
+    body = parse_completion(await read_body(request), front.settings.unknown_fields)
+    request[IGNORED] = body.options.ignored
+    info = front.catalog.info(body.options.model)
+    served = await front.catalog.load(info)
+    prompts = [p if isinstance(p, list) else await front.catalog.encode(served, p, special=True) for p in body.prompts]
+    call = start(
+        front,
+        request,
+        prefix="cmpl",
+        info=info,
+        served=served,
+        options=body.options,
+        prompts=prompts,
+        default_tokens=DEFAULT_TOKENS,
+        continues=True,
+    )
+    return await answer(front, request, call, CompletionShape(call))
+
+
+class CompletionShape:
+    """The constant parts of a chunk are made once; a plain text chunk is one concatenation."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._top = {
+            "id": call.id,
+            "object": "text_completion",
+            "created": call.created,
+            "model": call.info.id,
+            "system_fingerprint": FINGERPRINT,
+        }
+        options = call.options
+        self._head = "data: " + json.dumps(self._top, separators=(",", ":"))[:-1] + ',"choices":['
+        self._usage = ',"usage":null' if options.include_usage else ""
+        self._plain = not (options.return_token_ids or options.continuous_usage or options.logprobs >= 0)
+        self._tail = ',"logprobs":null,"finish_reason":null,"stop_reason":null}]' + self._usage + "}\n\n"
+
+    def events(self, choice: Choice, piece: Piece) -> bytes:
+        if self._plain and not piece.finish:
+            if not piece.text:
+                return b""
+            return f'{self._head}{{"index":{choice.index},"text":{quote(piece.text)}{self._tail}'.encode()
+        one = json.dumps(self._choice(choice, piece, first=not choice.started))
+        choice.started = True
+        usage = f',"usage":{json.dumps(self._call.usage())}' if self._call.options.continuous_usage else self._usage
+        return f"{self._head}{one}]{usage}}}\n\n".encode()
+
+    def usage_event(self) -> bytes:
+        return f'{self._head}],"usage":{json.dumps(self._call.usage())}}}\n\n'.encode()
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        choices = [self._choice(choice, piece, first=True) for choice, piece in zip(self._call.choices, pieces, strict=True)]
+        return {**self._top, "choices": choices, "usage": self._call.usage()}
+
+    def _choice(self, choice: Choice, piece: Piece, *, first: bool) -> dict[str, Any]:
+        options = self._call.options
+        made: dict[str, Any] = {
+            "index": choice.index,
+            "text": piece.text,
+            "logprobs": completion_logprobs(self._call.served.codec, piece) if options.logprobs >= 0 else None,
+            "finish_reason": piece.finish or None,
+            "stop_reason": piece.stop_reason,
+        }
+        if options.return_token_ids:
+            made["token_ids"] = piece.tokens
+            if first:
+                made["prompt_token_ids"] = choice.prompt
+        return made

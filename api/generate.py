@@ -1,0 +1,233 @@
+"""From a checked body to an answer: what both generating endpoints share.
+
+Applies a model's limits and defaults, starts the sequences, and drives their streams to one response, streamed or whole. A
+client that goes away cancels this handler (aiohttp's ``handler_cancellation``), and leaving it cancels the sequences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo
+from blockwright.api.catalog import ServedModel
+from blockwright.api.choice import Choice, Piece
+from blockwright.api.errors import bad_request, error_body
+from blockwright.api.front import CALL_ID, TENANT, Front
+from blockwright.api.metrics import Meter
+from blockwright.api.openai_schema import Options
+from blockwright.api.sse import EventStream
+from blockwright.policies.sampling import SamplingParams
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One HTTP request being answered. ``prompts`` are token ids; choice i answers prompt ``i // options.n``."""
+
+    id: str
+    created: int
+    info: ModelInfo
+    served: ServedModel
+    options: Options
+    prompts: list[list[int]]
+    choices: list[Choice]
+
+    def usage(self) -> dict[str, int]:
+        prompt = sum(len(tokens) for tokens in self.prompts)
+        completion = sum(choice.completion_tokens for choice in self.choices)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+class Shape(Protocol):
+    """How an endpoint writes its answer. Events are complete: each ends in a blank line."""
+
+    def events(self, choice: Choice, piece: Piece) -> bytes:
+        """The events for one delta of one choice; empty when there is nothing to show yet."""
+
+    def usage_event(self) -> bytes:
+        """The extra event of ``include_usage``."""
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """The body of an answer that is not streamed; one piece for each choice."""
+
+
+def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, options: Options, default: int | None) -> int:
+    """The number of new tokens that may follow; a 400 with the numbers where that is none, or fewer than asked for.
+
+    ``default``: new tokens when the request names no limit; None for all that fit.
+    """
+    if not tokens:
+        raise bad_request("the prompt has no tokens; give at least one character", "prompt")
+    bad = next((t for t in tokens if not 0 <= t < served.vocabulary), None)
+    if bad is not None:
+        raise bad_request(f"token id {bad} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt")
+    room = info.max_length - len(tokens)
+    asked = options.max_tokens
+    if room < 1 or (asked is not None and asked > room):
+        wanted = f"{asked} new tokens" if asked is not None else "at least 1 new token"
+        raise bad_request(
+            f"the context of {info.id} holds {info.max_length} tokens, but the prompt has {len(tokens)} and {wanted} were "
+            "asked for; shorten the prompt or lower max_tokens",
+            "prompt" if room < 1 else "max_tokens",
+            "context_length_exceeded",
+        )
+    if asked is not None:
+        return asked
+    return room if default is None else min(default, room)
+
+
+def sampling_of(options: Options, served: ServedModel, choice: int) -> SamplingParams:
+    defaults = served.defaults
+    return SamplingParams(
+        temperature=defaults.temperature if options.temperature is None else options.temperature,
+        top_p=defaults.top_p if options.top_p is None else options.top_p,
+        top_k=defaults.top_k if options.top_k is None else options.top_k,
+        repetition_penalty=(
+            defaults.repetition_penalty if options.repetition_penalty is None else options.repetition_penalty
+        ),
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        seed=options.seed,
+        choice=choice,
+        logprobs=options.logprobs,
+    )
+
+
+def start(
+    front: Front,
+    request: web.Request,
+    *,
+    prefix: str,
+    info: ModelInfo,
+    served: ServedModel,
+    options: Options,
+    prompts: list[list[int]],
+    default_tokens: int | None,
+    continues: bool,
+) -> Call:
+    """Start all sequences, or none. ``continues``: the answer's text continues its prompt's (completions)."""
+    limits = [check_prompt(tokens, info, served, options, default_tokens) for tokens in prompts]
+    id = front.new_id(prefix)
+    request[CALL_ID] = id
+    choices: list[Choice] = []
+    try:
+        for index in range(len(prompts) * options.n):
+            tokens = prompts[index // options.n]
+            stream = front.port.generate(
+                Generation(
+                    id=f"{id}/{index}" if index else id,
+                    application=info.id,
+                    prompt=tokens,
+                    max_tokens=limits[index // options.n],
+                    stop_tokens=[] if options.ignore_eos else served.stop_tokens,
+                    sampling=sampling_of(options, served, index % options.n),
+                    tenant=request[TENANT],
+                    salt=options.salt,
+                )
+            )
+            detokenizer = served.codec.detokenizer(tokens if continues else ())
+            choices.append(Choice(index, tokens, stream, detokenizer, options.stops, options.logprobs >= 0))
+    except BaseException:
+        for choice in choices:
+            choice.stream.cancel()
+        raise
+    created = int(time.time())
+    return Call(id=id, created=created, info=info, served=served, options=options, prompts=prompts, choices=choices)
+
+
+async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -> web.StreamResponse:
+    """The response, complete. Raises GatewayError where nothing of it was sent."""
+    options = call.options
+    usage = call.usage()
+    meter = front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.max_tokens)
+    ended: set[int] = set()
+    try:
+        if options.stream:
+            return await _stream(front, request, call, shape, meter, ended)
+        pieces = [Piece() for _ in call.choices]
+
+        async def collect(choice: Choice) -> None:
+            await _consume(choice, meter, ended, lambda piece: _join(pieces[choice.index], piece))
+
+        await _each(call.choices, collect)
+        return web.Response(body=json.dumps(shape.whole(pieces)).encode(), content_type="application/json")
+    finally:
+        for choice in call.choices:
+            if choice.index not in ended:
+                choice.stream.cancel()
+        meter.close(complete=len(ended) == len(call.choices))
+
+
+async def _stream(
+    front: Front, request: web.Request, call: Call, shape: Shape, meter: Meter, ended: set[int]
+) -> web.StreamResponse:
+    async with EventStream(request, front.keep_alive) as out:
+
+        async def forward(choice: Choice) -> None:
+            async def send(piece: Piece) -> None:
+                events = shape.events(choice, piece)
+                if events:
+                    await out.write(events)
+
+            await _consume(choice, meter, ended, send)
+
+        try:
+            await _each(call.choices, forward)
+            await out.done(shape.usage_event() if call.options.include_usage else b"")
+        except ConnectionError:
+            log.debug("%s: the client went away", call.id)
+        except Exception as error:
+            if not out.started:
+                raise
+            if not isinstance(error, GatewayError):
+                log.exception("%s failed", call.id)
+                error = GatewayError(500, "internal error; the server's log has the details")
+            await out.fail(error_body(error))
+        return out.response
+
+
+async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[[Piece], Awaitable[None] | None]) -> None:
+    """One sequence, to its end."""
+    async for delta in choice.stream:
+        piece = choice.take(delta)
+        meter.tokens(len(piece.tokens))
+        if piece.finish:
+            ended.add(choice.index)
+            meter.finished(piece.finish, choice.completion_tokens)
+        waiting = use(piece)
+        if waiting is not None:
+            await waiting
+        if piece.finish:
+            return
+    raise GatewayError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
+
+
+async def _each(choices: list[Choice], consume: Callable[[Choice], Awaitable[None]]) -> None:
+    """All choices together; the first failure ends the others."""
+    if len(choices) == 1:
+        await consume(choices[0])
+        return
+    tasks = [asyncio.ensure_future(consume(choice)) for choice in choices]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _join(whole: Piece, piece: Piece) -> None:
+    whole.text += piece.text
+    whole.tokens += piece.tokens
+    whole.logprobs += piece.logprobs
+    whole.offsets += piece.offsets
+    whole.finish, whole.stop_reason = piece.finish, piece.stop_reason

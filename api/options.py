@@ -1,0 +1,180 @@
+"""From a command line and a configuration file to ``Settings``: defaults < file < flags < ``--set``.
+
+Every value passes the same conversion by its field's type, wherever it came from, and a wrong one is a ``SettingsError`` of
+one sentence. Opens no checkpoint and imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blockwright.actors.config import Settings, SettingsError
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{letter}ib": 1 << (10 * i) for i, letter in enumerate("kmgt", 1)}
+_UNITS |= {f"{letter}b": 10 ** (3 * i) for i, letter in enumerate("kmgt", 1)}
+_FIELDS = {field.name: str(field.type) for field in dataclasses.fields(Settings)}
+_SIZES = frozenset({"memory"})
+Values = dict[str, Any]
+
+
+def make_settings(
+    model: str | None,
+    *,
+    apps: Sequence[str] = (),
+    flags: Mapping[str, str] | None = None,
+    sets: Sequence[str] = (),
+    config: str | None = None,
+    key_file: str | None = None,
+) -> Settings:
+    """``model``: folder or hub id; ``apps``: ``NAME=PATH``; ``sets``: ``key=value``. Raises SettingsError."""
+    values: Values = read_config(Path(config)) if config else {}
+    for name, text in (flags or {}).items():
+        values[name] = convert(name, text)
+    for text in sets:
+        _assign(values, text)
+    applications = _applications(model, apps)
+    values["applications"] = {**applications, **values.get("applications", {})}
+    if not values["applications"]:
+        raise SettingsError("no model is given; name a checkpoint folder or a hub id")
+    if key_file:
+        values["api_keys"] = {**values.get("api_keys", {}), **read_keys(Path(key_file))}
+    return Settings(**values)
+
+
+def read_config(path: Path) -> Values:
+    """A TOML file whose keys are the fields of ``Settings``."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read ({error.strerror}); check --config") from None
+    except ValueError as error:
+        raise SettingsError(f"{path} is not valid TOML ({error}); correct it") from None
+    return {_known(name): convert(name, value) for name, value in table.items()}
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """Lines of ``key`` or ``key tenant``; a key without tenant is a tenant of its own. Empty lines and # are skipped."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read ({error}); check --api-key-file") from None
+    keys: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) > 2:
+            raise SettingsError(f"line {number} of {path} has {len(words)} words; write a key, or a key and its tenant")
+        if words[0] in keys:
+            raise SettingsError(f"line {number} of {path} repeats a key; give each key once")
+        keys[words[0]] = words[1] if len(words) == 2 else "key-" + hashlib.sha256(words[0].encode()).hexdigest()[:8]
+    if not keys:
+        raise SettingsError(f"{path} holds no key; write one on each line, or leave out --api-key-file")
+    return keys
+
+
+def convert(name: str, value: Any) -> Any:
+    """A value (text, or what TOML made) as the type of field ``name``, which may be ``field.entry``."""
+    field, _, entry = name.partition(".")
+    kind = _FIELDS[_known(field)]
+    if kind.startswith("dict"):
+        inner = kind[kind.index(",") + 1 : -1].strip()
+        if entry:
+            return _scalar(name, inner, value)
+        if not isinstance(value, dict):
+            raise SettingsError(f"{name} is {value!r}; give entries as {name}.NAME=value")
+        return {key: _scalar(f"{name}.{key}", inner, one) for key, one in value.items()}
+    if entry:
+        raise SettingsError(f"{name} names an entry, but {field} is a single value; set {field}")
+    return _scalar(field, kind, value)
+
+
+def _scalar(name: str, kind: str, value: Any) -> Any:
+    text = value if isinstance(value, str) else None
+    if kind == "str" and text is not None:
+        return text
+    if kind == "bool":
+        if isinstance(value, bool):
+            return value
+        if text is not None and text.lower() in ("true", "false", "yes", "no", "on", "off", "1", "0"):
+            return text.lower() in ("true", "yes", "on", "1")
+        raise SettingsError(f"{name} is {value!r}; give true or false")
+    if kind == "int":
+        return _integer(name, value)
+    if kind == "float" and not isinstance(value, bool):
+        try:
+            return _finite(name, float(value))
+        except (TypeError, ValueError):
+            pass
+    wanted = {"str": "text", "float": "a number"}[kind]
+    raise SettingsError(f"{name} is {value!r}; give {wanted}")
+
+
+def _finite(name: str, value: float) -> float:
+    if value != value or value in (float("inf"), float("-inf")):
+        raise ValueError(name)
+    return value
+
+
+def _integer(name: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if name in _SIZES and (match := _SIZE.fullmatch(value.strip())):
+            return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+        if re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
+            return int(value)
+    wanted = "a number of bytes such as 2GiB" if name in _SIZES else "an integer"
+    raise SettingsError(f"{name} is {value!r}; give {wanted}")
+
+
+def _known(name: str) -> str:
+    if name in _FIELDS:
+        return name
+    near = difflib.get_close_matches(name, _FIELDS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(_FIELDS))}"
+    raise SettingsError(f"there is no setting {name!r}; {hint}")
+
+
+def _assign(values: Values, text: str) -> None:
+    """``key=value`` or ``field.entry=value`` into ``values``."""
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    if not equals:
+        raise SettingsError(f"--set {text!r} has no '='; write --set key=value")
+    field, _, entry = name.partition(".")
+    if field == "api_keys":
+        raise SettingsError("api_keys cannot be given with --set, where other users see them; use --api-key-file")
+    made = convert(name, value)
+    if entry:
+        values[field] = {**values.get(field, {}), entry: made}
+    else:
+        values[field] = made
+
+
+def _applications(model: str | None, apps: Sequence[str]) -> dict[str, str]:
+    named = {model_id(model): model} if model else {}
+    for text in apps:
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise SettingsError(f"--app {text!r} is not NAME=PATH; write for instance --app tuned=/models/tuned")
+        if name in named:
+            raise SettingsError(f"the model id {name!r} is given twice; choose another NAME for --app {text}")
+        named[name] = path
+    return named
+
+
+def model_id(model: str) -> str:
+    """The folder's name, or the hub id as it stands."""
+    path = Path(model).expanduser()
+    local = path.exists() or model.startswith((".", "/", "~")) or model.endswith("/")
+    return (path.resolve().name or model) if local else model

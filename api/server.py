@@ -1,0 +1,190 @@
+"""The gateway process: listens, starts the cluster, prints what happens, and ends it in order.
+
+HTTP comes first, so that liveness answers while blocks load. SIGTERM or SIGINT: not ready, finish what runs within
+``drain_timeout``, close; a second SIGINT does not wait. Exit code 2 with one sentence where the cluster cannot be served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import uvloop
+from aiohttp import web
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.gateway.port import GatewayPort
+from blockwright.api.app import make_app
+from blockwright.api.front import FRONT
+from blockwright.api.starting import StartingPort
+from blockwright.gpu.errors import CheckpointError
+
+POLL_SECONDS = 0.05  # how often readiness is looked at for the start-up lines
+CLOSE_SECONDS = 2.0  # for answers that are being written when everything has ended
+
+
+class Running(Protocol):
+    """A started cluster (``actors/topology.py``)."""
+
+    port: GatewayPort
+    stages: list[tuple[str, float]]  # what is done, and after how many seconds
+
+    async def stop(self) -> None: ...
+
+    async def failed(self) -> object:
+        """Returns the reason when the cluster can no longer be served; otherwise never."""
+
+
+Start = Callable[[Settings], Awaitable[Running]]
+
+
+def run(settings: Settings) -> int:
+    """Serve until a signal; the exit code."""
+    from blockwright.actors.topology import start
+
+    return uvloop.run(Server(settings, start).run())
+
+
+def make_runner(app: web.Application) -> web.AppRunner:
+    """Handlers are cancelled when their client goes, whether anything was written or not."""
+    return web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=CLOSE_SECONDS)
+
+
+class Server:
+    """See the module. ``start`` brings up the cluster; ``say`` gets the lines for people."""
+
+    def __init__(self, settings: Settings, start: Start, say: Callable[[str], None] | None = None) -> None:
+        self._settings, self._start = settings, start
+        self._say = say or (lambda line: print(line, flush=True))
+        self._begun = time.monotonic()
+        self._asked = asyncio.Event()  # to end
+        self._hurry = asyncio.Event()  # to end now
+        self.address = ""
+
+    def stop(self) -> None:
+        """End in order; what SIGTERM does."""
+        self._asked.set()
+
+    def interrupt(self) -> None:
+        """What SIGINT does: as ``stop``, and the second time without waiting."""
+        if self._asked.is_set():
+            self._hurry.set()
+        self._asked.set()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.stop)
+        loop.add_signal_handler(signal.SIGINT, self.interrupt)
+        port = StartingPort()
+        app = make_app(port, self._settings)
+        runner = make_runner(app)
+        await runner.setup()
+        try:
+            await self._listen(runner)
+            return await self._serve(app, port)
+        except (SettingsError, CheckpointError) as error:
+            return _fatal(error)
+        finally:
+            await runner.cleanup()
+            loop.remove_signal_handler(signal.SIGTERM)
+            loop.remove_signal_handler(signal.SIGINT)
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        host, port = self._settings.host, self._settings.port
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            reason = error.strerror or error
+            raise SettingsError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from None
+        bound = runner.addresses[0]
+        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        self.address = f"http://{shown}:{bound[1]}"
+        self._stage(f"listening on {self.address}")
+        if host not in ("127.0.0.1", "localhost", "::1") and not self._settings.api_keys:
+            self._say(f"warning: {host} may be reached from other machines and no key is needed; see --api-key-file")
+
+    async def _serve(self, app: web.Application, port: StartingPort) -> int:
+        """The cluster's life; it is stopped whatever happens after it was started."""
+        starting = asyncio.ensure_future(self._start(self._settings))
+        if not await self._first(starting):
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return 0
+        running = await starting
+        try:
+            port.become(running.port)
+            self._stage("control plane up")
+            failed = asyncio.ensure_future(running.failed())
+            ready: asyncio.Future[None] = asyncio.ensure_future(self._announce(app, running))
+            try:
+                while await self._first(failed, ready):
+                    if failed.done():
+                        return _fatal(failed.result())
+                    await ready
+                    ready = asyncio.get_running_loop().create_future()  # announced: only failure or a signal is next
+            finally:
+                failed.cancel()
+                ready.cancel()
+            await self._drain(running.port)
+            return 0
+        finally:
+            await running.stop()
+            self._stage("stopped")
+
+    async def _first(self, *tasks: asyncio.Future[Any]) -> bool:
+        """Wait for one of the tasks or for the signal to end; False for the signal."""
+        asked = asyncio.ensure_future(self._asked.wait())
+        every: list[asyncio.Future[Any]] = [asked, *tasks]
+        try:
+            await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        return not self._asked.is_set()
+
+    async def _announce(self, app: web.Application, running: Running) -> None:
+        """A line for each stage and each model that gets ready, then the one with address and ids."""
+        catalog = app[FRONT].catalog
+        port = running.port
+        for info in port.models():
+            await catalog.load(info)
+        self._stage("tokenizers loaded")
+        pending = [info.id for info in port.models()]
+        shown = 0
+        while pending:
+            for name, seconds in running.stages[shown:]:
+                self._say(f"  {name}: {seconds:.2f} s")
+                shown += 1
+            states = port.ready().applications
+            for name in [name for name in pending if states.get(name) == "ready"]:
+                pending.remove(name)
+                self._stage(f"{name} can be served")
+            if pending:
+                await asyncio.sleep(POLL_SECONDS)
+        gc.collect()
+        gc.freeze()  # what has been loaded stays: no later collection walks it
+        models = ", ".join(info.id for info in port.models())
+        self._stage(f"ready at {self.address}/v1 with models: {models}")
+
+    async def _drain(self, port: GatewayPort) -> None:
+        self._stage("draining")
+        drain: asyncio.Future[Any] = asyncio.ensure_future(port.drain(self._settings.drain_timeout))
+        hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            drain.cancel()
+            hurry.cancel()
+
+    def _stage(self, what: str) -> None:
+        self._say(f"[{time.monotonic() - self._begun:6.2f} s] {what}")
+
+
+def _fatal(reason: object) -> int:
+    print(f"blockwright: {reason}", file=sys.stderr, flush=True)
+    return 2

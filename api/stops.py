@@ -1,0 +1,66 @@
+"""Finds stop strings in a text that comes in pieces; how the text is cut into pieces never changes the result.
+
+The match that *ends* first wins (of several that end together the longest), since that is the only rule that a reader of
+one character at a time can follow. Pure; linear in the text for each stop string (Knuth, Morris and Pratt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def _failure(stop: str) -> list[int]:
+    """``table[i]``: length of the longest proper prefix of ``stop[: i + 1]`` that is also its suffix."""
+    table = [0] * len(stop)
+    k = 0
+    for i in range(1, len(stop)):
+        while k and stop[i] != stop[k]:
+            k = table[k - 1]
+        if stop[i] == stop[k]:
+            k += 1
+        table[i] = k
+    return table
+
+
+class StopScanner:
+    """Holds back the shortest tail that may still become a stop string. ``found`` is the stop string, once seen."""
+
+    __slots__ = ("_failures", "_held", "_matched", "_stops", "found")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(dict.fromkeys(stops))
+        self._failures = [_failure(stop) for stop in self._stops]
+        self._matched = [0] * len(self._stops)
+        self._held = ""
+        self.found: str | None = None
+
+    def push(self, text: str) -> str:
+        """Text that is certain to belong to the answer. After a stop string was found: always empty."""
+        if self.found is not None:
+            return ""
+        matched = self._matched
+        for at, char in enumerate(text):
+            complete = -1
+            for s, stop in enumerate(self._stops):
+                k = matched[s]
+                while k and stop[k] != char:
+                    k = self._failures[s][k - 1]
+                if stop[k] == char:
+                    k += 1
+                matched[s] = k
+                if k == len(stop) and (complete < 0 or k > len(self._stops[complete])):
+                    complete = s
+            if complete >= 0:
+                self.found = self._stops[complete]
+                seen = self._held + text[: at + 1]
+                self._held = ""
+                return seen[: len(seen) - len(self.found)]
+        seen = self._held + text
+        keep = len(seen) - max(matched, default=0)
+        self._held = seen[keep:]
+        return seen[:keep]
+
+    def flush(self) -> str:
+        """The text is over: what was held back belongs to the answer."""
+        held, self._held = self._held, ""
+        return held

@@ -1,0 +1,54 @@
+"""``serve``: the HTTP application over a fake gateway port, with a client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from blockwright.actors.config import Settings
+from blockwright.api.app import make_app
+from blockwright.api.tokenizer import TextCodec
+from blockwright.tests.api.fake_port import FakePort, Script, make_folder, one_by_one
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("checkpoint") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def codec(folder: Path) -> TextCodec:
+    return TextCodec.load(folder)
+
+
+@pytest.fixture
+def say(codec: TextCodec) -> Callable[[str], Script]:
+    """``say(text)``: a script that answers with this text, a token at a time."""
+    return lambda text: lambda generation: one_by_one(codec.encode(text, special=False))
+
+
+Serve = Callable[..., Awaitable[tuple[Any, FakePort]]]
+
+
+@pytest.fixture
+async def serve(folder: Path) -> AsyncIterator[Serve]:
+    """``client, port = await serve(script, settings={...}, folder=..., keep_alive=...)``"""
+    clients = []
+
+    async def make(
+        script: Script = lambda generation: (), settings: dict[str, Any] | None = None, folder: Path = folder, **options: Any
+    ) -> tuple[Any, FakePort]:
+        port = FakePort(folder, script)
+        app = make_app(port, Settings(applications={"tiny": str(folder)}, **(settings or {})), **options)
+        client = TestClient(TestServer(app))
+        await client.start_server()
+        clients.append(client)
+        return client, port
+
+    yield make
+    for client in clients:
+        await client.close()

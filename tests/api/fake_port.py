@@ -1,0 +1,152 @@
+"""A gateway port without a cluster: each generation plays a script, and remembers how it ended.
+
+A script is a list of steps: a ``Delta`` is delivered, an exception raised, an ``asyncio.Event`` waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from blockwright.actors.gateway.port import Delta, GatewayError, Generation, ModelInfo, Readiness, RequestView
+from blockwright.policies.plans import TokenLogprob
+from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
+
+EOS = SPECIAL.index("</s>")
+MAX_LENGTH = 64
+Step = Delta | BaseException | asyncio.Event
+Script = Callable[[Generation], Sequence[Step]]
+
+
+class FakeStream:
+    def __init__(self, generation: Generation, steps: Sequence[Step], waiting: asyncio.Queue[FakeStream]) -> None:
+        self.generation = generation
+        self._steps, self._waiting = steps, waiting
+        self.stopped = False
+        self.cancelled = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        for step in self._steps:
+            if isinstance(step, asyncio.Event):
+                self._waiting.put_nowait(self)
+                await step.wait()
+            elif isinstance(step, BaseException):
+                raise step
+            else:
+                yield step
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+class FakePort:
+    name = "gw0"
+
+    def __init__(self, folder: Path, script: Script) -> None:
+        self._script = script
+        self.infos = [
+            ModelInfo("tiny", str(folder), MAX_LENGTH, 1700000000, True),
+            ModelInfo("org/other", str(folder), 16, 1700000001, True, parent="tiny"),
+        ]
+        self.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
+        self.streams: list[FakeStream] = []
+        self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
+        self.views: dict[str, RequestView] = {}
+        self.drained: list[float] = []
+        self.refuse: GatewayError | None = None
+        self.body: dict[str, Any] = {"workers": []}
+
+    def models(self) -> list[ModelInfo]:
+        return self.infos
+
+    def ready(self) -> Readiness:
+        return self.readiness
+
+    def generate(self, generation: Generation) -> FakeStream:
+        if self.refuse is not None:
+            raise self.refuse
+        stream = FakeStream(generation, self._script(generation), self.waiting)
+        self.streams.append(stream)
+        return stream
+
+    def describe(self, request: str) -> RequestView | None:
+        return self.views.get(request)
+
+    async def cluster(self) -> dict[str, Any]:
+        return self.body
+
+    async def drain(self, seconds: float) -> None:
+        self.drained.append(seconds)
+
+
+def one_by_one(tokens: Sequence[int], finish: str = "length") -> list[Delta]:
+    """A delta for each token; the last one carries the end."""
+    last = len(tokens) - 1
+    return [
+        Delta([token], finish=finish if i == last else "", stop_token=EOS if i == last and token == EOS else None)
+        for i, token in enumerate(tokens)
+    ]
+
+
+def with_logprobs(tokens: Sequence[int], top: int) -> list[Delta]:
+    """As ``one_by_one``, each token with log-probability -0.5 and ``top`` others below it."""
+    made = one_by_one(tokens)
+    others = [(3 + i, -1.0 - i) for i in range(top)]
+    return [Delta(d.tokens, [TokenLogprob(-0.5, others)], d.finish, d.stop_token) for d in made]
+
+
+def make_folder(folder: Path) -> Path:
+    """A checkpoint of one layer of zeros, with the tokenizer of all tests."""
+    hidden, vocabulary, inner = 8, 269, 16
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": MAX_LENGTH,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "torch_dtype": "float32",
+        "tie_word_embeddings": True,
+        "eos_token_id": EOS,
+    }
+    shapes = {
+        "model.embed_tokens": (vocabulary, hidden),
+        "model.norm": (hidden,),
+        "model.layers.0.input_layernorm": (hidden,),
+        "model.layers.0.post_attention_layernorm": (hidden,),
+        "model.layers.0.self_attn.q_proj": (hidden, hidden),
+        "model.layers.0.self_attn.k_proj": (hidden // 2, hidden),
+        "model.layers.0.self_attn.v_proj": (hidden // 2, hidden),
+        "model.layers.0.self_attn.o_proj": (hidden, hidden),
+        "model.layers.0.mlp.gate_proj": (inner, hidden),
+        "model.layers.0.mlp.up_proj": (inner, hidden),
+        "model.layers.0.mlp.down_proj": (hidden, inner),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(
+        {f"{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}, folder / "model.safetensors"
+    )
+    write_tokenizer(folder)
+    return folder
+
+
+def events(body: bytes) -> list[Any]:
+    """The JSON objects of a stream's data lines; the end mark must be the last of them and is left out."""
+    data = [line.removeprefix("data: ") for line in body.decode("ascii").split("\n\n") if line.startswith("data: ")]
+    assert data[-1] == "[DONE]"
+    return [json.loads(line) for line in data[:-1]]
