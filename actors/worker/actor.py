@@ -47,7 +47,8 @@ from blockwright.policies.plans import MapGroup
 from blockwright.policies.runs import Run
 from blockwright.policies.sweep import SweepConfig, SweepState
 from blockwright.runtime import Actor, Down, endpoint
-from blockwright.runtime.codec import decode, pack, unpack
+from blockwright.runtime.buffers import Sink
+from blockwright.runtime.codec import decode, encode, pack, unpack
 from blockwright.transport.link import Traffic
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Worker(Actor):
             chunk=CHUNK,
             protect=config.check,
         )
-        self.device = DeviceThread(executor, self._swept, self._on_fatal, self._pace)
+        self.device = DeviceThread(executor, partial(self._guarded, self._swept), self._on_fatal, self._pace)
         self.device.start()
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
@@ -257,7 +258,14 @@ class Worker(Actor):
         """Plan soon, once for all that happens in this turn of the loop."""
         if not self._pumping:
             self._pumping = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._guarded, self._pump)
+
+    def _guarded(self, turn: Callable[..., None], *args: object) -> None:
+        """A fault of the state machine must not leave a worker that looks alive and does nothing."""
+        try:
+            turn(*args)
+        except Exception as error:
+            self._on_fatal(error)
 
     def _pump(self) -> None:
         self._pumping = False
@@ -272,7 +280,7 @@ class Worker(Actor):
         self._report()
         if self._idle_check is not None:
             self._idle_check.cancel()
-        self._idle_check = None if state.open_plans else self._loop.call_later(IDLE_CHECK, state.check)
+        self._idle_check = None if state.open_plans else self._loop.call_later(IDLE_CHECK, self._guarded, state.check)
 
     def _swept(self, swept: Swept) -> None:
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
@@ -282,7 +290,7 @@ class Worker(Actor):
         if self.config.check:
             self.state.check()
         for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
-            header = pack(Flight(departure.home, 0, departure.width, departure.rows))
+            header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
             try:
                 self.node.link(departure.worker).send(Traffic.ACTIVATION, header, [hidden])
             except Exception as error:
