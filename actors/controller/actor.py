@@ -1,0 +1,248 @@
+"""The controller actor: performs what its state machine decides, over the cluster's membership and the workers' endpoints.
+
+Owns the tasks that wait for launches, loads and publications; decides nothing itself. Publications leave one after the
+other, in order of their versions; what is asked of one worker is asked in order too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from blockwright.actors.conditions import Conditions
+from blockwright.actors.controller.messages import (
+    AskRoom,
+    Beat,
+    Deploy,
+    Effect,
+    Event,
+    Fatal,
+    Kill,
+    Launch,
+    LaunchFailed,
+    Load,
+    Loaded,
+    LoadFailed,
+    Publish,
+    Room,
+    Serve,
+    Start,
+    Tick,
+    Undeploy,
+    Unload,
+    WorkerDown,
+    WorkerUp,
+)
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.controller.view import cluster_view
+from blockwright.actors.worker.messages import BlockLoaded, RoutesUpdate, WorkerStatus
+from blockwright.runtime.actor import Actor, endpoint
+from blockwright.runtime.clock import Timer
+from blockwright.runtime.errors import NodeDown, RemoteError, RuntimeFault
+from blockwright.runtime.ref import Ref
+
+log = logging.getLogger("blockwright.controller")
+TICK = 0.1  # seconds between looks at heartbeats
+LOAD_TIMEOUT = 600.0  # of one block
+ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
+VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
+
+
+class Launching(Protocol):
+    """What the controller asks of the cluster's membership."""
+
+    async def launch(self, worker: str) -> None:
+        """Start a process for the worker; raises when that fails before it has joined."""
+
+    async def kill(self, worker: str, cause: str) -> None: ...
+
+    def pid(self, worker: str) -> int:
+        """0 when there is no process."""
+
+
+class Controller(Actor):
+    """See the module. ``gateways``: addresses that get every publication."""
+
+    def __init__(self, state: ControllerState, hub: Launching, gateways: list[str]) -> None:
+        self.state, self.hub, self.gateways = state, hub, gateways
+        self.fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why the cluster cannot serve
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
+        self._publishing = asyncio.Lock()
+        self._heard: dict[str, float] = {}
+        self._launches = dict.fromkeys(state.workers, 0)
+        self._conditions = Conditions()
+        self._timer: Timer | None = None
+
+    async def on_start(self) -> None:
+        self._tick()
+
+    async def on_stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # messages
+
+    @endpoint
+    async def deploy(self, application: str) -> None:
+        """Serve a known application (again). KeyError for an unknown one."""
+        self.handle(Deploy(application))
+
+    @endpoint
+    async def undeploy(self, application: str) -> None:
+        """Withdraw an application and unload the blocks that no other needs; answers when they are unloaded."""
+        tasks = self.handle(Undeploy(application))
+        await asyncio.gather(*tasks)
+
+    @endpoint(concurrent=True)
+    async def cluster(self) -> dict[str, Any]:
+        """The body of ``/admin/cluster``."""
+        names = [name for name, worker in self.state.workers.items() if worker.alive]
+        answers = await asyncio.gather(*[self._status(name, VIEW_TIMEOUT) for name in names], return_exceptions=True)
+        statuses = {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, WorkerStatus)}
+        return cluster_view(self.state, statuses, {name: self.hub.pid(name) for name in self.state.workers})
+
+    def start(self) -> None:
+        """Launch the workers."""
+        self.handle(Start())
+
+    def serve(self, event: Serve) -> None:
+        """The applications are hashed: load them."""
+        self.handle(event)
+
+    def worker_up(self, worker: str, incarnation: int) -> None:
+        self.handle(WorkerUp(worker, incarnation))
+
+    def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
+        self.handle(WorkerDown(worker, incarnation, cause))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition on the state holds."""
+        await self._conditions.until(condition)
+
+    # the shell
+
+    def handle(self, event: Event) -> list[asyncio.Task[None]]:
+        """Apply an event; the tasks that perform what follows from it."""
+        effects = self.state.handle(event, self.node.clock.now())
+        tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
+        self._conditions.look()
+        return tasks
+
+    def _perform(self, effect: Effect) -> asyncio.Task[None] | None:
+        match effect:
+            case Launch(worker):
+                return self._spawn(self._launch(worker))
+            case Kill(worker, cause):
+                self._kill(worker, cause)
+            case Load():
+                return self._spawn(self._load(effect))
+            case AskRoom(worker, incarnation):
+                return self._spawn(self._ask_room(worker, incarnation))
+            case Publish(update, first):
+                return self._spawn(self._publish(update, first))
+            case Unload():
+                return self._spawn(self._unload(effect))
+            case Fatal(message):
+                log.error("%s", message)
+                if not self.fatal.done():
+                    self.fatal.set_result(message)
+        return None
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the controller failed", exc_info=error)
+
+    def _tick(self) -> None:
+        for name, peer in self.node.peers().items():
+            at = peer.heartbeat_at
+            if at is not None and self._heard.get(name) != at and name in self.state.workers:
+                self._heard[name] = at
+                payload = peer.payload
+                age, waiting, running = (payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
+                self.handle(Beat(name, peer.incarnation, age, waiting, running))
+        self.handle(Tick())
+        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)
+
+    def _worker(self, name: str, incarnation: int) -> Ref:
+        return self.node.ref(f"{name}/worker#{incarnation}")
+
+    def _kill(self, worker: str, cause: str) -> None:
+        """Nobody waits for it: the worker's end is news like any other."""
+        log.warning("worker %s is killed: %s", worker, cause)
+        self._spawn(self.hub.kill(worker, cause))
+
+    async def _launch(self, worker: str) -> None:
+        self._launches[worker] += 1
+        number = self._launches[worker]
+        try:
+            await self.hub.launch(worker)
+        except Exception as error:  # whatever the launcher raises: the worker is not there
+            if self._launches[worker] == number:
+                log.warning("worker %s could not be launched: %s", worker, error)
+                self.handle(LaunchFailed(worker, str(error)))
+
+    async def _load(self, effect: Load) -> None:
+        worker, incarnation, load = effect.worker, effect.incarnation, effect.load
+        async with self._order[worker]:
+            try:
+                await self._worker(worker, incarnation).load(load, timeout=LOAD_TIMEOUT, returns=BlockLoaded)
+            except NodeDown:
+                return  # told by the membership
+            except RemoteError as error:
+                self.handle(LoadFailed(worker, incarnation, load, error.text))
+            except RuntimeFault as error:
+                self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
+            else:
+                self.handle(Loaded(worker, incarnation, load))
+
+    async def _unload(self, effect: Unload) -> None:
+        async with self._publishing:  # publications before this one are out
+            pass
+        async with self._order[effect.worker]:
+            try:
+                await self._worker(effect.worker, effect.incarnation).unload(effect.holder, list(effect.ids))
+            except NodeDown:
+                return
+            except RuntimeFault as error:
+                log.warning("worker %s did not unload %s: %s", effect.worker, effect.holder, error)
+
+    async def _ask_room(self, worker: str, incarnation: int) -> None:
+        async with self._order[worker]:
+            try:
+                status = await self._status(worker, ANSWER_TIMEOUT)
+            except NodeDown:
+                return
+            except RuntimeFault as error:
+                self._kill(worker, f"it did not tell its status: {error}")
+            else:
+                self.handle(Room(worker, incarnation, status.budget - status.parameters))
+
+    async def _status(self, worker: str, seconds: float) -> WorkerStatus:
+        return await self.node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
+
+    async def _publish(self, update: RoutesUpdate, first: tuple[str, ...]) -> None:
+        async with self._publishing:
+            alive = [name for name, worker in self.state.workers.items() if worker.alive]
+            if first:
+                told = [self.node.ref(f"{name}/worker").routes(update, timeout=ANSWER_TIMEOUT) for name in first]
+                for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
+                    if isinstance(answer, Exception):
+                        log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
+            for gateway in self.gateways:
+                self.node.ref(gateway).routes.cast(update)
+            for name in alive:
+                if name not in first:
+                    self.node.ref(f"{name}/worker").routes.cast(update)

@@ -1,0 +1,74 @@
+"""One worker as the controller sees it: its life, what it holds, when it may be launched again.
+
+Owns the bookkeeping of a single worker. Which worker needs what is decided in state.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blockwright.actors.worker.messages import LoadBlock
+
+YOUNG = 10.0  # seconds; a worker that dies younger than this has failed to live
+FIRST_PAUSE = 0.25  # seconds before the second relaunch in a row; doubles
+LONGEST_PAUSE = 4.0
+
+
+@dataclass(slots=True)
+class Worker:
+    """See the module."""
+
+    name: str
+    state: str = "down"  # "down" | "starting" | "loading" | "ready"
+    incarnation: int = 0  # of the living one; 0 while down or starting
+    last: int = 0  # highest incarnation heard of
+    launched_at: float = 0.0
+    relaunch_at: float | None = None  # when down and not to be launched at once
+    failures: int = 0  # deaths in a row at a young age
+    restarts: int = 0
+    cause: str = ""  # of the last death
+    condemned: bool = False  # a kill was asked for; nothing more is expected of this incarnation
+    loading: LoadBlock | None = None  # the one load in progress
+    resident: dict[str, set[int]] = field(default_factory=dict)  # application -> depths of its components that are here
+    refused: dict[str, str] = field(default_factory=dict)  # application -> why it could not be loaded here
+    room: int | None = None  # bytes left to KV, when last asked
+    room_stale: bool = True  # parameters have changed since, or nobody asked
+    asking: bool = False  # a question about room is under way
+    waiting: int = 0
+    running: int = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ("loading", "ready")
+
+    def launch(self, now: float) -> None:
+        self.state, self.launched_at, self.relaunch_at = "starting", now, None
+
+    def rise(self, incarnation: int) -> None:
+        """The process has joined the cluster, with nothing loaded."""
+        self.state, self.incarnation, self.condemned, self.relaunch_at = "loading", incarnation, False, None
+        self.last = incarnation
+        self.loading, self.resident, self.refused = None, {}, {}
+        self.room, self.room_stale, self.asking = None, True, False
+
+    def ended_by(self, incarnation: int) -> bool:
+        """Is the end of ``incarnation`` that of the current life? A life may end before it ever rose."""
+        if self.state == "starting" and incarnation > self.last:
+            self.last = incarnation
+            return True
+        return self.alive and self.incarnation == incarnation
+
+    def fall(self, cause: str, now: float) -> None:
+        """It is gone; says in ``relaunch_at`` when to try again: at once the first time, later when it keeps dying."""
+        self.failures = self.failures + 1 if now - self.launched_at < YOUNG else 1
+        self.state, self.incarnation, self.cause = "down", 0, cause
+        self.loading, self.resident, self.room = None, {}, None
+        self.waiting = self.running = 0
+        self.restarts += 1
+        pause = min(FIRST_PAUSE * 2 ** (self.failures - 2), LONGEST_PAUSE) if self.failures > 1 else 0.0
+        self.relaunch_at = now + pause
+
+    def holds(self, application: str, first: int, last: int) -> bool:
+        """Components ``first`` .. ``last`` (exclusive) of the application are resident and the room is known."""
+        here = self.resident.get(application, set())
+        return self.alive and not self.condemned and self.room is not None and all(d in here for d in range(first, last))

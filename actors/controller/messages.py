@@ -1,0 +1,164 @@
+"""Events that the controller's state machine takes and effects that it asks for. Values only; no state, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
+from blockwright.policies.chain import Component
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A model to serve: its components are hashed, nothing of it is loaded."""
+
+    name: str
+    checkpoint: str
+    components: tuple[Component, ...]
+    max_length: int  # tokens
+    span: int = 1  # workers that its chain is spread over
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Launch all workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Serve these applications besides those known."""
+
+    applications: tuple[Application, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Serve a known application again."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undeploy:
+    """Withdraw an application; its own blocks are unloaded, it stays known."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUp:
+    worker: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDown:
+    worker: str
+    incarnation: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    worker: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    worker: str
+    incarnation: int
+    load: LoadBlock
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """The worker answered that it cannot; its own death is not reported this way."""
+
+    worker: str
+    incarnation: int
+    load: LoadBlock
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Answer to ``AskRoom``: bytes of a worker's budget that its parameters leave to KV."""
+
+    worker: str
+    incarnation: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A worker's heartbeat."""
+
+    worker: str
+    incarnation: int
+    sweep_age: float  # seconds
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Start | Serve | Deploy | Undeploy | WorkerUp | WorkerDown | LaunchFailed | Loaded | LoadFailed | Room | Beat | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    worker: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    worker: str
+    incarnation: int
+    load: LoadBlock
+
+
+@dataclass(frozen=True, slots=True)
+class AskRoom:
+    worker: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Workers in ``first`` must know the update before any gateway does: new routes begin or pass there.
+
+    Without any, gateways come first: they must stop sending before a worker forgets a route.
+    """
+
+    update: RoutesUpdate
+    first: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """After all publications before it: these components are no longer needed by ``holder`` on the worker."""
+
+    worker: str
+    incarnation: int
+    holder: str
+    ids: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """The cluster cannot serve what it was started for; one sentence."""
+
+    message: str
+
+
+Effect = Launch | Kill | Load | AskRoom | Publish | Unload | Fatal

@@ -1,0 +1,267 @@
+"""The controller's state machine: which blocks belong on which worker, and which routes are in force.
+
+Owns placement, loading and the versions of routes; it alone publishes them. A route is in force when every worker of it is
+alive and holds its hop's components; it ends with the first of them. ``handle(event, now)`` returns the effects to
+perform. Never sends, waits or reads a clock, and knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from blockwright.actors.controller.fleet import Worker
+from blockwright.actors.controller.messages import (
+    Application,
+    AskRoom,
+    Beat,
+    Deploy,
+    Effect,
+    Event,
+    Fatal,
+    Kill,
+    Launch,
+    LaunchFailed,
+    Load,
+    Loaded,
+    LoadFailed,
+    Publish,
+    Room,
+    Serve,
+    Start,
+    Tick,
+    Undeploy,
+    Unload,
+    WorkerDown,
+    WorkerUp,
+)
+from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
+from blockwright.policies.chain import Block, Chain, Route
+from blockwright.policies.dispatch import workers_of
+from blockwright.policies.partition import cut_blocks, place
+
+HOPELESS = 5  # deaths in a row before any worker ever was ready: the cluster cannot be started
+
+
+@dataclass(slots=True)
+class Served:
+    """An application and what became of it."""
+
+    application: Application
+    deployed: bool = True
+    ever_ready: bool = False  # it has had a route in force
+
+
+class ControllerState:
+    """See the module."""
+
+    def __init__(self, workers: Sequence[str], *, stall_timeout: float) -> None:
+        self.workers = {name: Worker(name) for name in workers}
+        self.stall_timeout = stall_timeout
+        self.served: dict[str, Served] = {}
+        self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
+        self.planned: list[Route] = []  # every route that would be in force with all workers up and loaded
+        self.routes: dict[str, Route] = {}  # in force, by id
+        self.version = 0  # of the last publication
+        self._published: RoutesUpdate | None = None
+        self._effects: list[Effect] = []
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Apply one event; the effects must be performed in order."""
+        match event:
+            case Start():
+                for worker in self.workers.values():
+                    self._launch(worker, now)
+            case Serve(applications):
+                self.served.update({a.name: Served(a) for a in applications})
+                self._replan()
+            case Deploy(application):
+                self._deploy(application)
+            case Undeploy(application):
+                self._undeploy(application)
+            case WorkerUp(name, incarnation):
+                self.workers[name].rise(incarnation)
+            case WorkerDown(name, incarnation, cause):
+                if self.workers[name].ended_by(incarnation):
+                    self._fall(self.workers[name], cause, now)
+            case LaunchFailed(name, cause):
+                if self.workers[name].state == "starting":
+                    self._fall(self.workers[name], cause, now)
+            case Loaded() | LoadFailed() | Room() | Beat():
+                worker = self.workers[event.worker]
+                if worker.alive and worker.incarnation == event.incarnation:
+                    self._news(worker, event)
+            case Tick():
+                for worker in self.workers.values():
+                    if worker.relaunch_at is not None and now >= worker.relaunch_at:
+                        self._launch(worker, now)
+        self._advance()
+        effects, self._effects = self._effects, []
+        return effects
+
+    def ready(self, name: str) -> bool:
+        """At least one route of the application is in force."""
+        return any(route.application == name for route in self.routes.values())
+
+    @property
+    def whole(self) -> bool:
+        """Every planned route is in force, and there is one."""
+        return bool(self.planned) and len(self.routes) == len(self.planned)
+
+    def check(self) -> None:
+        """Raise AssertionError when an invariant is broken."""
+        for route in self.routes.values():
+            for hop in route.hops:
+                assert self.workers[hop.worker].holds(route.application, hop.first, hop.last), route.id
+        assert set(self.routes) <= {route.id for route in self.planned}
+        for worker in self.workers.values():
+            assert bool(worker.incarnation) == worker.alive, worker.name
+            assert worker.relaunch_at is None or worker.state == "down", worker.name
+
+    # life of workers
+
+    def _launch(self, worker: Worker, now: float) -> None:
+        worker.launch(now)
+        self._effects.append(Launch(worker.name))
+
+    def _fall(self, worker: Worker, cause: str, now: float) -> None:
+        worker.fall(cause, now)
+        if worker.failures >= HOPELESS and not any(s.ever_ready for s in self.served.values()):
+            self._effects.append(Fatal(f"worker {worker.name} died {worker.failures} times while starting: {cause}"))
+        elif worker.relaunch_at is not None and worker.relaunch_at <= now:
+            self._launch(worker, now)
+
+    def _news(self, worker: Worker, event: Loaded | LoadFailed | Room | Beat) -> None:
+        match event:
+            case Beat(_, _, sweep_age, waiting, running):
+                worker.waiting, worker.running = waiting, running
+                if sweep_age > self.stall_timeout and not worker.condemned:
+                    worker.condemned = True
+                    self._effects.append(Kill(worker.name, "stalled"))
+            case Room(_, _, nbytes):
+                worker.asking = False
+                worker.room = nbytes
+            case Loaded(_, _, load):
+                worker.loading, worker.room_stale = None, True
+                if self._deployed(load.holder):
+                    worker.resident.setdefault(load.holder, set()).update(range(load.first, load.last))
+                else:
+                    self._effects.append(Unload(worker.name, worker.incarnation, load.holder, tuple(load.ids)))
+            case LoadFailed(_, _, load, message):
+                worker.loading = None
+                worker.refused[load.holder] = message
+                served = self.served[load.holder]
+                if served.deployed and not served.ever_ready:
+                    self._effects.append(Fatal(f"worker {worker.name} cannot load {load.holder}: {message}"))
+
+    # applications
+
+    def _deployed(self, name: str) -> bool:
+        return name in self.served and self.served[name].deployed
+
+    def _deploy(self, name: str) -> None:
+        if name not in self.served:
+            raise KeyError(f"application {name!r} is not known; there are: {', '.join(self.served)}")
+        self.served[name].deployed = True
+        for worker in self.workers.values():
+            worker.refused.pop(name, None)
+        self._replan()
+
+    def _undeploy(self, name: str) -> None:
+        if not self._deployed(name):
+            raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.blocks)}")
+        self.served[name].deployed = False
+        self._replan()
+        self._publish()  # before the components go
+        components = self.served[name].application.components
+        for worker in self.workers.values():
+            depths = worker.resident.pop(name, None)
+            if depths:
+                ids = tuple(components[d].id for d in sorted(depths))
+                self._effects.append(Unload(worker.name, worker.incarnation, name, ids))
+                worker.room_stale = True
+
+    def _replan(self) -> None:
+        """Cut and place anew; equal components of equal depth keep their place."""
+        deployed = [s.application for s in self.served.values() if s.deployed]
+        chains = {a.name: a.components for a in deployed}
+        spans = {a.name: a.span for a in deployed}
+        self.blocks = cut_blocks(chains, spans)
+        self.planned = place(chains, list(self.workers), spans, version=0)
+
+    # loading and publishing
+
+    def _advance(self) -> None:
+        """Bring everything as far as it can go without further news."""
+        for worker in self.workers.values():
+            if worker.alive and not worker.condemned and worker.loading is None:
+                self._next_load(worker)
+        self._publish()
+
+    def _next_load(self, worker: Worker) -> None:
+        for application in self.blocks:
+            if application in worker.refused:
+                continue
+            for load in self._needs(worker, application):
+                if self._ask_room(worker):
+                    return  # what is complete comes into force before the next application loads
+                worker.loading, worker.state = load, "loading"
+                self._effects.append(Load(worker.name, worker.incarnation, load))
+                return
+        if self.blocks and not self._ask_room(worker):
+            worker.state = "ready"
+
+    def _ask_room(self, worker: Worker) -> bool:
+        """Ask between applications only: is a question open or put now?"""
+        between = all(not any(self._needs(worker, name)) for name in worker.resident)
+        if worker.room_stale and not worker.asking and between and worker.resident:
+            worker.asking, worker.room_stale = True, False
+            self._effects.append(AskRoom(worker.name, worker.incarnation))
+        return worker.asking
+
+    def _needs(self, worker: Worker, name: str) -> Iterator[LoadBlock]:
+        """Loads for the blocks of an application that belong on the worker and are not there, in order of depth."""
+        if name not in self.blocks:
+            return
+        application = self.served[name].application
+        hops = [h for r in self.planned if r.application == name for h in r.hops if h.worker == worker.name]
+        here = worker.resident.get(name, set())
+        first = 0
+        for block in self.blocks[name]:
+            last = first + len(block.components)
+            wanted = any(h.first <= first and last <= h.last for h in hops)
+            if wanted and not all(d in here for d in range(first, last)):
+                yield LoadBlock(application.checkpoint, first, last, [c.id for c in block.components], name)
+            first = last
+
+    def _publish(self) -> None:
+        version = self.version + 1
+        routes = {}
+        for route in self.planned:
+            if all(self.workers[h.worker].holds(route.application, h.first, h.last) for h in route.hops):
+                routes[route.id] = self.routes.get(route.id) or replace(route, version=version)
+        chains = [Chain(name, blocks, self.served[name].application.max_length) for name, blocks in self.blocks.items()]
+        capacity = {route.id: self._capacity(route) for route in routes.values()}
+        update = RoutesUpdate(version, chains, list(routes.values()), self.planned, capacity)
+        if self._published is not None and replace(update, version=self.version) == self._published:
+            return
+        added = [route for route in routes.values() if route.id not in self.routes]
+        first = tuple(dict.fromkeys(worker for route in added for worker in workers_of(route)))
+        self.routes, self.version, self._published = routes, version, update
+        for route in added:
+            self.served[route.application].ever_ready = True
+        self._effects.append(Publish(update, first))
+
+    def _capacity(self, route: Route) -> int:
+        """Tokens of one sequence that the route's workers can hold: the least of its hops.
+
+        From raw bytes, so at most a little too many: the worker, which knows its back end's padding, refuses the rest.
+        """
+        components = self.served[route.application].application.components
+        least = 1 << 62
+        for hop in route.hops:
+            layouts = [c.kv for c in components[hop.first : hop.last] if c.kv is not None]
+            if layouts:
+                pages = (self.workers[hop.worker].room or 0) // sum(layout.raw_bytes for layout in layouts)
+                least = min(least, pages * layouts[0].page_size)
+        return least

@@ -1,0 +1,95 @@
+"""``/admin/cluster`` as plain data, from the controller's state and what the workers answered.
+
+Never asks anybody: a worker without an answer is shown with what the controller knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from blockwright.actors.controller.fleet import Worker
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.worker.messages import WorkerStatus
+
+
+def cluster_view(state: ControllerState, statuses: Mapping[str, WorkerStatus], pids: Mapping[str, int]) -> dict[str, Any]:
+    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal."""
+    return {
+        "workers": [_worker(state, worker, statuses.get(name), pids) for name, worker in state.workers.items()],
+        "kv_pages_shared": _total(statuses, "shared_pages"),  # times that a sequence took a page made by another
+        "kv_pages_shared_now": _total(statuses, "pages_shared_now"),
+        "routes": [
+            {
+                "id": route.id,
+                "version": route.version,
+                "application": route.application,
+                "home": route.home,
+                "hops": [{"worker": h.worker, "first": h.first, "last": h.last} for h in route.hops],
+            }
+            for route in state.routes.values()
+        ],
+        "applications": _applications(state),
+        "version": state.version,
+    }
+
+
+def _total(statuses: Mapping[str, WorkerStatus], counter: str) -> int:
+    return int(sum(status.counters.get(counter, 0) for status in statuses.values()))
+
+
+def _worker(state: ControllerState, worker: Worker, status: WorkerStatus | None, pids: Mapping[str, int]) -> dict[str, Any]:
+    memory = {"budget": 0, "parameters": 0, "kv": 0, "free": 0}
+    if status is not None:
+        memory = {"budget": status.budget, "parameters": status.parameters, "kv": status.kv, "free": status.free}
+    return {
+        "id": worker.name,
+        "pid": status.pid if status else pids.get(worker.name, 0),
+        "state": worker.state,
+        "incarnation": worker.incarnation,
+        "restarts": worker.restarts,
+        "cause": worker.cause,
+        "device": status.device if status else "",
+        "numerics": status.numerics if status else "",
+        "memory": memory,
+        "blocks": _blocks(state, worker),
+        "queue": {
+            "waiting": status.waiting if status else worker.waiting,
+            "running": status.running if status else worker.running,
+        },
+        "counters": dict(status.counters) if status else {},
+    }
+
+
+def _blocks(state: ControllerState, worker: Worker) -> list[str]:
+    """Blocks of which every component is resident, each once."""
+    found: dict[str, None] = {}
+    for name, blocks in state.blocks.items():
+        first = 0
+        for block in blocks:
+            last = first + len(block.components)
+            if all(depth in worker.resident.get(name, ()) for depth in range(first, last)):
+                found[block.id.hex()] = None
+            first = last
+    return list(found)
+
+
+def _applications(state: ControllerState) -> dict[str, Any]:
+    holders: dict[bytes, set[str]] = {}
+    for name, blocks in state.blocks.items():
+        for component in (c for b in blocks for c in b.components):
+            holders.setdefault(component.id, set()).add(name)
+    result: dict[str, Any] = {}
+    for name, served in state.served.items():
+        sizes = {c.id: c.nbytes for c in served.application.components}
+        shared = sum(nbytes for c, nbytes in sizes.items() if len(holders.get(c, ())) > 1) if served.deployed else 0
+        refused = {w.name: w.refused[name] for w in state.workers.values() if name in w.refused}
+        result[name] = {
+            "checkpoint": served.application.checkpoint,
+            "state": "ready" if state.ready(name) else "loading" if served.deployed else "undeployed",
+            "max_length": served.application.max_length,
+            "bytes": {"shared": shared, "own": sum(sizes.values()) - shared},
+            "blocks": [b.id.hex() for b in state.blocks.get(name, ())],
+            "refused": refused,
+        }
+    return result

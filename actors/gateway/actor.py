@@ -1,0 +1,176 @@
+"""The gateway actor: turns calls, reports and news of workers into events, and effects into messages and deltas.
+
+Owns the streams of its clients and nothing else; every decision is ``state.py``'s. It implements ``GatewayPort`` for the
+HTTP front in its own process. A sweep's report is handled in one go: no task and no message per token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from blockwright.actors.conditions import Conditions
+from blockwright.actors.gateway.messages import (
+    Acknowledge,
+    CancelAt,
+    Closed,
+    Deliver,
+    Down,
+    Drain,
+    End,
+    Event,
+    Fail,
+    Generate,
+    Heard,
+    Replay,
+    Report,
+    Routes,
+    Submit,
+    Tick,
+    Unsent,
+    Up,
+)
+from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo, Readiness, RequestView
+from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.gateway.stream import RequestStream
+from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.runtime.actor import Actor, endpoint
+from blockwright.runtime.clock import Timer
+from blockwright.runtime.errors import NodeDown, RuntimeFault
+
+TICK = 0.1  # seconds between looks at heartbeats and waiting requests
+
+
+class Gateway(Actor):
+    """See the module. ``cluster`` answers for ``/admin/cluster``."""
+
+    def __init__(self, state: GatewayState, *, name: str, cluster: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        self.name = name
+        self.state = state
+        self._cluster = cluster
+        self._streams: dict[str, RequestStream] = {}  # of all active requests
+        self._idle = asyncio.Event()  # set while nothing is active
+        self._sending: set[asyncio.Task[None]] = set()
+        self._heard: dict[str, float] = {}  # worker -> when the last heartbeat that was looked at came
+        self._conditions = Conditions()
+        self._timer: Timer | None = None
+
+    async def on_start(self) -> None:
+        self.state.address = str(self.ref)
+        self._idle.set()
+        self._tick()
+
+    async def on_stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._handle(Drain(now=True))
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+    # messages
+
+    @endpoint
+    async def tokens(self, report: SweepReport) -> None:
+        """A worker's sweep, with all that this gateway must know of it."""
+        self._handle(Report(report))
+
+    @endpoint(urgent=True)
+    async def routes(self, update: RoutesUpdate) -> None:
+        """The controller's word on where requests can go."""
+        self._handle(Routes(update))
+
+    def worker_up(self, worker: str, incarnation: int) -> None:
+        self._handle(Up(worker, incarnation))
+
+    def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
+        self._handle(Down(worker, incarnation, cause))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition on the state holds."""
+        await self._conditions.until(condition)
+
+    # GatewayPort
+
+    def models(self) -> list[ModelInfo]:
+        return self.state.models()
+
+    def ready(self) -> Readiness:
+        return self.state.ready()
+
+    def describe(self, request: str) -> RequestView | None:
+        return self.state.describe(request)
+
+    def generate(self, generation: Generation) -> RequestStream:
+        """See ``GatewayPort``."""
+        if generation.id in self._streams:
+            raise GatewayError(400, f"request {generation.id!r} is running already", code="invalid_value")
+        stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
+        self._idle.clear()
+        self._handle(Generate(generation))
+        error = stream.refused()
+        if error is not None:
+            raise error
+        return stream
+
+    async def cluster(self) -> dict[str, Any]:
+        return await self._cluster()
+
+    async def drain(self, seconds: float) -> None:
+        """See ``GatewayPort``."""
+        self._handle(Drain())
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            self._handle(Drain(now=True))
+
+    # the shell
+
+    def _end(self, request: str, stop: bool) -> None:
+        self._handle(End(request, stop))
+
+    def _tick(self) -> None:
+        for name, peer in self.node.peers().items():
+            at = peer.heartbeat_at
+            if at is not None and self._heard.get(name) != at:
+                self._heard[name] = at
+                serial = peer.payload.get("reports", {}).get(self.state.address, 0)
+                self._handle(Heard(name, peer.incarnation, serial))
+        self._handle(Tick())
+        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)
+
+    def _handle(self, event: Event) -> None:
+        for effect in self.state.handle(event, self.node.clock.now()):
+            match effect:
+                case Deliver(request, delta):
+                    stream = self._streams.pop(request) if delta.finish else self._streams[request]
+                    stream.put(delta)
+                case Submit(worker, submission):
+                    task = asyncio.create_task(self._submit(worker, submission))
+                    self._sending.add(task)
+                    task.add_done_callback(self._sending.discard)
+                case CancelAt(worker, requests):
+                    self.node.ref(f"{worker}/worker").cancel.cast(list(requests))
+                case Acknowledge(worker, serial):
+                    self.node.ref(f"{worker}/worker").ack.cast(self.state.address, serial)
+                case Replay(worker, serial):
+                    self.node.ref(f"{worker}/worker").replay.cast(self.state.address, serial)
+                case Closed(request):
+                    self._streams.pop(request).close()
+                case Fail(request, status, message, kind, param, code, retry_after):
+                    error = GatewayError(status, message, kind=kind, param=param, code=code, retry_after=retry_after)
+                    self._streams.pop(request).fail(error)
+        if not self._streams:
+            self._idle.set()
+        self._conditions.look()
+
+    async def _submit(self, worker: str, submission: Submission) -> None:
+        """A call, not a cast: a request must not be lost in a full mailbox. A worker's death is news of its own."""
+        try:
+            await self.node.ref(f"{worker}/worker").submit(submission)
+        except NodeDown:
+            return
+        except RuntimeFault as fault:
+            self._handle(Unsent(submission.request, submission.attempt, f"not delivered: {fault}"))

@@ -1,0 +1,140 @@
+"""Events that the gateway's state machine takes and effects that it asks for. Values only.
+
+``Generation`` and ``Delta`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesUpdate`` (the worker's messages) are
+events and payloads too. Never holds state; standard library and policies only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockwright.actors.gateway.port import Delta, Generation
+from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """A client asks for a sequence."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The client's side ends a request: ``stop`` when its text is complete, else the client is gone."""
+
+    request: str
+    stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    update: RoutesUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    worker: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    worker: str
+    incarnation: int
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    report: SweepReport
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """An attempt did not reach its home, though that lives (its mailbox was full, say)."""
+
+    request: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A worker's heartbeat; ``serial`` is the last report that it has made for this gateway."""
+
+    worker: str
+    incarnation: int
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Take no more; ``now`` says whether what runs is ended with 503."""
+
+    now: bool = False
+
+
+Event = Generate | End | Routes | Up | Down | Report | Unsent | Heard | Tick | Drain
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    worker: str
+    submission: Submission
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAt:
+    worker: str
+    requests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """All reports up to ``serial`` have arrived; the worker may forget them."""
+
+    worker: str
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Send the reports from ``serial`` on again."""
+
+    worker: str
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    request: str
+    delta: Delta
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The request ends with an error; the fields are those of ``GatewayError``."""
+
+    request: str
+    status: int
+    message: str
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The request ended by the client's wish: nothing more comes."""
+
+    request: str
+
+
+Effect = Submit | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed

@@ -1,0 +1,183 @@
+"""What the gateway knows of one request: its tokens, its attempts and its story.
+
+Owns the bookkeeping inside one request and its public view. Never decides where a request goes (state.py) and never sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from blockwright.actors.gateway.port import Delta, Generation, RequestView
+from blockwright.actors.worker.messages import Emitted, Submission
+from blockwright.policies.chain import Route
+from blockwright.policies.dispatch import outstanding, workers_of
+from blockwright.policies.lineage import page_hashes
+from blockwright.policies.plans import TokenLogprob
+
+SUSPECT_DEATHS = 2
+SUSPECT_NEAR = 4
+MAX_EVENTS = 128  # of one request's story; beyond it only the end is added
+
+
+class Record:
+    """One request from its arrival to its end."""
+
+    __slots__ = (
+        "alone",
+        "arrival",
+        "attempt",
+        "avoid",
+        "avoid_until",
+        "charged",
+        "computed",
+        "deaths",
+        "events",
+        "generation",
+        "near",
+        "order",
+        "planned",
+        "route",
+        "state",
+        "tokens",
+        "waiting_since",
+        "workers",
+    )
+
+    def __init__(self, generation: Generation, order: int, now: float) -> None:
+        self.generation = generation
+        self.order = order  # of arrival; kept over all attempts
+        self.arrival = now  # seconds on the gateway's clock
+        self.state = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
+        self.tokens = list(generation.prompt)  # prompt and all emitted tokens
+        self.attempt = 0  # of the current or last placing; 0: never placed
+        self.route: Route | None = None  # of the current or last attempt
+        self.workers: tuple[str, ...] = ()  # of ``route`` while running, else empty
+        self.charged = 0  # work counted on each of ``workers``
+        self.alone = False  # the current attempt began as a suspect's: its route is kept for it
+        self.planned = False  # the current attempt's home has reported a first plan
+        self.computed = 0  # tokens with KV in the current attempt
+        self.deaths = 0  # of workers that had planned this request, or had it alone
+        self.near = 0  # deaths in a row of workers that had the request and had not reported a plan of it
+        self.waiting_since = now
+        self.avoid = ""  # route id not to take before ``avoid_until``
+        self.avoid_until = 0.0
+        self.events: list[tuple[float, str, dict[str, Any]]] = []
+        self.note(now, "arrived")
+
+    @property
+    def id(self) -> str:
+        return self.generation.id
+
+    @property
+    def suspect(self) -> bool:
+        """Present at two worker deaths, or near so many that it may kill before its first report: it runs alone."""
+        return self.deaths >= SUSPECT_DEATHS or self.near >= SUSPECT_NEAR
+
+    @property
+    def total(self) -> int:
+        """Most tokens, prompt and answer together."""
+        return len(self.generation.prompt) + self.generation.max_tokens
+
+    @property
+    def emitted(self) -> int:
+        return len(self.tokens) - len(self.generation.prompt)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The place in the waiting queue."""
+        return (self.generation.priority, self.order)
+
+    def note(self, now: float, event: str, **detail: Any) -> None:
+        """Add to the story."""
+        if len(self.events) < MAX_EVENTS:
+            self.events.append((now, event, detail))
+
+    def cost(self) -> int:
+        """Tokens still to compute, see ``policies.dispatch.outstanding``."""
+        return outstanding(len(self.tokens), self.computed, self.total)
+
+    def death(self) -> None:
+        """A worker of the route died. Alone, nobody else can be to blame, so that no report is needed to count."""
+        if self.planned or self.alone:
+            self.deaths += 1
+        else:
+            self.near += 1
+
+    def start(self, route: Route, now: float) -> None:
+        """A new attempt begins on ``route``."""
+        self.attempt += 1
+        self.state, self.route, self.workers = "running", route, workers_of(route)
+        self.alone, self.planned, self.computed = self.suspect, False, 0
+        self.note(now, "dispatched", attempt=self.attempt, route=route.id)
+
+    def wait(self, now: float) -> None:
+        """The attempt is over and nothing of it counts any more but its tokens."""
+        self.state, self.workers = "waiting", ()
+        self.alone, self.planned, self.computed = False, False, 0
+        self.waiting_since = now
+
+    def end(self, state: str, now: float, event: str, **detail: Any) -> None:
+        self.state, self.workers = state, ()
+        self.events.append((now, event, detail))
+
+    def plan_seen(self, now: float) -> None:
+        """The home has reported something of the current attempt, so it has planned the request."""
+        if not self.planned:
+            self.planned = True
+            self.near = 0
+            self.note(now, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
+
+    def submission(self, gateway: str, page_size: int) -> Submission:
+        """The current attempt as its home gets it."""
+        generation, route = self.generation, self.route
+        assert route is not None
+        return Submission(
+            request=self.id,
+            attempt=self.attempt,
+            gateway=gateway,
+            route=route.id,
+            route_version=route.version,
+            tokens=list(self.tokens),
+            prompt_length=len(generation.prompt),
+            page_hashes=page_hashes(self.tokens, page_size, generation.salt),
+            max_length=self.total,
+            stop_tokens=generation.stop_tokens,
+            sampling=generation.sampling,
+            tenant=generation.tenant,
+            priority=generation.priority,
+            arrival=self.arrival,
+            salt=generation.salt,
+        )
+
+    def extend(self, emitted: Emitted, now: float) -> Delta | None:
+        """Take the new tokens of ``emitted`` (no gap before them); None when it brings nothing new."""
+        skip = len(self.tokens) - emitted.position
+        tokens = emitted.tokens[skip:]
+        if not tokens and (not emitted.finish or skip > len(emitted.tokens)):
+            return None
+        if tokens and len(self.tokens) == len(self.generation.prompt):
+            self.note(now, "first_token")
+        self.tokens.extend(tokens)
+        self.computed = max(len(self.tokens) - 1, 0)  # the newest token has no KV yet
+        stopped = emitted.finish == "stop" and self.emitted > 0 and self.tokens[-1] in self.generation.stop_tokens
+        return Delta(tokens, _logprobs(emitted.logprobs[skip:]), emitted.finish, self.tokens[-1] if stopped else None)
+
+    def view(self) -> RequestView:
+        hops = self.route.hops if self.route else ()
+        return RequestView(
+            id=self.id,
+            state=self.state,
+            attempt=self.attempt,
+            home=self.route.home if self.route else None,
+            route=[{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in hops],
+            prompt_tokens=len(self.generation.prompt),
+            computed_tokens=self.computed,
+            emitted_tokens=self.emitted,
+            events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
+            tenant=self.generation.tenant,
+        )
+
+
+def _logprobs(pairs: Sequence[tuple[float, list[tuple[int, float]]]]) -> list[TokenLogprob]:
+    return [TokenLogprob(logprob, [(token, value) for token, value in top]) for logprob, top in pairs]

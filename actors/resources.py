@@ -1,0 +1,73 @@
+"""What this machine gives the server: free memory and cores, with the limits of its control groups.
+
+Reads files only; decides nothing. Paths are arguments, so that tests bring their own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+CGROUP = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+
+
+def free_memory(cgroup: Path = CGROUP, own: Path = OWN) -> int:
+    """Bytes that can be taken without swapping or hitting a control group's limit."""
+    free = int(psutil.virtual_memory().available)
+    for folder in _folders(cgroup, own):
+        limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
+        if limit is None or used is None:
+            limit, used = _number(folder / "memory.limit_in_bytes"), _number(folder / "memory.usage_in_bytes")
+        if limit is not None and used is not None:
+            free = min(free, max(limit - used + _cached(folder), 0))
+    return free
+
+
+def cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
+    """Cores that this process may use, at least 1."""
+    count = len(os.sched_getaffinity(0))
+    for folder in _folders(cgroup, own):
+        text = _read(folder / "cpu.max").split()
+        if len(text) == 2 and text[0].isdigit():
+            count = min(count, math.ceil(int(text[0]) / int(text[1])))
+    return max(count, 1)
+
+
+def _folders(cgroup: Path, own: Path) -> Iterator[Path]:
+    """The group of this process and all above it; for version 1 the memory controller's."""
+    for line in _read(own).splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" or "memory" in controllers.split(","):
+            root = cgroup if number == "0" else cgroup / "memory"
+            folder = root / path.lstrip("/")
+            while True:
+                yield folder
+                if folder in (root, folder.parent):
+                    break
+                folder = folder.parent
+
+
+def _cached(folder: Path) -> int:
+    """Bytes of file cache counted as used that the kernel gives up at once."""
+    for line in _read(folder / "memory.stat").splitlines():
+        key, _, value = line.partition(" ")
+        if key in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

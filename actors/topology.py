@@ -1,0 +1,206 @@
+"""A serving cluster from its settings: who runs where, what is started in which order, and how all of it ends.
+
+The head node has the controller and the gateway; every worker is a node of its own. Starting returns as soon as requests
+can be taken; hashing and loading go on behind it. Owns the order of start and stop, no serving state. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.messages import Application, Serve
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo
+from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.resources import cores, free_memory
+from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_names
+from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.gpu.checkpoint import Checkpoint
+from blockwright.runtime.cluster import Cluster
+from blockwright.runtime.inprocess import InProcessLauncher
+from blockwright.runtime.launcher import Launcher
+from blockwright.runtime.peers import Down
+from blockwright.runtime.processes import ForkserverLauncher
+
+HEAD = "head"
+WORKER = "blockwright.actors.worker.main:start"
+WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
+
+
+class StartError(Exception):
+    """The cluster cannot serve what it was started for; one sentence for the person who started it."""
+
+
+class Hub:
+    """The cluster's membership as the controller needs it: workers by name alone."""
+
+    def __init__(self, cluster: Cluster, entry: str, configs: dict[str, WorkerConfig]) -> None:
+        self._cluster, self._entry, self._configs = cluster, entry, configs
+
+    async def launch(self, worker: str) -> None:
+        await self._cluster.launch(worker, self._entry, self._configs[worker])
+
+    async def kill(self, worker: str, cause: str) -> None:
+        await self._cluster.kill(worker, cause)
+
+    def pid(self, worker: str) -> int:
+        member = self._cluster.members().get(worker)
+        return member.pid if member is not None else 0
+
+
+class Running:
+    """A started cluster. ``stages``: (name, seconds since ``start`` was called) of what is done, in order."""
+
+    def __init__(self, cluster: Cluster, controller: Controller, gateway: Gateway, launcher: Launcher, began: float) -> None:
+        self.cluster, self.controller, self.gateway, self.launcher = cluster, controller, gateway, launcher
+        self.port: GatewayPort = gateway
+        self.stages: list[tuple[str, float]] = []
+        self._began = began
+        self._background: list[asyncio.Task[None]] = []
+
+    async def ready(self, *, whole: bool = False) -> None:
+        """Until every application can be served; with ``whole``, until every planned route of each is in force.
+
+        Raises StartError when that cannot be.
+        """
+        everything = asyncio.ensure_future(self.gateway.until(lambda: self._serves(whole)))
+        failure = asyncio.ensure_future(self.failed())
+        try:
+            await asyncio.wait((everything, failure), return_when=asyncio.FIRST_COMPLETED)
+            if not everything.done():
+                raise failure.result()
+        finally:
+            everything.cancel()
+            failure.cancel()
+
+    def _serves(self, whole: bool) -> bool:
+        """As the gateway knows it, which learns of routes a moment after the controller."""
+        state, known = self.controller.state, self.gateway.state.board
+        told = bool(state.blocks) and known.version == state.version
+        return told and (state.whole if whole else all(known.routes[name] for name in state.blocks))
+
+    async def failed(self) -> StartError:
+        """Returns, with the reason, when the cluster can never serve; otherwise waits for ever."""
+        return StartError(await asyncio.shield(self.controller.fatal))
+
+    async def stop(self) -> None:
+        """End all requests, workers, processes, sockets. Idempotent."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.gateway.drain(0)
+        await self.cluster.stop()
+
+    def reached(self, stage: str) -> None:
+        self.stages.append((stage, time.monotonic() - self._began))
+
+    def run(self, checkpoints: dict[str, Checkpoint], settings: Settings) -> None:
+        """Hash, load and note the stages, behind everything else."""
+        self._background += [
+            asyncio.create_task(self._prepare(checkpoints, settings)),
+            asyncio.create_task(self._watch()),
+        ]
+
+    async def _prepare(self, checkpoints: dict[str, Checkpoint], settings: Settings) -> None:
+        try:
+            applications = await asyncio.to_thread(_applications, checkpoints, settings)
+            self.reached("hashed")
+            self.controller.serve(Serve(applications))
+        except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
+            if not self.controller.fatal.done():
+                self.controller.fatal.set_result(str(error))
+
+    async def _watch(self) -> None:
+        workers = self.controller.state.workers.values()
+        await self.controller.until(lambda: all(worker.alive for worker in workers))
+        self.reached("workers up")
+        await self.controller.until(lambda: self.controller.state.whole)
+        self.reached("loaded")
+
+
+async def start(settings: Settings, *, in_process: bool = False, worker_entry: str = "") -> Running:
+    """Start a cluster; loading goes on when this returns.
+
+    in_process: workers are nodes of this process (tests). worker_entry: "module:function" instead of the worker's own.
+
+    Raises CheckpointError, SettingsError: one sentence for the person who started it.
+    """
+    began = time.monotonic()
+    if not settings.applications:
+        raise SettingsError("applications is empty; name a checkpoint to serve")
+    checkpoints = await asyncio.to_thread(
+        lambda: {name: Checkpoint.open(source) for name, source in settings.applications.items()}
+    )
+    models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
+    lengths = max_lengths(settings, models)
+    configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores())
+    launcher: Launcher = InProcessLauncher() if in_process else _processes(settings)
+    entry = worker_entry or (WORKER_IN_PROCESS if in_process else WORKER)
+    cluster = Cluster(HEAD, launcher=launcher, heartbeat=settings.heartbeat, silence=settings.silence)
+    try:
+        await cluster.start()
+    except BaseException:
+        await launcher.stop()
+        raise
+    try:
+        gateway_address = f"{HEAD}/gateway"
+        state = ControllerState(worker_names(settings), stall_timeout=settings.stall_timeout)
+        controller = Controller(state, Hub(cluster, entry, configs), [gateway_address])
+        gateway = Gateway(_gateway_state(settings, checkpoints, lengths), name="g0", cluster=controller.cluster)
+        await cluster.node.spawn(controller, name="controller")
+        await cluster.node.spawn(gateway, name="gateway")
+        cluster.on_up(gateway.worker_up)
+        cluster.on_up(controller.worker_up)
+        cluster.on_down(_tell(gateway.worker_down))
+        cluster.on_down(_tell(controller.worker_down))
+        running = Running(cluster, controller, gateway, launcher, began)
+        running.reached("checkpoints opened")
+        controller.start()
+        running.run(checkpoints, settings)
+    except BaseException:
+        await cluster.stop()
+        raise
+    return running
+
+
+def _processes(settings: Settings) -> ForkserverLauncher:
+    directory = Path(settings.directory) if settings.directory else None
+    return ForkserverLauncher(directory, preload=["torch", "blockwright.actors.worker.main"])
+
+
+def _tell(listener: Callable[[str, int, str], None]) -> Callable[[Down], None]:
+    return lambda down: listener(down.node, down.incarnation, down.cause)
+
+
+def _gateway_state(settings: Settings, checkpoints: dict[str, Checkpoint], lengths: dict[str, int]) -> GatewayState:
+    created = int(time.time())
+    models = [ModelInfo(name, str(c.path), lengths[name], created, False) for name, c in checkpoints.items()]
+    return GatewayState(
+        f"{HEAD}/gateway",
+        models,
+        page_size=settings.page_size,
+        worker_wait=settings.worker_wait,
+        max_waiting=settings.max_waiting,
+    )
+
+
+def _applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> tuple[Application, ...]:
+    """Hash every tensor: seconds of work, so on a thread."""
+    models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
+    lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
+    return tuple(
+        Application(
+            name,
+            str(checkpoint.path),
+            tuple(spec.component for spec in checkpoint.specs(settings.page_size, dtype)),
+            lengths[name],
+            over[name],
+        )
+        for name, checkpoint in checkpoints.items()
+    )

@@ -1,0 +1,129 @@
+"""A worker without tensors, behind the real runtime: the endpoints of a worker, computing the fake fleet's tokens.
+
+``FATE`` tells what the workers of this process do: how large a block may be, and which to hold back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from blockwright.actors.worker.messages import (
+    BlockLoaded,
+    LoadBlock,
+    RoutesUpdate,
+    Submission,
+    SweepReport,
+    WorkerConfig,
+    WorkerStatus,
+)
+from blockwright.runtime import Actor, Node, endpoint
+from blockwright.tests.actors.fake_fleet import FakeWorker
+
+
+@dataclass
+class Fate:
+    """What tests change and look at."""
+
+    room: int = 1 << 40  # components beyond this many are refused
+    hold: asyncio.Event | None = None  # sweeps wait for it
+    stalled: set[str] = field(default_factory=set)  # workers whose sweep never ends
+    held: dict[str, list[bytes]] = field(default_factory=dict)  # worker -> loaded component ids, in order
+    routes: dict[str, RoutesUpdate] = field(default_factory=dict)  # worker -> what it was told last
+    unloaded: list[tuple[str, str, int]] = field(default_factory=list)  # worker, holder, components
+
+
+FATE = Fate()
+
+
+def reset() -> Fate:
+    FATE.__init__()  # type: ignore[misc]
+    return FATE
+
+
+class StandIn(Actor):
+    """See the module."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self.config = config
+
+    async def on_start(self) -> None:
+        self.worker = FakeWorker(self.config.name, self.node.incarnation)
+        self.gateway = ""
+        self.sweeping: asyncio.Task[None] | None = None
+        FATE.held[self.config.name] = []
+        self.node.heartbeat = self._heartbeat
+
+    async def on_stop(self) -> None:
+        if self.sweeping is not None:
+            self.sweeping.cancel()
+
+    def _heartbeat(self) -> dict[str, object]:
+        age = 99.0 if self.config.name in FATE.stalled else 0.0
+        reports = {self.gateway: self.worker.serial}
+        return {"sweep_age": age, "waiting": 0, "running": len(self.worker.running), "reports": reports}
+
+    @endpoint
+    async def submit(self, submission: Submission) -> None:
+        assert submission.route in {route.id for route in FATE.routes[self.config.name].routes}, "told before it is used"
+        self.gateway = submission.gateway
+        self.worker.submit(submission)
+        if self.sweeping is None or self.sweeping.done():
+            self.sweeping = asyncio.create_task(self._sweeps())
+
+    async def _sweeps(self) -> None:
+        while self.worker.running:
+            if FATE.hold is not None:
+                await FATE.hold.wait()
+            report = self.worker.sweep()
+            if report is not None:
+                self._send(report)
+            await asyncio.sleep(0)
+
+    def _send(self, report: SweepReport) -> None:
+        self.node.ref(self.gateway).tokens.cast(report)
+
+    @endpoint(urgent=True)
+    async def cancel(self, requests: list[str]) -> None:
+        for request in requests:
+            self.worker.running.pop(request, None)
+
+    @endpoint
+    async def ack(self, gateway: str, serial: int) -> None:
+        for known in [s for s in self.worker.unacknowledged if s <= serial]:
+            del self.worker.unacknowledged[known]
+
+    @endpoint
+    async def replay(self, gateway: str, serial: int) -> None:
+        for known, report in self.worker.unacknowledged.items():
+            if known >= serial:
+                self._send(report)
+
+    @endpoint(concurrent=True)
+    async def load(self, block: LoadBlock) -> BlockLoaded:
+        held = FATE.held[self.config.name]
+        if len(set(held) | set(block.ids)) > FATE.room:
+            raise MemoryError(f"component needs 9 bytes and worker {self.config.name} has 8 left")
+        held += block.ids
+        return BlockLoaded(len(block.ids), 0.0)
+
+    @endpoint(concurrent=True)
+    async def unload(self, holder: str, ids: list[bytes]) -> int:
+        FATE.unloaded.append((self.config.name, holder, len(ids)))
+        return len(ids)
+
+    @endpoint
+    async def routes(self, update: RoutesUpdate) -> None:
+        FATE.routes[self.config.name] = update
+
+    @endpoint(urgent=True)
+    async def status(self) -> WorkerStatus:
+        return WorkerStatus(
+            name=self.config.name, incarnation=self.node.incarnation, pid=0, device="cpu", numerics="fake",
+            budget=self.config.memory, parameters=0, kv=0, free=self.config.memory, components=[], waiting=0,
+            running=len(self.worker.running), sweep=0, sweep_age=0.0, counters={},
+        )  # fmt: skip
+
+
+async def start(node: Node, config: WorkerConfig) -> None:
+    await node.spawn(StandIn(config), name="worker")

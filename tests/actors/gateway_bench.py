@@ -1,0 +1,51 @@
+"""A gateway's state machine with workers that say what a test makes them say; every event is followed by a check."""
+
+from blockwright.actors.gateway.messages import Down, Generate, Report, Routes, Submit, Up
+from blockwright.actors.worker.messages import RoutesUpdate, SweepReport
+from blockwright.tests.actors.fake_fleet import chain, gateway, generation, route
+
+
+class Bench:
+    """A gateway with workers; every event is followed by a check."""
+
+    def __init__(self, *workers, routes=None, chains=None, capacity=None, **options):
+        self.state = gateway(**options)
+        self.version = 0
+        self.serials = {}
+        for worker in workers:
+            self(Up(worker, 1))
+        self.publish(routes if routes is not None else [route(w) for w in workers], chains, capacity)
+
+    def __call__(self, event, now=0.0):
+        effects = self.state.handle(event, now)
+        self.state.check()
+        return effects
+
+    def publish(self, routes, chains=None, capacity=None, now=0.0):
+        self.version += 1
+        chains = [chain()] if chains is None else chains
+        return self(Routes(RoutesUpdate(self.version, chains, routes, routes, capacity or {})), now)
+
+    def generate(self, *args, now=0.0, **more):
+        return self(Generate(generation(*args, **more)), now)
+
+    def report(self, worker, emitted=(), progress=(), returned=(), preempted=(), incarnation=1, serial=None, now=0.0):
+        last = self.serials.get((worker, incarnation), 0)
+        serial = last + 1 if serial is None else serial
+        self.serials[worker, incarnation] = max(serial, last)
+        report = SweepReport(worker, incarnation, serial, serial, [*emitted], [*progress], [*returned], [*preempted])
+        return self(Report(report), now)
+
+    def die(self, worker, now=0.0, back=True):
+        """Down and, unless told, up again with its routes."""
+        incarnation = self.state.board.up[worker]
+        effects = self(Down(worker, incarnation, "killed"), now)
+        if back:
+            routes = [r for rs in self.state.board.routes.values() for r in rs]
+            self(Up(worker, incarnation + 1), now)
+            effects += self.publish([*routes, route(worker)], now=now)
+        return effects
+
+
+def submits(effects):
+    return [(e.worker, e.submission.request, e.submission.attempt) for e in effects if isinstance(e, Submit)]

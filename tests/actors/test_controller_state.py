@@ -1,0 +1,297 @@
+"""Placement, loading, routes and the life of workers, without any of them."""
+
+import pytest
+
+from blockwright.actors.controller.fleet import LONGEST_PAUSE
+from blockwright.actors.controller.messages import (
+    Application,
+    AskRoom,
+    Beat,
+    Deploy,
+    Fatal,
+    Kill,
+    Launch,
+    LaunchFailed,
+    Load,
+    Loaded,
+    LoadFailed,
+    Publish,
+    Room,
+    Serve,
+    Start,
+    Tick,
+    Undeploy,
+    Unload,
+    WorkerDown,
+    WorkerUp,
+)
+from blockwright.actors.controller.state import HOPELESS, ControllerState
+from blockwright.actors.controller.view import cluster_view
+from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.chain import Component, Kind, KvLayout
+
+KV = KvLayout(1, 8, "float32", 16)  # 1024 bytes a page
+ROOM = 64 * 1024  # bytes
+
+
+def application(name: str, ids: str = "eAmBnh", span: int = 1) -> Application:
+    def component(c: str) -> Component:
+        return Component(
+            c.encode() * 16, Kind.ATTENTION if c.isupper() else Kind.MLP, 100, 8, 8, KV if c.isupper() else None
+        )
+
+    return Application(name, "/models/" + name, tuple(component(c) for c in ids), 4096, span)
+
+
+class Bench:
+    """A controller whose loads and questions are answered at once, unless ``manual``."""
+
+    def __init__(self, *workers: str, manual: bool = False) -> None:
+        self.state = ControllerState(workers, stall_timeout=10.0)
+        self.manual = manual
+        self.log: list = []
+        self.incarnation = 0
+        self.loads: list[tuple[str, str]] = []
+
+    def __call__(self, event, now=0.0):
+        """Everything that follows from the event, in order."""
+        effects = self.state.handle(event, now)
+        self.state.check()
+        done = list(effects)
+        for effect in effects:
+            if isinstance(effect, Load) and not self.manual:
+                self.loads.append((effect.worker, effect.load.holder))
+                done += self(Loaded(effect.worker, effect.incarnation, effect.load), now)
+            elif isinstance(effect, AskRoom) and not self.manual:
+                done += self(Room(effect.worker, effect.incarnation, ROOM), now)
+        return done
+
+    def up(self, worker, now=0.0):
+        self.incarnation += 1
+        return self(WorkerUp(worker, self.incarnation), now)
+
+    def down(self, worker, now=0.0, cause="killed"):
+        return self(WorkerDown(worker, self.state.workers[worker].incarnation, cause), now)
+
+    def routes(self):
+        return sorted(self.state.routes)
+
+
+def started(*workers, applications=None):
+    bench = Bench(*workers)
+    bench(Start())
+    bench(Serve(applications or (application("a"),)))
+    for worker in workers:
+        bench.up(worker)
+    return bench
+
+
+def kinds(effects, kind):
+    return [e for e in effects if isinstance(e, kind)]
+
+
+def test_all_workers_are_launched_at_start():
+    bench = Bench("w0", "w1")
+    assert bench(Start())[:2] == [Launch("w0"), Launch("w1")]
+
+
+def test_a_route_is_published_when_its_blocks_are_resident_and_workers_hear_of_it_first():
+    bench = Bench("w0", "w1")
+    bench(Start())
+    (known,) = kinds(bench(Serve((application("a"),))), Publish)
+    assert (known.update.routes, [c.application for c in known.update.chains]) == ([], ["a"])
+    assert [r.id for r in known.update.planned] == ["a@w0", "a@w1"]
+    publish = kinds(bench.up("w0"), Publish)[-1]
+    assert [r.id for r in publish.update.routes] == ["a@w0"]
+    assert publish.first == ("w0",)
+    assert publish.update.version > known.update.version
+    assert bench.state.ready("a")
+    assert not bench.state.whole
+    bench.up("w1")
+    assert bench.state.whole
+
+
+def test_capacity_is_what_the_room_holds_of_pages():
+    bench = started("w0")
+    # two attention components of 1,024 bytes a page: 32 pages of 16 tokens
+    assert bench.state._published.capacity == {"a@w0": 32 * 16}
+
+
+def test_a_pipeline_loads_each_hop_where_it_belongs():
+    bench = Bench("w0", "w1", manual=True)
+    bench(Start())
+    bench(Serve((application("a", span=2),)))
+    loads = kinds(bench.up("w0"), Load) + kinds(bench.up("w1"), Load)
+    assert [(e.worker, e.load.first, e.load.last) for e in loads] == [("w0", 0, 3), ("w1", 3, 6)]
+    for load in loads:
+        bench(Loaded(load.worker, load.incarnation, load.load))
+    assert bench.routes() == []
+    bench(Room("w0", 1, ROOM))
+    assert bench.routes() == []
+    effects = bench(Room("w1", 2, ROOM // 2))
+    assert bench.routes() == ["a@w0+w1"]
+    publish = kinds(effects, Publish)[-1]
+    assert publish.first == ("w0", "w1")
+    assert publish.update.capacity == {"a@w0+w1": 32 * 16}, "the smaller of the two hops"
+
+
+def test_applications_come_into_force_one_after_the_other():
+    bench = Bench("w0")
+    bench(Start())
+    bench(Serve((application("a"), application("b", "eAmCoh"))))
+    publishes = kinds(bench.up("w0"), Publish)
+    assert [[r.id for r in p.update.routes] for p in publishes[:2]] == [["a@w0"], ["a@w0", "b@w0"]]
+    assert bench.loads == [("w0", "a")] * 3 + [("w0", "b")] * 3, "block by block: before, within and after the difference"
+
+
+def test_a_death_ends_its_routes_at_once_and_the_worker_is_launched_at_once():
+    bench = started("w0", "w1")
+    effects = bench.down("w0", now=100.0)
+    assert Launch("w0") in effects
+    publish = kinds(effects, Publish)[-1]
+    assert [r.id for r in publish.update.routes] == ["a@w1"]
+    assert publish.first == ()
+    version = publish.update.version
+    back = kinds(bench.up("w0", now=100.1), Publish)[-1]
+    routes = {r.id: r.version for r in back.update.routes}
+    assert routes["a@w0"] > version, "a new version of the route"
+    assert routes["a@w1"] < version, "the other goes on as it was"
+
+
+def test_a_pipeline_ends_with_either_worker():
+    for victim in ("w0", "w1"):
+        bench = started("w0", "w1", applications=(application("a", span=2),))
+        assert bench.routes() == ["a@w0+w1"]
+        bench.down(victim)
+        assert bench.routes() == []
+        bench.up(victim)
+        assert bench.routes() == ["a@w0+w1"]
+
+
+def test_a_worker_that_keeps_dying_is_relaunched_with_growing_pauses():
+    bench = started("w0")
+    now, pauses = 50.0, []
+    for _ in range(8):
+        effects = bench.down("w0", now)
+        died = now
+        while not kinds(effects, Launch):
+            now += 0.05
+            effects = bench(Tick(), now)
+        pauses.append(round(now - died, 1))
+        bench.up("w0", now)
+    assert pauses[:4] == [0.0, 0.2, 0.5, 1.0] or pauses[:4] == [0.0, 0.3, 0.5, 1.0]
+    assert max(pauses) == pytest.approx(LONGEST_PAUSE, abs=0.1)
+    assert kinds(bench.down("w0", now + 60.0), Launch), "after a long life at once again"
+
+
+def test_a_death_during_loading_starts_over_and_late_answers_are_ignored():
+    bench = Bench("w0", manual=True)
+    bench(Start())
+    bench(Serve((application("a"),)))
+    (load,) = kinds(bench.up("w0"), Load)
+    bench.down("w0")
+    assert bench(Loaded("w0", 1, load.load)) == []
+    assert kinds(bench.up("w0"), Load)[0].load == load.load
+    assert bench(Loaded("w0", 1, load.load)) == []
+
+
+def test_a_death_before_it_was_up_counts_once():
+    bench = Bench("w0")
+    bench(Start())
+    assert kinds(bench(WorkerDown("w0", 1, "exited 1")), Launch) == [Launch("w0")]
+    assert bench(WorkerDown("w0", 1, "exited 1")) == []
+    assert bench(WorkerDown("w0", 2, "exited 1")) == [], "the second waits a little"
+    assert bench.state.workers["w0"].failures == 2
+
+
+def test_an_old_incarnations_death_is_no_news():
+    bench = started("w0")
+    assert bench(WorkerDown("w0", 99, "late")) == []
+    assert bench.routes() == ["a@w0"]
+
+
+def test_a_stalled_worker_is_killed_once_and_comes_back():
+    bench = started("w0")
+    assert kinds(bench(Beat("w0", 1, 10.0, 0, 1)), Kill) == []
+    assert kinds(bench(Beat("w0", 1, 10.1, 0, 1)), Kill) == [Kill("w0", "stalled")]
+    assert bench.routes() == []
+    assert kinds(bench(Beat("w0", 1, 10.6, 0, 1)), Kill) == []
+    bench.down("w0", cause="stalled")
+    bench.up("w0")
+    assert bench.routes() == ["a@w0"]
+
+
+def test_what_does_not_fit_at_start_is_fatal_with_the_sentence():
+    bench = Bench("w0", manual=True)
+    bench(Start())
+    bench(Serve((application("a"),)))
+    (load,) = kinds(bench.up("w0"), Load)
+    (fatal,) = kinds(bench(LoadFailed("w0", 1, load.load, "needs 9 bytes, has 8")), Fatal)
+    assert fatal.message == "worker w0 cannot load a: needs 9 bytes, has 8"
+
+
+def test_what_cannot_be_loaded_later_is_left_out_and_shown():
+    bench = started("w0")
+    bench(Undeploy("a"))
+    bench.manual = True
+    (load,) = kinds(bench(Deploy("a")), Load)
+    assert bench(LoadFailed("w0", 1, load.load, "no room")) == []
+    assert cluster_view(bench.state, {}, {})["applications"]["a"]["refused"] == {"w0": "no room"}
+    assert kinds(bench(Deploy("a")), Load), "asked again, tried again"
+
+
+def test_a_cluster_that_cannot_start_says_so():
+    bench = Bench("w0")
+    bench(Start())
+    now, fatal = 0.0, []
+    for _ in range(HOPELESS):
+        now += 5.0
+        bench(Tick(), now)
+        fatal = kinds(bench(LaunchFailed("w0", "no such file"), now), Fatal)
+    assert [f.message for f in fatal] == [f"worker w0 died {HOPELESS} times while starting: no such file"]
+
+
+def test_undeploy_withdraws_first_then_unloads_and_deploy_brings_back():
+    bench = started("w0", applications=(application("a"), application("b", "eAmCoh")))
+    effects = bench(Undeploy("b"))
+    publish, unload = (e for e in effects if isinstance(e, Publish | Unload))
+    assert [c.application for c in publish.update.chains] == ["a"]
+    assert publish.first == ()
+    assert (unload.worker, unload.holder) == ("w0", "b")
+    assert b"".join(i[:1] for i in unload.ids) == b"eAmCoh", "the worker counts holders and keeps what a needs"
+    assert bench.routes() == ["a@w0"]
+    assert len(bench.state.blocks["a"]) == 1, "nothing to be cut for any more"
+    bench(Deploy("b"))
+    assert bench.routes() == ["a@w0", "b@w0"]
+    with pytest.raises(KeyError, match="there are: a, b"):
+        bench(Deploy("zz"))
+
+
+def test_undeployed_while_it_loads_it_is_unloaded_when_it_came():
+    bench = Bench("w0", manual=True)
+    bench(Start())
+    bench(Serve((application("a"), application("b", "eAmCoh"))))
+    (load,) = kinds(bench.up("w0"), Load)
+    bench(Undeploy("a"))
+    effects = bench(Loaded("w0", 1, load.load))
+    assert kinds(effects, Unload) == [Unload("w0", 1, "a", tuple(load.load.ids))]
+    assert kinds(effects, Load)[0].load.holder == "b"
+
+
+def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
+    bench = started("w0", "w1", applications=(application("a"), application("b", "eAmCoh")))
+    bench(Beat("w1", 2, 0.0, 3, 4))
+    status = WorkerStatus(
+        name="w0", incarnation=1, pid=77, device="cpu", numerics="n", budget=100, parameters=60, kv=10, free=30,
+        components=[], waiting=1, running=2, sweep=5, sweep_age=0.0, counters={"shared_pages": 6.0},
+    )  # fmt: skip
+    view = cluster_view(bench.state, {"w0": status}, {"w1": 78})
+    w0, w1 = view["workers"]
+    assert (w0["id"], w0["pid"], w0["state"], w0["device"]) == ("w0", 77, "ready", "cpu")
+    assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 10, "free": 30}
+    assert (w0["queue"], w1["queue"]) == ({"waiting": 1, "running": 2}, {"waiting": 3, "running": 4})
+    assert w1["pid"] == 78
+    assert len(w0["blocks"]) == 4, "the shared ones once: below, two middles, above"
+    assert view["kv_pages_shared"] == 6
+    assert view["applications"]["b"]["bytes"] == {"shared": 400, "own": 200}
+    assert {r["id"] for r in view["routes"]} == {"a@w0", "a@w1", "b@w0", "b@w1"}

@@ -1,0 +1,263 @@
+"""The gateway's rules one by one: failover, suspects, waiting, ends, and the story that is told of it."""
+
+import pytest
+
+from blockwright.actors.gateway.messages import (
+    CancelAt,
+    Closed,
+    Deliver,
+    Down,
+    End,
+    Fail,
+    Generate,
+    Tick,
+    Unsent,
+    Up,
+)
+from blockwright.actors.gateway.port import Delta
+from blockwright.actors.gateway.state import KEEP
+from blockwright.actors.worker.messages import Emitted, Progress, Returned
+from blockwright.policies.lineage import page_hashes
+from blockwright.tests.actors.fake_fleet import chain, generation, route
+from blockwright.tests.actors.gateway_bench import Bench, submits
+
+# failover
+
+
+def test_a_new_attempt_is_prompt_plus_emitted_with_the_same_sampling():
+    bench = Bench("w0", "w1")
+    first = bench.generate("a", prompt=5)[0].submission
+    bench.report("w0", [Emitted("a", 1, 5, [10, 11])])
+    (submit,) = bench(Down("w0", 1, "killed"))
+    second = submit.submission
+    assert submit.worker == "w1"
+    assert second.tokens == [1, 2, 3, 4, 5, 10, 11]
+    assert second.page_hashes == page_hashes(second.tokens, 4, b"")
+    assert (second.prompt_length, second.max_length, second.attempt) == (5, 9, 2)
+    assert (second.sampling, second.arrival) == (first.sampling, first.arrival)
+    assert bench.report("w0", [Emitted("a", 1, 7, [12])]) == [], "the dead worker's late report"
+    assert bench.report("w1", [Emitted("a", 2, 7, [12])]) == [Deliver("a", Delta([12]))]
+
+
+def test_failed_over_requests_keep_their_place_ahead_of_later_ones():
+    bench = Bench("w0")
+    bench.generate("a")
+    bench.die("w0", back=False)
+    bench.generate("b")
+    bench(Up("w0", 2))
+    assert submits(bench.publish([route("w0")])) == [("w0", "a", 2), ("w0", "b", 1)]
+
+
+def test_a_newer_incarnation_fences_the_older():
+    bench = Bench("w0", "w1")
+    bench.generate("a")
+    assert submits(bench(Up("w0", 2))) == [("w1", "a", 2)]
+    assert bench(Down("w0", 1)) == []
+    assert bench(Up("w0", 1)) == []
+
+
+@pytest.mark.parametrize("reason", ["route", "host-lost", "cancelled"])
+def test_what_a_home_gives_back_starts_again_elsewhere(reason):
+    bench = Bench("w0", "w1")
+    bench.generate("a")
+    effects = bench.report("w0", progress=[Progress("a", 1, 2, 0)], returned=[Returned("a", 1, reason)])
+    assert submits(effects) == [("w1", "a", 2)]
+    assert bench.state.active["a"].deaths == (1 if reason == "host-lost" else 0)
+
+
+def test_the_only_route_is_tried_again_after_a_pause():
+    bench = Bench("w0")
+    bench.generate("a")
+    assert submits(bench.report("w0", returned=[Returned("a", 1, "route")], now=1.0)) == []
+    assert submits(bench(Tick(), 1.1)) == []
+    assert submits(bench(Tick(), 1.3)) == [("w0", "a", 2)]
+
+
+def test_a_refusal_by_the_worker_fails_the_request_with_its_sentence():
+    bench = Bench("w0")
+    bench.generate("a")
+    (fail,) = bench.report("w0", returned=[Returned("a", 1, "refused: needs 9 pages, has 8")])
+    assert (fail.status, fail.message) == (400, "needs 9 pages, has 8")
+
+
+# suspects
+
+
+def test_deaths_count_only_after_a_first_plan():
+    bench = Bench("w0")
+    bench.generate("a")
+    for _ in range(3):
+        bench.die("w0")
+    assert bench.state.active["a"].deaths == 0
+    bench.report("w0", progress=[Progress("a", 4, 1, 0)], incarnation=4)
+    bench.die("w0")
+    assert bench.state.active["a"].deaths == 1
+
+
+def test_a_request_that_kills_before_any_report_is_found_all_the_same():
+    bench = Bench("w0")
+    bench.generate("a")
+    deaths = 0
+    while bench.state.active:
+        bench.die("w0")
+        deaths += 1
+        assert deaths < 10
+    assert deaths == 7, "four near it, then three with it alone"
+    assert bench.state.describe("a").state == "failed"
+
+
+def test_a_suspect_runs_alone_and_the_third_death_fails_it_alone():
+    bench = Bench("w0")
+    bench.generate("a")
+    bench.report("w0", progress=[Progress("a", 1, 1, 0)])
+    bench.die("w0")
+    bench.report("w0", progress=[Progress("a", 2, 1, 0)], incarnation=2)
+    assert submits(bench.die("w0")) == [("w0", "a", 3)]
+    assert submits(bench.generate("b")) == [], "the suspect's route is closed to others"
+    bench.report("w0", progress=[Progress("a", 3, 1, 0)], incarnation=3)
+    fails = [e for e in bench.die("w0") if isinstance(e, Fail)]
+    assert [(f.request, f.status) for f in fails] == [("a", 500)]
+    assert bench.state.describe("a").state == "failed"
+    assert bench.state.describe("b").state == "running"
+
+
+def test_a_suspect_waits_for_an_idle_route_that_meanwhile_takes_nobody():
+    bench = Bench("w0", "w1")
+    bench.generate("a", prompt=100)  # on w0
+    bench.generate("b", prompt=10)  # on w1
+    record = bench.state.active["b"]
+    record.deaths = 2
+    bench.report("w1", returned=[Returned("b", 1, "route")])
+    assert bench.state.describe("b").state == "waiting", "w1 is avoided, w0 is busy: b waits for w0"
+    assert submits(bench.generate("c")) == [("w1", "c", 1)]
+    assert submits(bench.generate("d")) == [("w1", "d", 1)], "though w1 has more to do"
+    assert bench(End("a"))[:2] == [CancelAt("w0", ("a",)), Closed("a")]
+    assert bench.state.describe("b").home == "w0"
+    assert bench.state.describe("b").state == "running"
+
+
+def test_of_several_suspects_one_holds_a_route_while_others_have_work():
+    bench = Bench("w0", "w1")
+    for name in "abc":
+        bench.generate(name)
+    bench(Down("w0", 1))
+    for name in "ab":
+        bench.state.active[name].deaths = 2
+    bench(Down("w1", 1))
+    for worker in ("w0", "w1"):
+        bench(Up(worker, 2))
+    assert submits(bench.publish([route("w0"), route("w1")])) == [("w0", "a", 3), ("w1", "c", 3)]
+    running = {name: bench.state.describe(name).state for name in "abc"}
+    assert running["a"] == running["c"] == "running"
+    assert running["b"] == "waiting"
+    bench(End("c"))
+    assert bench.state.describe("b").state == "running", "with suspects only, each has a route of its own"
+
+
+# waiting
+
+
+def test_requests_wait_for_workers_and_then_fail_with_503():
+    bench = Bench("w0", worker_wait=30.0)
+    bench.generate("a", now=0.0)
+    bench(Down("w0", 1), 10.0)
+    bench.generate("b", now=25.0)
+    assert bench(Tick(), 39.9) == []
+    (fail,) = bench(Tick(), 40.0)
+    assert (fail.request, fail.status, fail.retry_after) == ("a", 503, 5.0)
+    (fail,) = bench(Tick(), 55.0)
+    assert fail.request == "b"
+
+
+def test_before_any_route_exists_the_wait_counts_from_arrival():
+    bench = Bench(routes=[])
+    bench.generate("a", now=5.0)
+    assert bench(Tick(), 34.0) == []
+    assert bench(Tick(), 35.0)[0].status == 503
+
+
+# ends
+
+
+def test_cancel_and_stop_free_the_sequence_once():
+    bench = Bench("w0")
+    bench.generate("a")
+    bench.generate("b")
+    assert bench(End("a")) == [CancelAt("w0", ("a",)), Closed("a")]
+    assert bench(End("a")) == []
+    bench(End("b", stop=True))
+    assert bench.state.describe("a").state == "cancelled"
+    assert bench.state.describe("b").state == "finished"
+    assert bench.report("w0", [Emitted("a", 1, 5, [10])]) == [CancelAt("w0", ("a",))], "the first may have been lost"
+
+
+def test_an_attempt_that_did_not_arrive_is_sent_again():
+    bench = Bench("w0", "w1")
+    bench.generate("a")
+    assert submits(bench(Unsent("a", 1, "mailbox full"))) == [("w1", "a", 2)]
+    assert bench(Unsent("a", 1, "mailbox full")) == []
+    assert bench.state.active["a"].deaths == 0
+
+
+def test_a_withdrawn_application_is_unknown_and_its_requests_end():
+    bench = Bench("w0", applications=("m", "n"), chains=[chain("m"), chain("n")])
+    bench.generate("a", application="n")
+    effects = bench.publish([route("w0")], chains=[chain("m")])
+    assert [(e.request, e.status) for e in effects] == [("a", 404)]
+    assert bench.generate("b", application="n")[0].status == 404
+    assert [m.id for m in bench.state.models()] == ["m"]
+    bench.publish([route("w0"), route("w0", application="n")], chains=[chain("m"), chain("n")])
+    assert submits(bench.generate("c", application="n")) == [("w0", "c", 1)]
+
+
+def test_ended_requests_stay_for_look_up_in_a_bounded_ring():
+    bench = Bench("w0")
+    for i in range(KEEP + 1):
+        bench.state.handle(Generate(generation(f"r{i}")), 0.0)
+        bench.state.handle(End(f"r{i}"), 0.0)
+    assert bench.state.describe("r0") is None
+    assert bench.state.describe("r1") is not None
+    assert bench.state.describe("never") is None
+
+
+# views
+
+
+def test_the_view_tells_the_story():
+    bench = Bench("w0", "w1")
+    bench.generate("a", prompt=5, now=1.0)
+    bench.report("w0", progress=[Progress("a", 1, 3, 0)], now=1.5)
+    assert bench.state.describe("a").computed_tokens == 3
+    bench.report("w0", [Emitted("a", 1, 5, [10])], now=2.0)
+    assert bench.state.describe("a").computed_tokens == 5
+    bench(Down("w0", 1, "killed"), 3.0)
+    bench.report("w1", [Emitted("a", 2, 6, [11])], preempted=["a"], now=4.0)
+    bench.report("w1", [Emitted("a", 2, 7, [12, 13], [], "length")], now=5.0)
+    view = bench.state.describe("a")
+    assert [e["event"] for e in view.events] == [
+        "arrived",
+        "dispatched",
+        "first_plan",
+        "first_token",
+        "worker_died",
+        "dispatched",
+        "resumed",
+        "preempted",
+        "finished",
+    ]
+    assert [e["at"] for e in view.events] == [0, 0, 0.5, 1, 2, 2, 3, 3, 4]
+    assert (view.state, view.attempt, view.home, view.emitted_tokens) == ("finished", 2, "w1", 4)
+    assert view.route == [{"worker": "w1", "first": 0, "last": 1}]
+
+
+def test_readiness_follows_the_routes():
+    bench = Bench("w0", routes=[], applications=("m", "n"))
+    assert bench.state.ready().applications == {"m": "loading", "n": "loading"}
+    bench.publish([route("w0")], chains=[chain("m"), chain("n")])
+    ready = bench.state.ready()
+    assert ready.ready
+    assert ready.applications == {"m": "ready", "n": "loading"}
+    bench(Down("w0", 1))
+    ready = bench.state.ready()
+    assert not ready.ready
+    assert ready.applications["m"] == "waiting"

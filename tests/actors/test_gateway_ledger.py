@@ -1,0 +1,46 @@
+"""Reports are taken once each, in order; gaps are asked for, acknowledgements are cumulative."""
+
+from blockwright.actors.gateway.ledger import ACKNOWLEDGE_EVERY, Ledger
+
+
+def test_takes_in_order_and_ignores_duplicates():
+    ledger = Ledger(1)
+    assert ledger.take(1)
+    assert ledger.take(2)
+    assert not ledger.take(2)
+    assert not ledger.take(1)
+    assert ledger.missing(2) is None, "a duplicate is no gap"
+
+
+def test_a_gap_is_asked_for_once_and_again_by_a_heartbeat():
+    ledger = Ledger(1)
+    ledger.take(1)
+    assert not ledger.take(4)
+    assert ledger.missing(4) == 2
+    assert ledger.missing(5) is None, "already asked"
+    assert ledger.heard(5) is None, "the replay may be on its way"
+    assert ledger.heard(5) == 2
+    assert ledger.take(2)
+    assert ledger.missing(7) == 3, "a new gap"
+
+
+def test_a_lost_tail_shows_at_the_second_heartbeat():
+    ledger = Ledger(1)
+    ledger.take(1)
+    assert ledger.heard(3) is None
+    assert ledger.heard(3) == 2
+    ledger.take(2)
+    ledger.take(3)
+    assert ledger.heard(3) is None
+
+
+def test_acknowledges_in_batches_and_on_heartbeats():
+    ledger = Ledger(1)
+    due = []
+    for serial in range(1, 2 * ACKNOWLEDGE_EVERY + 2):
+        ledger.take(serial)
+        due.append(ledger.due())
+    assert [s for s in due if s] == [ACKNOWLEDGE_EVERY, 2 * ACKNOWLEDGE_EVERY]
+    assert ledger.due(heartbeat=True) == 2 * ACKNOWLEDGE_EVERY + 1
+    assert ledger.due(heartbeat=True) is None
+    ledger.check()

@@ -1,0 +1,160 @@
+"""The gateway's rules one by one: admission, dispatch, tokens."""
+
+from blockwright.actors.gateway.messages import (
+    Acknowledge,
+    CancelAt,
+    Deliver,
+    Down,
+    Drain,
+    Heard,
+    Replay,
+    Routes,
+    Up,
+)
+from blockwright.actors.gateway.port import Delta
+from blockwright.actors.worker.messages import Emitted, Progress, RoutesUpdate
+from blockwright.policies.lineage import page_hashes
+from blockwright.policies.plans import TokenLogprob
+from blockwright.tests.actors.fake_fleet import GATEWAY, route
+from blockwright.tests.actors.gateway_bench import Bench, submits
+
+# admission
+
+
+def test_refusals_carry_status_code_and_the_numbers():
+    bench = Bench("w0", max_waiting=2)
+    (fail,) = bench.generate(application="nope")
+    assert (fail.status, fail.code, fail.param) == (404, "model_not_found", "model")
+    assert "'nope'" in fail.message
+    (fail,) = bench.generate(prompt=4000, max_tokens=97)
+    assert (fail.status, fail.code) == (400, "context_length_exceeded")
+    assert "4000" in fail.message
+    assert "4096" in fail.message
+    assert bench.generate(prompt=4000, max_tokens=96) != []
+    bench.generate("b")
+    (fail,) = bench.generate("c")
+    assert (fail.status, fail.retry_after) == (503, 1.0)
+
+
+def test_what_no_worker_can_hold_is_refused():
+    bench = Bench("w0", capacity={"m@w0": 100})
+    (fail,) = bench.generate(prompt=90, max_tokens=11)
+    assert fail.status == 400
+    assert "100" in fail.message
+    bench(Down("w0", 1))
+    (fail,) = bench.generate(prompt=90, max_tokens=11)
+    assert fail.status == 400, "what was known of the capacity holds while no worker is up"
+
+
+def test_a_route_that_can_hold_the_request_is_preferred():
+    bench = Bench("w0", "w1", capacity={"m@w0": 50, "m@w1": 100})
+    assert submits(bench.generate(prompt=60)) == [("w1", "r", 1)]
+
+
+def test_the_same_id_twice_and_an_empty_prompt_are_refused():
+    bench = Bench("w0")
+    bench.generate("a")
+    assert bench.generate("a")[0].status == 400
+    assert bench.generate("b", prompt=0)[0].status == 400
+
+
+def test_a_draining_server_takes_nothing_and_ends_the_rest_when_told():
+    bench = Bench("w0")
+    bench.generate("a")
+    bench(Drain())
+    assert bench.generate("b")[0].status == 503
+    assert not bench.state.ready().ready
+    effects = bench(Drain(now=True))
+    assert effects[0] == CancelAt("w0", ("a",))
+    assert effects[1].status == 503
+    assert not bench.state.active
+
+
+# dispatch
+
+
+def test_a_submission_says_everything():
+    bench = Bench("w0")
+    effects = bench.generate("a", prompt=9, tenant="t", priority=3, stop_tokens=[5], now=2.5)
+    submission = effects[0].submission
+    assert submission.gateway == GATEWAY
+    assert (submission.route, submission.route_version) == ("m@w0", 1)
+    assert submission.page_hashes == page_hashes(list(range(1, 10)), 4, b"")
+    assert (submission.prompt_length, submission.max_length) == (9, 13)
+    assert (submission.tenant, submission.priority, submission.arrival) == ("t", 3, 2.5)
+
+
+def test_requests_go_where_least_is_left_to_do():
+    bench = Bench("w0", "w1")
+    assert submits(bench.generate("a", prompt=50)) == [("w0", "a", 1)]
+    assert submits(bench.generate("b", prompt=10)) == [("w1", "b", 1)]
+    assert submits(bench.generate("c", prompt=10)) == [("w1", "c", 1)]
+    bench.report("w0", progress=[Progress("a", 1, 49, 0)])
+    assert submits(bench.generate("d")) == [("w0", "d", 1)], "the prefill of a is done"
+
+
+def test_a_pipeline_needs_all_of_its_workers():
+    bench = Bench("w0", routes=[route("w0", "w1")])
+    assert bench.generate("a") == []
+    bench(Up("w1", 1))
+    assert submits(bench.publish([route("w0", "w1")])) == [("w0", "a", 1)]
+    effects = bench(Down("w1", 1))
+    assert effects == [CancelAt("w0", ("a",))], "the home frees what it has"
+    assert bench.state.describe("a").state == "waiting"
+
+
+def test_an_older_update_is_ignored():
+    bench = Bench("w0")
+    bench(Routes(RoutesUpdate(1, [], [], [])))
+    assert bench.state.models()[0].ready
+
+
+# tokens
+
+
+def test_tokens_are_taken_once_in_order_of_position():
+    bench = Bench("w0")
+    bench.generate("a", prompt=5, max_tokens=6)
+    assert bench.report("w0", [Emitted("a", 1, 5, [10, 11])]) == [Deliver("a", Delta([10, 11]))]
+    assert bench.report("w0", [Emitted("a", 1, 5, [10, 11])]) == []
+    assert bench.report("w0", [Emitted("a", 1, 6, [11, 12])]) == [Deliver("a", Delta([12]))]
+    assert bench.report("w0", [Emitted("a", 0, 8, [99])]) == [], "an older attempt"
+    assert bench.report("w0", [Emitted("zz", 1, 8, [99])]) == [CancelAt("w0", ("zz",))], "nobody waits for it"
+    (last,) = bench.report("w0", [Emitted("a", 1, 8, [13], [], "length")])
+    assert last.delta == Delta([13], [], "length")
+    assert bench.state.describe("a").state == "finished"
+
+
+def test_logprobs_are_trimmed_with_their_tokens_and_a_stop_token_is_named():
+    bench = Bench("w0")
+    bench.generate("a", prompt=2, stop_tokens=[12])
+    bench.report("w0", [Emitted("a", 1, 2, [10])])
+    logprobs = [(-1.0, [(10, -1.0)]), (-2.0, [(12, -2.0)])]
+    (last,) = bench.report("w0", [Emitted("a", 1, 2, [10, 12], logprobs, "stop")])
+    assert last.delta == Delta([12], [TokenLogprob(-2.0, [(12, -2.0)])], "stop", 12)
+
+
+def test_a_gap_in_serials_asks_for_a_replay():
+    bench = Bench("w0")
+    bench.generate("a")
+    assert bench.report("w0", [Emitted("a", 1, 6, [11])], serial=2) == [Replay("w0", 1)]
+    assert bench.report("w0", [Emitted("a", 1, 5, [10])], serial=1) == [Deliver("a", Delta([10]))]
+    assert bench.report("w0", [Emitted("a", 1, 6, [11])], serial=2) == [Deliver("a", Delta([11]))]
+
+
+def test_a_gap_in_positions_runs_the_request_again_from_what_it_has():
+    bench = Bench("w0")
+    bench.generate("a", prompt=5)
+    cancel, submit = bench.report("w0", [Emitted("a", 1, 7, [12])])
+    assert cancel == CancelAt("w0", ("a",))
+    assert (submit.submission.attempt, submit.submission.tokens) == (2, [1, 2, 3, 4, 5])
+
+
+def test_heartbeats_acknowledge_and_mend():
+    bench = Bench("w0")
+    bench.generate("a")
+    bench.report("w0", [Emitted("a", 1, 5, [10])])
+    assert bench(Heard("w0", 1, 2)) == [Acknowledge("w0", 1)]
+    assert bench(Heard("w0", 1, 2)) == [Replay("w0", 2)]
+    assert bench(Heard("w0", 9, 5)) == [], "another incarnation"
+    assert bench(Heard("w9", 1, 5)) == []

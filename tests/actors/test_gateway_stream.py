@@ -1,0 +1,66 @@
+"""A client's stream: order, merging for slow readers, ends and errors."""
+
+import asyncio
+
+import pytest
+
+from blockwright.actors.gateway.port import Delta, GatewayError
+from blockwright.actors.gateway.stream import RequestStream
+from blockwright.policies.plans import TokenLogprob
+
+
+def stream() -> tuple[RequestStream, list]:
+    ends: list = []
+    return RequestStream("r", lambda request, stop: ends.append((request, stop))), ends
+
+
+async def test_what_a_slow_reader_has_not_taken_is_merged_into_one_delta():
+    s, _ = stream()
+    s.put(Delta([1], [TokenLogprob(-1.0, [])]))
+    s.put(Delta([2, 3], [TokenLogprob(-2.0, []), TokenLogprob(-3.0, [])]))
+    s.put(Delta([4], [TokenLogprob(-4.0, [])], "stop", 4))
+    (delta,) = [d async for d in s]
+    assert (delta.tokens, delta.finish, delta.stop_token) == ([1, 2, 3, 4], "stop", 4)
+    assert [entry.logprob for entry in delta.logprobs] == [-1.0, -2.0, -3.0, -4.0]
+
+
+async def test_a_waiting_reader_wakes_for_each_delta():
+    s, _ = stream()
+    reader = asyncio.create_task(anext(s))
+    await asyncio.sleep(0)
+    s.put(Delta([1]))
+    assert await reader == Delta([1])
+    reader = asyncio.create_task(anext(s, None))
+    await asyncio.sleep(0)
+    s.close()
+    assert await reader is None
+
+
+async def test_an_error_comes_after_what_was_delivered():
+    s, _ = stream()
+    s.put(Delta([1]))
+    s.fail(GatewayError(503, "no worker"))
+    assert s.refused() is None, "something was delivered: it is no refusal"
+    assert await anext(s) == Delta([1])
+    with pytest.raises(GatewayError, match="no worker"):
+        await anext(s)
+    assert await anext(s, None) is None
+
+
+async def test_a_refusal_is_taken_once():
+    s, _ = stream()
+    s.fail(GatewayError(404, "no model"))
+    error = s.refused()
+    assert error is not None
+    assert error.status == 404
+    assert await anext(s, None) is None
+
+
+async def test_stop_and_cancel_reach_the_gateway_and_close_drops_the_rest():
+    s, ends = stream()
+    s.put(Delta([1]))
+    s.stop()
+    s.cancel()
+    assert ends == [("r", True), ("r", False)]
+    s.close()
+    assert [d async for d in s] == []

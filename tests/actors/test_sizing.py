@@ -1,0 +1,57 @@
+"""What workers are started with follows from settings, checkpoints and machine."""
+
+import pytest
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs
+from blockwright.gpu.model.config import ModelConfig, RopeConfig
+
+
+def model(dtype: str = "float32", layers: int = 4, max_position: int = 2048) -> ModelConfig:
+    return ModelConfig(
+        architecture="LlamaForCausalLM", vocabulary=32, hidden=16, intermediate=32, layers=layers, heads=2, kv_heads=2,
+        head_dim=8, eps=1e-5, rope=RopeConfig(theta=1e4), windows=(None,) * layers, max_position=max_position, dtype=dtype,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "expected"),
+    [
+        (["float32"], "auto", "float32"),
+        (["bfloat16", "bfloat16"], "auto", "bfloat16"),
+        (["float16"], "auto", "float32"),
+        (["bfloat16", "float32"], "auto", "float32"),
+        (["float32"], "bfloat16", "bfloat16"),
+    ],
+)
+def test_dtype(stored, asked, expected):
+    models = {str(i): model(dtype) for i, dtype in enumerate(stored)}
+    assert serving_dtype(Settings(dtype=asked), models) == expected
+
+
+def test_lengths_are_the_models_own_up_to_a_limit():
+    models = {"short": model(max_position=512), "long": model(max_position=131072)}
+    assert max_lengths(Settings(), models) == {"short": 512, "long": 8192}
+    assert max_lengths(Settings(max_model_len=300), models) == {"short": 300, "long": 300}
+    assert max_lengths(Settings(max_model_len=16384), {"long": models["long"]}) == {"long": 16384}
+    with pytest.raises(SettingsError, match="max_model_len is 600, but short handles 512 positions; give at most 512"):
+        max_lengths(Settings(max_model_len=600), models)
+
+
+def test_memory_and_threads_are_divided_among_workers():
+    configs = worker_configs(Settings(workers=2), {"a": model()}, free_memory=1000, cores=5)
+    assert [(c.name, c.memory, c.threads) for c in configs.values()] == [("w0", 300, 2), ("w1", 300, 2)]
+    (config,) = worker_configs(Settings(memory=77, threads=3), {"a": model()}, free_memory=1000, cores=5).values()
+    assert (config.memory, config.threads) == (77, 3)
+    assert worker_configs(Settings(workers=4), {"a": model()}, free_memory=1, cores=2)["w3"].threads == 1
+
+
+def test_tables_are_sized_for_the_largest_model():
+    models = {"a": model(layers=4), "b": model(layers=6, max_position=4096)}
+    (config,) = worker_configs(Settings(), models, free_memory=1000, cores=1).values()
+    assert (config.kv_layers, config.max_length) == (6, 4096)
+
+
+def test_spans_of_single_applications():
+    settings = Settings(workers=4, pipeline=2, applications={"a": "/a", "b": "/b"}, pipelines={"b": 4})
+    assert spans(settings) == {"a": 2, "b": 4}

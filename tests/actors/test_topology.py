@@ -1,0 +1,177 @@
+"""A cluster from its settings, over the real runtime in one process, with workers that compute no tensors."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.gateway.port import GatewayError
+from blockwright.actors.topology import StartError, start
+from blockwright.gpu.errors import CheckpointError
+from blockwright.tests.actors import fake_worker
+from blockwright.tests.actors.fake_fleet import generation, reference
+
+ENTRY = "blockwright.tests.actors.fake_worker:start"
+
+
+@contextlib.asynccontextmanager
+async def cluster(applications, *, ready=True, **settings):
+    settings = {"memory": 1 << 30, "heartbeat": 0.02, "silence": 1.0, **settings}
+    running = await start(
+        Settings(applications={name: str(path) for name, path in applications.items()}, **settings),
+        in_process=True,
+        worker_entry=ENTRY,
+    )
+    try:
+        async with asyncio.timeout(20):
+            if ready:
+                await running.ready(whole=True)
+            yield running
+    finally:
+        await running.stop()
+
+
+@pytest.fixture(autouse=True)
+def fate():
+    return fake_worker.reset()
+
+
+async def collect(stream):
+    tokens, finish = [], ""
+    async for delta in stream:
+        tokens += delta.tokens
+        finish = delta.finish
+    return tokens, finish
+
+
+async def test_requests_are_served_on_replicas(checkpoint):
+    async with cluster({"m": checkpoint()}, workers=2) as running:
+        assert running.port.ready().ready
+        (model,) = running.port.models()
+        assert (model.id, model.max_length, model.ready) == ("m", 512, True)
+        asked = [generation(f"r{i}", prompt=5 + i, max_tokens=9) for i in range(8)]
+        answers = await asyncio.gather(*[collect(running.port.generate(g)) for g in asked])
+        assert answers == [(reference(g), "length") for g in asked]
+        assert {running.port.describe(g.id).home for g in asked} == {"w0", "w1"}
+        assert running.stages[0][0] == "checkpoints opened"
+        assert {name for name, _ in running.stages} == {"checkpoints opened", "hashed", "workers up", "loaded"}
+
+
+async def test_a_pipeline_has_its_hops_on_its_workers(checkpoint, fate):
+    async with cluster({"m": checkpoint()}, workers=2, pipeline=2) as running:
+        view = await running.port.cluster()
+        (route,) = view["routes"]
+        assert [hop["worker"] for hop in route["hops"]] == ["w0", "w1"]
+        assert len(fate.held["w0"]) + len(fate.held["w1"]) == 8, "embedding, three layers of two, head: each once"
+        g = generation()
+        assert await collect(running.port.generate(g)) == (reference(g), "length")
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+async def test_every_stream_survives_the_death_of_a_worker(checkpoint, fate, pipeline):
+    async with cluster({"m": checkpoint()}, workers=2, pipeline=pipeline) as running:
+        fate.hold = asyncio.Event()
+        asked = [generation(f"r{i}", prompt=9, max_tokens=30) for i in range(6)]
+        streams = [asyncio.create_task(collect(running.port.generate(g))) for g in asked]
+        await asyncio.sleep(0)
+        fate.hold.set()
+        await running.gateway.until(lambda: any(running.port.describe(g.id).emitted_tokens > 3 for g in asked))
+        running.launcher.kill(running.cluster.members()["w0"].id)  # as from outside: nobody here knows
+        assert await asyncio.gather(*streams) == [(reference(g), "length") for g in asked]
+        assert any(running.port.describe(g.id).attempt > 1 for g in asked)
+        await running.ready(whole=True)
+        assert (await running.port.cluster())["workers"][0]["restarts"] == 1
+
+
+async def test_a_stalled_worker_is_replaced(checkpoint, fate):
+    async with cluster({"m": checkpoint()}, workers=1, stall_timeout=10.0) as running:
+        fate.stalled.add("w0")
+        worker = running.controller.state.workers["w0"]
+        await running.controller.until(lambda: worker.cause == "stalled")
+        fate.stalled.clear()
+        await running.controller.until(lambda: running.controller.state.whole)
+        assert worker.incarnation == 2
+
+
+async def test_without_workers_requests_wait_and_then_fail_with_503(checkpoint, fate):
+    fate.room = 0
+    async with cluster({"m": checkpoint()}, ready=False, workers=1, worker_wait=0.01) as running:
+        with pytest.raises(GatewayError) as caught:
+            await collect(running.port.generate(generation()))
+        assert caught.value.status == 503
+        assert caught.value.retry_after
+
+
+async def test_what_does_not_fit_is_said_in_one_sentence(checkpoint, fate):
+    fate.room = 3
+    async with cluster({"m": checkpoint()}, ready=False, workers=1) as running:
+        with pytest.raises(StartError, match="worker w0 cannot load m: component needs 9 bytes and worker w0 has 8 left"):
+            await running.ready()
+        assert not running.port.ready().ready
+
+
+async def test_undeploy_unloads_and_deploy_serves_again(checkpoint, fate):
+    async with cluster({"a": checkpoint(), "b": checkpoint(seed=1)}, workers=1) as running:
+        await running.controller.undeploy("b")
+        assert fate.unloaded == [("w0", "b", 8)]
+        await running.gateway.until(lambda: [m.id for m in running.port.models()] == ["a"])
+        with pytest.raises(GatewayError, match="'b' does not exist; there are: a"):
+            running.port.generate(generation(application="b"))
+        await running.controller.deploy("b")
+        await running.ready(whole=True)
+        g = generation(application="b")
+        assert await collect(running.port.generate(g)) == (reference(g), "length")
+
+
+async def test_a_copy_is_one_block_and_shares_all_bytes(checkpoint):
+    async with cluster({"a": checkpoint(), "copy": checkpoint()}, workers=1) as running:
+        applications = (await running.port.cluster())["applications"]
+        assert applications["a"]["blocks"] == applications["copy"]["blocks"]
+        assert applications["copy"]["bytes"]["own"] == 0
+        assert applications["copy"]["bytes"]["shared"] > 0
+
+
+async def test_cancel_and_stop_end_streams(checkpoint, fate):
+    async with cluster({"m": checkpoint()}, workers=1) as running:
+        fate.hold = asyncio.Event()
+        streams = [running.port.generate(generation(f"r{i}")) for i in range(2)]
+        streams[0].cancel()
+        streams[0].cancel()
+        streams[1].stop()
+        assert await asyncio.gather(*[collect(s) for s in streams]) == [([], ""), ([], "")]
+        assert [running.port.describe(f"r{i}").state for i in range(2)] == ["cancelled", "finished"]
+
+
+async def test_drain_lets_running_requests_finish_and_ends_what_takes_too_long(checkpoint, fate):
+    async with cluster({"m": checkpoint()}, workers=1) as running:
+        g = generation()
+        answer = asyncio.create_task(collect(running.port.generate(g)))
+        await asyncio.sleep(0)
+        await running.port.drain(10)
+        assert await answer == (reference(g), "length")
+        with pytest.raises(GatewayError, match="shutting down"):
+            running.port.generate(generation("late"))
+    fake_worker.reset().hold = asyncio.Event()
+    async with cluster({"m": checkpoint()}, workers=1) as running:
+        answer = asyncio.create_task(collect(running.port.generate(generation())))
+        await asyncio.sleep(0)
+        await running.port.drain(0.01)
+        with pytest.raises(GatewayError, match="shut down before"):
+            await answer
+
+
+async def test_what_cannot_be_served_is_refused_before_anything_starts(checkpoint, tmp_path):
+    with pytest.raises(SettingsError, match="applications is empty"):
+        await start(Settings(), in_process=True)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        await start(Settings(applications={"m": str(tmp_path)}), in_process=True)
+    with pytest.raises(SettingsError, match="max_model_len is 600"):
+        await start(Settings(applications={"m": str(checkpoint())}, max_model_len=600), in_process=True)
+
+
+async def test_a_chain_shorter_than_its_pipeline_is_said(checkpoint):
+    settings = {"workers": 9, "pipeline": 9}
+    async with cluster({"m": checkpoint()}, ready=False, **settings) as running:
+        with pytest.raises(StartError, match="8 components cannot be spread over 9 workers"):
+            await running.ready()

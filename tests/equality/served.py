@@ -1,0 +1,65 @@
+"""A whole server in one process (messages encoded) that is asked over HTTP, and the answers that transformers gives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession
+from aiohttp.test_utils import TestServer
+
+from blockwright.actors import topology
+from blockwright.actors.config import Settings
+from blockwright.api.app import make_app
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    running: topology.Running
+    url: str
+    session: ClientSession
+
+    async def complete(self, prompt: Sequence[int], new: int, model: str = "m", **fields: Any) -> dict[str, Any]:
+        """The first choice of a completion, with its token ids."""
+        body = {
+            "model": model, "prompt": list(prompt), "max_tokens": new, "temperature": 0, "ignore_eos": True,
+            "return_token_ids": True, **fields,
+        }  # fmt: skip
+        async with self.session.post(f"{self.url}/v1/completions", json=body) as answer:
+            content = await answer.json()
+            assert answer.status == 200, content
+        choice: dict[str, Any] = content["choices"][0]
+        return choice
+
+    async def cluster(self) -> dict[str, Any]:
+        async with self.session.get(f"{self.url}/admin/cluster") as answer:
+            view: dict[str, Any] = await answer.json()
+        return view
+
+    async def counters(self, name: str) -> float:
+        """Sum of a counter over the workers."""
+        return float(sum(worker["counters"].get(name, 0.0) for worker in (await self.cluster())["workers"]))
+
+
+@asynccontextmanager
+async def serve(applications: dict[str, Path], **settings: Any) -> AsyncIterator[Served]:
+    """A cluster of in-process workers behind a real HTTP server; ready when this enters, quiet and whole when it leaves."""
+    values = {"memory": 32 << 20, "threads": 1, "check": True, **settings}
+    chosen = Settings(applications={name: str(path) for name, path in applications.items()}, **values)
+    running = await topology.start(chosen, in_process=True)
+    server = TestServer(make_app(running.port, chosen))
+    try:
+        async with asyncio.timeout(60):
+            await running.ready(whole=True)
+        await server.start_server()
+        async with ClientSession() as session:
+            yield Served(running, str(server.make_url("")).rstrip("/"), session)
+    finally:
+        await server.close()
+        await running.stop()

@@ -1,0 +1,124 @@
+"""Tokens from the HTTP API equal those of transformers on the same folder, whatever the cluster does meanwhile.
+
+Each cell serves one random checkpoint (``initializer_range`` 0.2) and asks for 64 tokens of prompts of all interesting
+lengths: alone and cold, again and warm, and many at once that join and leave. A comparison ends where the reference's best
+two logits (or perturbed scores) are within 1e-4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockwright.actors.config import Settings
+from blockwright.gpu.checkpoint import Checkpoint
+from blockwright.tests.equality.cells import AXES, Cell, every, pairwise
+from blockwright.tests.equality.reference import sampled
+from blockwright.tests.equality.served import Served, serve
+from blockwright.tests.gpu.reference import greedy, prompt_of
+
+Checkpoints = Callable[..., Path]
+NEW = 64
+LIMIT = 320  # tokens of the longest sequence
+SAMPLING = {"temperature": 1.1, "top_p": 0.95, "top_k": 40, "seed": 1234, "repetition_penalty": 1.1, "presence_penalty": 0.3}
+COVER = pairwise()
+
+
+def lengths(cell: Cell) -> list[int]:
+    page, chunk = cell.sizes
+    return [1, 2, page - 1, page, page + 1, min(3 * chunk + 1, 150), LIMIT - NEW]
+
+
+def expected(path: Path, prompt: tuple[int, ...], cell: Cell) -> tuple[int, ...]:
+    """The reference's tokens, up to the first choice that is too close to call."""
+    if cell.sampling == "greedy":
+        return greedy(path, prompt, NEW)
+    return sampled(path, prompt, NEW, tuple(sorted(SAMPLING.items())))
+
+
+async def ask(server: Served, path: Path, prompt: tuple[int, ...], cell: Cell) -> int:
+    """Compare one answer; how many tokens could be compared."""
+    fields = {} if cell.sampling == "greedy" else SAMPLING
+    choice = await server.complete(prompt, NEW, **fields)
+    reference = expected(path, prompt, cell)
+    assert len(choice["token_ids"]) == NEW
+    assert tuple(choice["token_ids"][: len(reference)]) == reference, f"prompt of {len(prompt)}"
+    return len(reference)
+
+
+def packed(path: Path, page: int, backend: str) -> int:
+    """Bytes of a worker's pool that the parameters take."""
+    from blockwright.gpu.select import open_backend
+    from blockwright.policies.chunks import CHUNK
+
+    chosen = open_backend(backend, "float32", 1)
+    specs = {s.component.id: s for s in Checkpoint.open(path).specs(page, "float32")}
+    return sum(-(-chosen.packed_bytes(spec) // CHUNK) * CHUNK for spec in specs.values())
+
+
+def tight(path: Path, cell: Cell) -> int:
+    """Memory for the parameters and KV of 1.3 of the longest sequence."""
+    from blockwright.gpu.select import open_backend
+
+    page = cell.sizes[0]
+    layout = next(s.component.kv for s in Checkpoint.open(path).specs(page, "float32") if s.component.kv is not None)
+    layers = Checkpoint.open(path).config.layers
+    sequence = -(-LIMIT // page) * layers * open_backend(cell.backend, "float32", 1).slot_bytes(layout)
+    return packed(path, page, cell.backend) + int(1.3 * sequence) + (1 << 16)
+
+
+async def compare(path: Path, cell: Cell) -> None:
+    page, chunk = cell.sizes
+    settings: dict[str, object] = {"page_size": page, "chunk_size": chunk, "backend": cell.backend, "max_model_len": LIMIT}
+    settings |= {"workers": 1 if cell.topology == "one" else 2, "pipeline": 2 if cell.topology == "pipeline" else 1}
+    if cell.memory == "tight":
+        settings["memory"] = tight(path, cell)
+    async with serve({"m": path}, **settings) as server:
+        prompts = [prompt_of(n, seed=n) for n in lengths(cell)]
+        compared = 0
+        for prompt in prompts:  # alone; the second time the prefix is cached, unless memory is tight
+            compared += await ask(server, path, prompt, cell)
+            compared += await ask(server, path, prompt, cell)
+        rounds = [prompts[i % len(prompts)] for i in range(32)]
+        counts = await asyncio.gather(*(ask(server, path, prompt, cell) for prompt in rounds))
+        assert compared + sum(counts) > 0.8 * NEW * (2 * len(prompts) + len(rounds))
+        if cell.memory == "tight" and cell.topology != "pipeline":
+            assert await server.counters("preemptions") > 0
+            assert await server.counters("evicted_pages") > 0
+        elif cell.memory == "ample":
+            assert await server.counters("cached_tokens") > 0
+
+
+@pytest.mark.parametrize("cell", COVER, ids=str)
+async def test_cover(checkpoint: Checkpoints, cell: Cell) -> None:
+    await compare(checkpoint(cell.architecture), cell)
+
+
+@pytest.mark.equality
+@pytest.mark.parametrize("cell", [cell for cell in every() if cell not in COVER], ids=str)
+async def test_every_combination(checkpoint: Checkpoints, cell: Cell) -> None:
+    await compare(checkpoint(cell.architecture), cell)
+
+
+def test_the_cover_holds_every_pair() -> None:
+    for name, values in AXES.items():
+        for other, others in AXES.items():
+            if name < other:
+                pairs = {(getattr(cell, name), getattr(cell, other)) for cell in COVER}
+                assert pairs == {(a, b) for a in values for b in others}
+
+
+def test_references_are_worth_comparing_with(checkpoint: Checkpoints) -> None:
+    """Weak references (a few tokens again and again) would hide errors."""
+    for architecture in AXES["architecture"]:
+        path = checkpoint(architecture)
+        distinct = [len(set(greedy(path, prompt_of(n, seed=n), NEW))) for n in lengths(COVER[0])]
+        assert sorted(distinct)[len(distinct) // 2] >= 30, f"{architecture}: {distinct}"
+
+
+def test_settings_of_all_cells_are_legal() -> None:
+    for page, chunk in {cell.sizes for cell in every()}:
+        Settings(applications={"m": "x"}, page_size=page, chunk_size=chunk)
