@@ -1,0 +1,70 @@
+/* Packing of weights, and where a component's scratch lies. Runs at load time, in one thread. */
+#include "native.h"
+
+#include <string.h>
+
+#define BLOCK_UNITS 16 /* a cache line of every source row of a panel */
+
+/* Packs `rows` x `columns` (row-major, `element` bytes each) so that source rows become columns of panels: `width` of them
+ * from column `offset` of each panel on. The part of the last panel beyond `rows` becomes zero. */
+void bw_pack(uint32_t *to, const char *from, int64_t rows, int64_t columns, int element, int width, int offset) {
+    int64_t bytes = columns * element, units = (bytes + 3) / 4, panels = (rows + width - 1) / width;
+    for (int64_t p = 0; p < panels; p++) {
+        uint32_t *panel = to + p * units * BW_PANEL + offset;
+        for (int64_t u0 = 0; u0 < units; u0 += BLOCK_UNITS) {
+            int64_t u1 = u0 + BLOCK_UNITS < units ? u0 + BLOCK_UNITS : units;
+            for (int c = 0; c < width; c++) {
+                int64_t row = p * width + c;
+                for (int64_t u = u0; u < u1; u++) {
+                    uint32_t unit = 0;
+                    if (row < rows)
+                        memcpy(&unit, from + row * bytes + u * 4, bytes - u * 4 < 4 ? bytes - u * 4 : 4);
+                    panel[u * BW_PANEL + c] = unit;
+                }
+            }
+        }
+    }
+}
+
+static int64_t place(int64_t *end, int64_t bytes) {
+    int64_t at = *end;
+    *end = bw_round(at + bytes, 64);
+    return at;
+}
+
+static void attention_layout(bw_layout *l, const bw_comp *m, int element, int64_t max_tokens) {
+    int64_t dim = m->head_dim, inner = m->heads * dim, group = m->heads / m->kv_heads;
+    l->ld_c = bw_stride(inner + BW_PANEL + 2 * bw_round(m->kv_heads * dim, BW_PANEL));
+    l->ld_o = bw_stride(inner);
+    l->c = place(&l->total, 4 * l->ld_c * max_tokens);
+    l->q = place(&l->total, 4 * inner * max_tokens);
+    l->o = place(&l->total, 4 * l->ld_o * max_tokens);
+    l->tile_tokens = (int)(32 / group < 1 ? 1 : 32 / group > 16 ? 16 : 32 / group);
+    l->padded_dim = (int)bw_round(dim, 16);
+    l->direct = m->page_size % BW_GROUP == 0 && dim % 16 == 0;
+    int64_t rows = l->tile_tokens * group, piece = (int64_t)BW_PIECE * element;
+    l->scores = place(&l->thread_bytes, 4 * rows * BW_LINE);
+    l->weights = place(&l->thread_bytes, 4 * rows * BW_LINE);
+    l->out = place(&l->thread_bytes, 4 * rows * l->padded_dim);
+    l->part = place(&l->thread_bytes, 4 * rows * l->padded_dim);
+    l->top = place(&l->thread_bytes, 4 * rows);
+    l->total_seen = place(&l->thread_bytes, 4 * rows);
+    l->gather_k = place(&l->thread_bytes, l->direct ? 0 : piece * dim);
+    l->gather_v = place(&l->thread_bytes, l->direct ? 0 : piece * l->padded_dim);
+}
+
+bw_layout bw_scratch_layout(const bw_comp *m, int element, int max_tokens, int threads) {
+    bw_layout l = {.ld_x = bw_stride(m->width)};
+    if (m->kind == BW_EMBEDDING)
+        return l;
+    l.x = place(&l.total, 4 * l.ld_x * max_tokens);
+    if (m->kind == BW_ATTENTION)
+        attention_layout(&l, m, element, max_tokens);
+    if (m->kind == BW_MLP) {
+        l.ld_o = bw_stride(m->inner);
+        l.o = place(&l.total, 4 * l.ld_o * max_tokens);
+    }
+    l.thread_bytes += 4096; /* neighbours' lines stay apart from prefetching */
+    l.thread = place(&l.total, l.thread_bytes * threads);
+    return l;
+}

@@ -1,0 +1,172 @@
+/* Vectors of VW floats for the instruction set and model type of the including file (BF16, DP, VW are defined there).
+ *
+ * GCC's vector types lower to whatever the target has; a few places use intrinsics where that is not good enough.
+ * st: element of hidden states and KV. at: element of scratch activations, the left side of products: bfloat16 pairs
+ * where there is a pair product (DP), else float holding values of the model type.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#define AI static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+typedef float vf __attribute__((vector_size(4 * VW)));
+typedef float vf_u __attribute__((vector_size(4 * VW), aligned(4), may_alias));
+typedef uint32_t vu __attribute__((vector_size(4 * VW)));
+typedef uint32_t vu_u __attribute__((vector_size(4 * VW), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(4 * VW)));
+typedef uint16_t vh __attribute__((vector_size(2 * VW)));
+typedef uint16_t vh_u __attribute__((vector_size(2 * VW), aligned(2), may_alias));
+typedef uint32_t u32 __attribute__((may_alias));
+
+#if BF16
+typedef uint16_t st;
+#define KS 2
+#else
+typedef float st;
+#define KS 1
+#endif
+#if DP
+typedef uint16_t at;
+#else
+typedef float at;
+#endif
+
+AI vu splat_bits(uint32_t bits) { return (vu){0} + bits; }
+AI vf splat(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return (vf)splat_bits(bits);
+}
+AI vf load(const float *p) { return *(const vf_u *)p; }
+AI void store(float *p, vf v) { *(vf_u *)p = v; }
+AI vf pick(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
+
+AI vf vmax(vf a, vf b) {
+#if VW == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return pick(a > b, a, b);
+#endif
+}
+
+/* bfloat16, rounded to nearest even */
+AI vh narrow(vf v) {
+#if DP
+    return (vh)_mm512_cvtneps_pbh((__m512)v);
+#else
+    vu bits = (vu)v;
+    return __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, vh);
+#endif
+}
+AI vf widen(vh v) { return (vf)(__builtin_convertvector(v, vu) << 16); }
+
+AI vf load_st(const st *p) {
+#if BF16
+    return widen(*(const vh_u *)p);
+#else
+    return load(p);
+#endif
+}
+AI void store_st(st *p, vf v) {
+#if BF16
+    *(vh_u *)p = narrow(v);
+#else
+    store(p, v);
+#endif
+}
+AI void store_at(at *p, vf v) {
+#if DP
+    *(vh_u *)p = narrow(v);
+#elif BF16
+    store(p, widen(narrow(v)));
+#else
+    store(p, v);
+#endif
+}
+/* The last n < VW elements of a row. */
+AI vf load_st_part(const st *p, int n) {
+    st part[VW] = {0};
+    memcpy(part, p, n * sizeof(st));
+    return load_st(part);
+}
+AI void store_st_part(st *p, vf v, int n) {
+    st part[VW];
+    store_st(part, v);
+    memcpy(p, part, n * sizeof(st));
+}
+
+AI float lanes_sum(vf v) {
+    float a[VW];
+    store(a, v);
+    for (int w = VW / 2; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            a[i] += a[i + w];
+    return a[0];
+}
+AI float lanes_max(vf v) {
+    float a[VW];
+    store(a, v);
+    for (int w = VW / 2; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            a[i] = a[i] > a[i + w] ? a[i] : a[i + w];
+    return a[0];
+}
+
+/* e^x within 2 units in the last place; arguments beyond +-87 are taken as that. exp(0) is exactly 1. */
+AI vf vexp(vf x) {
+    x = pick(x < -87.0f, splat(-87.0f), x);
+    x = pick(x > 87.0f, splat(87.0f), x);
+    vf shifted = x * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: the low bits become the rounded integer */
+    vf n = shifted - 12582912.0f;
+    vf r = x - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    vf y = splat(1.9875691500e-4f);
+    y = y * r + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * (r * r) + (r + 1.0f);
+    return (vf)((vu)y + ((vu)shifted << 23));
+}
+AI float exp1(float x) { return vexp(splat(x))[0]; }
+
+/* One unit of weights in VW columns, ready to be multiplied; one unit of a row, in all lanes. */
+typedef struct {
+    vf low, high; /* the pair's elements, as float; `low` alone holds both (DP) or the one element (float32) */
+} pair;
+
+AI pair expand(vu w) {
+#if BF16 && !DP
+    return (pair){(vf)(w << 16), (vf)(w & 0xffff0000u)};
+#else
+    return (pair){(vf)w, (vf)w};
+#endif
+}
+AI pair load_w(const uint32_t *w) { return expand(*(const vu_u *)w); }
+AI pair load_x(const at *row, long unit) {
+#if DP
+    vf both = (vf)splat_bits(((const u32 *)row)[unit]);
+    return (pair){both, both};
+#elif BF16
+    return (pair){splat(row[2 * unit]), splat(row[2 * unit + 1])};
+#else
+    vf one = splat(row[unit]);
+    return (pair){one, one};
+#endif
+}
+AI vf dot(vf sum, pair w, pair x) {
+#if DP
+    return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w.low, (__m512bh)x.low);
+#elif BF16
+    sum = w.low * x.low + sum;
+    return w.high * x.high + sum;
+#else
+    return w.low * x.low + sum;
+#endif
+}

@@ -1,0 +1,208 @@
+"""The native CPU back end: a whole run is one call into the compiled kernels, with their own threads.
+
+Owns the kernels' context, their scratch and the rotary tables. A row's results are bitwise the same alone, in any batch
+and in any chunking, on one kind of processor (``numerics`` names the instruction set). A call allocates nothing but small
+index arrays and gives up the GIL once.
+
+Shape legend: as in ``gpu/backend.py``; H half a head.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from blockwright.gpu.backend import Batch, Packed
+from blockwright.gpu.errors import BackendError
+from blockwright.gpu.model.config import AttentionConfig, ComponentSpec, EmbeddingConfig, HeadConfig, MlpConfig, RopeConfig
+from blockwright.gpu.native_library import ATTENTION, EMBEDDING, ERRORS, HEAD, MLP, ComponentRecord, library
+from blockwright.gpu.native_packing import DTYPES, NativePacked, pack, packed_bytes
+from blockwright.gpu.tables import Tables
+from blockwright.gpu.torch_ops import inverse_frequencies
+from blockwright.policies.chain import KvLayout
+
+SLOT_UNIT = 1024  # bytes
+MAX_THREADS = 256
+MAX_HEAD_DIM = 1024  # elements; kernels keep one head on the stack
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRun:
+    """Consecutive components as records for the kernels, and what their pointers must keep alive."""
+
+    records: ctypes.Array[ComponentRecord]
+    address: int
+    count: int
+    width: int
+    vocabulary: int  # of a head, else 0
+    parts: tuple[NativePacked, ...]
+
+
+class NativeBackend:
+    """See the module and ``gpu/backend.py``. ``instruction_set``: "" for the best that the processor has."""
+
+    def __init__(self, dtype: str, threads: int = 1, instruction_set: str = "") -> None:
+        if dtype not in DTYPES:
+            raise BackendError(f"dtype {dtype!r} is not supported by the native back end; choose {' or '.join(DTYPES)}")
+        if not 1 <= threads <= MAX_THREADS:
+            raise BackendError(f"threads is {threads}; give 1 to {MAX_THREADS}")
+        self._lib = library()
+        self._ctx: int | None = self._lib.bw_create(threads, dtype == "bfloat16", instruction_set.encode())
+        if self._ctx is None:
+            raise BackendError(
+                f"no native kernels for instruction set {instruction_set or 'of any kind'!r} in {dtype} with {threads} "
+                "threads here; choose another set, fewer threads or the torch back end"
+            )
+        self.close = weakref.finalize(self, self._lib.bw_destroy, self._ctx)
+        self.name = "native"
+        self.numerics = f"native-{self._lib.bw_name(self._ctx).decode()}-{dtype}"
+        self.dtype = DTYPES[dtype]
+        self._dtype_name = dtype
+        self._arenas: dict[KvLayout, torch.Tensor] = {}
+        self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._tables: Tables | None = None
+        self._max_logits = 0
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._logits = torch.empty(0)
+
+    def slot_bytes(self, layout: KvLayout) -> int:
+        return -(-layout.raw_bytes // SLOT_UNIT) * SLOT_UNIT
+
+    def packed_bytes(self, spec: ComponentSpec) -> int:
+        return packed_bytes(spec, self.dtype)
+
+    def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
+        return pack(spec, tensors, memory, self.dtype)
+
+    def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
+        tokens_RM, slots_RLP = tables.tokens, tables.slots
+        self._max_logits = max(max_tokens, max_rows)
+        code = self._lib.bw_tables(
+            self._ctx, _address(tokens_RM), _address(slots_RLP), *tokens_RM.shape, *slots_RLP.shape[1:], self._max_logits
+        )
+        if code:
+            raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")
+        self._tables = tables
+
+    def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
+        if layout.dtype != self._dtype_name:
+            raise BackendError(f"KV of {layout.dtype} does not fit a back end of {self._dtype_name}; give both one type")
+        self._arenas[layout] = memory
+
+    def compose(self, parts: Sequence[Packed], kv_layer: int) -> NativeRun:
+        if self._tables is None:
+            raise BackendError("compose() before reserve(): the caller's order is wrong")
+        packed = tuple(part for part in parts if isinstance(part, NativePacked) and part.dtype == self.dtype)
+        if len(packed) != len(parts) or not packed:
+            raise BackendError(f"a run needs components packed by a native back end of {self._dtype_name}")
+        records = (ComponentRecord * len(packed))()
+        for part, record in zip(packed, records, strict=True):
+            self._describe(part, record, kv_layer)
+            kv_layer += isinstance(part.spec.config, AttentionConfig)
+        widths = {part.spec.config.hidden for part in packed}
+        if len(widths) > 1:
+            raise BackendError(f"the components of a run have widths {sorted(widths)}; a run needs one width")
+        address = ctypes.addressof(records)
+        self._grow_scratch(self._lib.bw_scratch_need(self._ctx, address, len(packed)))
+        config = packed[0].spec.config
+        vocabulary = config.vocabulary if isinstance(config, HeadConfig) else 0
+        if self._max_logits * vocabulary > self._logits.numel():
+            self._logits = torch.empty(self._max_logits * vocabulary)
+        return NativeRun(records, address, len(packed), widths.pop(), vocabulary, packed)
+
+    def forward(self, run: NativeRun, batch: Batch) -> None:
+        hidden_TD = batch.hidden_TD
+        self._check(run, hidden_TD, is_head=False)
+        row, start, count = _address(batch.row_N), _address(batch.start_N), _address(batch.count_N)
+        code = self._lib.bw_forward(
+            self._ctx, run.address, run.count, row, start, count, len(batch.row_N), hidden_TD.data_ptr(), hidden_TD.shape[0]
+        )
+        if code:
+            raise BackendError(f"{ERRORS[code]}: the plan is wrong")
+
+    def logits(self, run: NativeRun, hidden_ND: torch.Tensor) -> torch.Tensor:
+        self._check(run, hidden_ND, is_head=True)
+        rows = hidden_ND.shape[0]
+        code = self._lib.bw_logits(self._ctx, run.address, hidden_ND.data_ptr(), rows, self._logits.data_ptr())
+        if code:
+            raise BackendError(f"{ERRORS[code]}: the plan is wrong")
+        return self._logits[: rows * run.vocabulary].view(rows, run.vocabulary)
+
+    def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
+        rows, vocabulary = logits_NV.shape
+        if logits_NV.dtype != torch.float32 or not logits_NV.is_contiguous():
+            raise BackendError(f"argmax needs contiguous float32 logits, not {logits_NV.dtype}: the caller is wrong")
+        best_N = np.empty(rows, dtype=np.int32)
+        self._lib.bw_argmax(self._ctx, logits_NV.data_ptr(), rows, vocabulary, best_N.ctypes.data)
+        return best_N
+
+    def _check(self, run: NativeRun, hidden: torch.Tensor, is_head: bool) -> None:
+        if bool(run.vocabulary) != is_head:
+            raise BackendError("a head is computed by logits(), everything else by forward(): the caller is wrong")
+        if hidden.dtype != self.dtype or hidden.shape[1] != run.width or not hidden.is_contiguous():
+            raise BackendError(
+                f"hidden states must be contiguous {self._dtype_name} of width {run.width}, not {hidden.dtype} of shape "
+                f"{list(hidden.shape)}: the caller is wrong"
+            )
+
+    def _describe(self, part: NativePacked, record: ComponentRecord, kv_layer: int) -> None:
+        config = part.spec.config
+        for name, address in part.parts.items():
+            setattr(record, name, address)
+        record.width = config.hidden
+        match config:
+            case EmbeddingConfig():
+                record.kind, record.inner = EMBEDDING, config.vocabulary
+            case MlpConfig():
+                record.kind, record.inner, record.eps = MLP, config.intermediate, config.eps
+            case HeadConfig():
+                record.kind, record.inner, record.eps = HEAD, config.vocabulary, config.eps
+            case AttentionConfig():
+                self._describe_attention(part, config, record, kv_layer)
+
+    def _describe_attention(
+        self, part: NativePacked, config: AttentionConfig, record: ComponentRecord, kv_layer: int
+    ) -> None:
+        layout, tables = part.spec.component.kv, self._tables
+        assert tables is not None
+        if layout is None or layout not in self._arenas:
+            raise BackendError(f"no arena for KV layout {layout}; call add_arena() first")
+        if config.head_dim % 2 or config.head_dim > MAX_HEAD_DIM or config.heads % config.kv_heads:
+            raise BackendError(
+                f"attention with {config.heads} heads, {config.kv_heads} KV heads of {config.head_dim} is not supported; "
+                f"head_dim must be even and at most {MAX_HEAD_DIM}, heads a multiple of kv_heads"
+            )
+        _, layers, pages = tables.slots.shape
+        if kv_layer >= layers or pages * layout.page_size < tables.tokens.shape[1]:
+            raise BackendError(
+                f"KV layer {kv_layer} with pages of {layout.page_size} tokens does not fit tables of {layers} layers and "
+                f"{pages} pages; make the tables larger"
+            )
+        record.kind, record.eps, record.scale = ATTENTION, config.eps, config.head_dim**-0.5
+        record.heads, record.kv_heads, record.head_dim = config.heads, config.kv_heads, config.head_dim
+        record.window, record.kv_layer, record.page_size = config.window or 0, kv_layer, layout.page_size
+        record.slot_bytes, record.arena = self.slot_bytes(layout), self._arenas[layout].data_ptr()
+        cos_MH, sin_MH = self._rotary(config.rope, config.head_dim, tables.tokens.shape[1])
+        record.cos, record.sin = cos_MH.data_ptr(), sin_MH.data_ptr()
+
+    def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if (rope, head_dim) not in self._rope:
+            angle_MH = torch.arange(length).float()[:, None] * inverse_frequencies(rope, head_dim)
+            self._rope[rope, head_dim] = angle_MH.cos(), angle_MH.sin()
+        return self._rope[rope, head_dim]
+
+    def _grow_scratch(self, need: int) -> None:
+        if need > self._scratch.numel():
+            self._scratch = torch.empty(need + 64, dtype=torch.uint8)
+            self._lib.bw_scratch(self._ctx, -(-self._scratch.data_ptr() // 64) * 64)
+
+
+def _address(array: np.ndarray) -> int:
+    if array.dtype != np.int32 or not array.flags.c_contiguous:
+        raise BackendError(f"index arrays must be C-contiguous int32, not {array.dtype}: the caller is wrong")
+    return array.ctypes.data

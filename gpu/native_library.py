@@ -1,0 +1,68 @@
+"""The compiled CPU kernels as ctypes sees them: finds the library, declares its functions and the record of a component.
+
+Owns the C ABI alone (``kernels/native.h`` mirrors it). Never touches tensors. A call through ``CDLL`` gives up the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from blockwright.gpu.errors import BackendError
+
+EMBEDDING, ATTENTION, MLP, HEAD = range(4)
+
+ERRORS = {
+    1: "the token counts of the batch do not add up to the rows of its hidden states",
+    2: "a table row of the batch is outside the tables",
+    3: "a position of the batch is outside the tables",
+    4: "a token id of the batch is outside the vocabulary",
+    5: "the batch has more tokens than were reserved",
+}
+
+_INT, _LONG, _PTR = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+
+
+class ComponentRecord(ctypes.Structure):
+    """``bw_comp`` of native.h, in its order."""
+
+    _fields_ = [
+        *((name, _INT) for name in ("kind", "width", "heads", "kv_heads", "head_dim", "window")),
+        *((name, _INT) for name in ("kv_layer", "page_size", "inner", "pad")),
+        *((name, ctypes.c_float) for name in ("eps", "scale")),
+        ("slot_bytes", _LONG),
+        *((name, _PTR) for name in ("w0", "w1", "norm", "b0", "b1", "cos", "sin", "arena")),
+    ]
+
+
+_SIGNATURES: dict[str, tuple[object, list[object]]] = {
+    "bw_component_bytes": (_INT, []),
+    "bw_create": (_PTR, [_INT, _INT, ctypes.c_char_p]),
+    "bw_destroy": (None, [_PTR]),
+    "bw_name": (ctypes.c_char_p, [_PTR]),
+    "bw_pack": (None, [_PTR, _PTR, _LONG, _LONG, _INT, _INT, _INT]),
+    "bw_tables": (_INT, [_PTR, _PTR, _PTR, *[_INT] * 5]),
+    "bw_scratch_need": (_LONG, [_PTR, _PTR, _INT]),
+    "bw_scratch": (None, [_PTR, _PTR]),
+    "bw_forward": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR, _INT, _PTR, _INT]),
+    "bw_logits": (_INT, [_PTR, _PTR, _PTR, _INT, _PTR]),
+    "bw_argmax": (None, [_PTR, _PTR, _INT, _INT, _PTR]),
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library with its functions declared. Raises ``BackendError`` when it was not built or is of another version."""
+    folder = Path(__file__).parent / "kernels"
+    path = next((p for suffix in EXTENSION_SUFFIXES if (p := folder / f"_cpu{suffix}").exists()), None)
+    if path is None:
+        raise BackendError("the native kernels were not built; install gcc and install the package again")
+    handle = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(handle, name)
+        function.restype, function.argtypes = result, arguments
+    if handle.bw_component_bytes() != ctypes.sizeof(ComponentRecord):
+        raise BackendError(f"{path.name} was built from other sources than this package; install the package again")
+    return handle
