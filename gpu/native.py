@@ -193,7 +193,8 @@ class NativeBackend:
     def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         if (rope, head_dim) not in self._rope:
             angle_MH = torch.arange(length).float()[:, None] * inverse_frequencies(rope, head_dim)
-            self._rope[rope, head_dim] = angle_MH.cos(), angle_MH.sin()
+            # transformers rounds both to the model's type
+            self._rope[rope, head_dim] = angle_MH.cos().to(self.dtype).float(), angle_MH.sin().to(self.dtype).float()
         return self._rope[rope, head_dim]
 
     def _grow_scratch(self, need: int) -> None:

@@ -23,9 +23,9 @@ static void norm_row(const st *x, const float *weight, int width, float eps, at 
     }
     float factor = 1.0f / sqrtf(lanes_sum(sum) / width + eps);
     for (int i = 0; i < whole; i += VW)
-        store_at(to + i, load_st(x + i) * factor * load(weight + i));
+        store_at(to + i, rounded(load_st(x + i) * factor) * load(weight + i));
     if (part)
-        store_at(to + whole, load_st_part(x + whole, part) * factor * load(weight + whole));
+        store_at(to + whole, rounded(load_st_part(x + whole, part) * factor) * load(weight + whole));
 }
 
 static void norm_rows(const void *hidden, const bw_comp *m, int rows, at *to, long ld, int thread, int threads) {
@@ -46,8 +46,8 @@ static void embed(const bw_ctx *x, const bw_comp *m, int thread) {
 static void rotate(const float *x, const float *cos, const float *sin, int half, float *to) {
     for (int i = 0; i < half; i++) {
         float a = x[i], b = x[half + i];
-        to[i] = a * cos[i] - b * sin[i];
-        to[half + i] = b * cos[i] + a * sin[i];
+        to[i] = rounded1(a * cos[i]) - rounded1(b * sin[i]);
+        to[half + i] = rounded1(b * cos[i]) + rounded1(a * sin[i]);
     }
 }
 

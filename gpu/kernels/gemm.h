@@ -65,7 +65,7 @@ typedef struct {
     int rows, columns; /* columns of `to` that exist; weight columns are padded to panels */
 } product;
 
-/* to[r][c] = sum + bias */
+/* to[r][c] = sum + bias, rounded to the model type */
 AI void put_float(const product *g, const float *tile_sums, int row, int rows, int panel) {
     int c0 = panel * BW_PANEL, n = g->columns - c0 < BW_PANEL ? g->columns - c0 : BW_PANEL;
     for (int r = 0; r < rows; r++) {
@@ -73,10 +73,10 @@ AI void put_float(const product *g, const float *tile_sums, int row, int rows, i
         const float *sums = tile_sums + r * BW_PANEL;
         if (n == BW_PANEL) {
             for (int j = 0; j < BW_PANEL; j += VW)
-                store(to + j, g->bias ? load(sums + j) + load(g->bias + c0 + j) : load(sums + j));
+                store(to + j, rounded(g->bias ? load(sums + j) + load(g->bias + c0 + j) : load(sums + j)));
         } else {
             for (int j = 0; j < n; j++)
-                to[j] = g->bias ? sums[j] + g->bias[c0 + j] : sums[j];
+                to[j] = rounded1(g->bias ? sums[j] + g->bias[c0 + j] : sums[j]);
         }
     }
 }
@@ -93,12 +93,13 @@ AI void put_gated(const product *g, const float *tile_sums, int row, int rows, i
                 gate = gate + load(g->bias + panel * BW_PANEL + j);
                 up = up + load(g->bias + panel * BW_PANEL + half + j);
             }
-            store_at(to + j, gate / (1.0f + vexp(-gate)) * up);
+            gate = rounded(gate);
+            store_at(to + j, rounded(gate / (1.0f + vexp(-gate))) * rounded(up));
         }
     }
 }
 
-/* to[r][c] += sum + bias, rounded to the model type once */
+/* to[r][c] += sum + bias, both sums rounded to the model type */
 AI void put_residual(const product *g, const float *tile_sums, int row, int rows, int panel) {
     int c0 = panel * BW_PANEL, n = g->columns - c0 < BW_PANEL ? g->columns - c0 : BW_PANEL;
     for (int r = 0; r < rows; r++) {
@@ -110,9 +111,9 @@ AI void put_residual(const product *g, const float *tile_sums, int row, int rows
             if (g->bias)
                 sum = sum + load(g->bias + c0 + j);
             if (part == VW)
-                store_st(to + j, sum + load_st(to + j));
+                store_st(to + j, rounded(sum) + load_st(to + j));
             else
-                store_st_part(to + j, sum + load_st_part(to + j, part), part);
+                store_st_part(to + j, rounded(sum) + load_st_part(to + j, part), part);
         }
     }
 }

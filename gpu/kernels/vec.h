@@ -65,6 +65,25 @@ AI vh narrow(vf v) {
 }
 AI vf widen(vh v) { return (vf)(__builtin_convertvector(v, vu) << 16); }
 
+/* Rounded to the model type: bfloat16 results are those of separate operations on bfloat16 tensors, as transformers has
+ * them, so that log-probabilities stay near its own. Nothing in float32. */
+AI vf rounded(vf v) {
+#if BF16
+    return widen(narrow(v));
+#else
+    return v;
+#endif
+}
+AI float rounded1(float v) {
+#if BF16
+    uint32_t bits;
+    memcpy(&bits, &v, 4);
+    bits = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
+    memcpy(&v, &bits, 4);
+#endif
+    return v;
+}
+
 AI vf load_st(const st *p) {
 #if BF16
     return widen(*(const vh_u *)p);

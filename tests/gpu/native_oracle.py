@@ -1,7 +1,7 @@
 """A small random chain, what plain dense torch computes for it, and a rig that runs it on the native back end.
 
-The oracle works in float64 on weights of the model's type; in bfloat16 it rounds hidden states after each component, as
-the contract says. Arenas begin full of NaN, so that a result that depends on unwritten places shows.
+The oracle works in float64 on weights of the model's type; in bfloat16 it rounds after each operation on tensors, as
+transformers does. Arenas begin full of NaN, so that a result that depends on unwritten places shows.
 """
 
 from __future__ import annotations
@@ -115,48 +115,53 @@ class Chain:
         x_TD = self.tensors[0]["weight"].double()[list(tokens)]
         for config, raw in zip(self.configs[1:-1], self.tensors[1:-1], strict=True):
             weights = {role: tensor.double() for role, tensor in raw.items()}
-            normed_TD = _norm(x_TD, weights["norm"])
+            normed_TD = self._norm(x_TD, weights["norm"])
             if isinstance(config, AttentionConfig):
-                x_TD = x_TD + _attention(config, weights, normed_TD)
+                added_TD = self._attention(config, weights, normed_TD)
             else:
-                gate_TI = F.silu(F.linear(normed_TD, weights["gate"], weights.get("gate_bias")))
-                up_TI = F.linear(normed_TD, weights["up"], weights.get("up_bias"))
-                x_TD = x_TD + F.linear(gate_TI * up_TI, weights["down"], weights.get("down_bias"))
-            x_TD = x_TD.to(self.dtype).double() if self.dtype == torch.bfloat16 else x_TD
+                gate_TI = self._rounded(F.silu(self._linear(normed_TD, weights, "gate")))
+                product_TI = self._rounded(gate_TI * self._linear(normed_TD, weights, "up"))
+                added_TD = self._linear(product_TI, weights, "down")
+            x_TD = self._rounded(x_TD + added_TD)
         return x_TD
+
+    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self.dtype).double() if self.dtype == torch.bfloat16 else x
+
+    def _linear(self, x: torch.Tensor, weights: dict[str, torch.Tensor], role: str) -> torch.Tensor:
+        return self._rounded(F.linear(x, weights[role], weights.get(f"{role}_bias")))
 
     def logits(self, tokens: Sequence[int]) -> torch.Tensor:
         """float64 [T, V]."""
         weights = {role: tensor.double() for role, tensor in self.tensors[-1].items()}
-        return F.linear(_norm(self.hidden(tokens), weights["norm"]), weights["weight"])
+        return self._linear(self._norm(self.hidden(tokens), weights["norm"]), weights, "weight")
 
+    def _norm(self, x_TD: torch.Tensor, weight_D: torch.Tensor) -> torch.Tensor:
+        return self._rounded(self._rounded(x_TD * torch.rsqrt(x_TD.pow(2).mean(-1, keepdim=True) + EPS)) * weight_D)
 
-def _norm(x_TD: torch.Tensor, weight_D: torch.Tensor) -> torch.Tensor:
-    return x_TD * torch.rsqrt(x_TD.pow(2).mean(-1, keepdim=True) + EPS) * weight_D
+    def _attention(self, config: AttentionConfig, weights: dict[str, torch.Tensor], x_TD: torch.Tensor) -> torch.Tensor:
+        length, half = x_TD.shape[0], config.head_dim // 2
+        q_NTH, k_NTH, v_NTH = (
+            self._linear(x_TD, weights, role).unflatten(1, (-1, config.head_dim)).transpose(0, 1) for role in "qkv"
+        )
+        # angles in float32, as every back end has them
+        angle_TH = torch.arange(length).float()[:, None] * inverse_frequencies(config.rope, config.head_dim)
+        cos_TH, sin_TH = self._rounded(angle_TH.cos().double()), self._rounded(angle_TH.sin().double())
 
+        def rotate(x: torch.Tensor) -> torch.Tensor:
+            a, b = x[..., :half], x[..., half:]
+            first, second = self._rounded(a * cos_TH), self._rounded(b * sin_TH)
+            third, fourth = self._rounded(b * cos_TH), self._rounded(a * sin_TH)
+            return self._rounded(torch.cat((first - second, third + fourth), dim=-1))
 
-def _attention(config: AttentionConfig, weights: dict[str, torch.Tensor], x_TD: torch.Tensor) -> torch.Tensor:
-    length, half = x_TD.shape[0], config.head_dim // 2
-    q_NTH, k_NTH, v_NTH = (
-        F.linear(x_TD, weights[role], weights.get(f"{role}_bias")).unflatten(1, (-1, config.head_dim)).transpose(0, 1)
-        for role in "qkv"
-    )
-    # angles in float32, as every back end has them
-    angle_TH = torch.arange(length).float()[:, None] * inverse_frequencies(config.rope, config.head_dim)
-    cos_TH, sin_TH = angle_TH.cos().double(), angle_TH.sin().double()
-
-    def rotate(x: torch.Tensor) -> torch.Tensor:
-        a, b = x[..., :half], x[..., half:]
-        return torch.cat((a * cos_TH - b * sin_TH, b * cos_TH + a * sin_TH), dim=-1)
-
-    group = config.heads // config.kv_heads
-    k_NTH, v_NTH = rotate(k_NTH).repeat_interleave(group, 0), v_NTH.repeat_interleave(group, 0)
-    position_T = torch.arange(length)
-    distance_TT = position_T[:, None] - position_T
-    seen_TT = (distance_TT >= 0) & (distance_TT < (config.window or length + 1))
-    scores_NTT = rotate(q_NTH) @ k_NTH.transpose(1, 2) / math.sqrt(config.head_dim)
-    weight_NTT = torch.softmax(scores_NTT.masked_fill(~seen_TT, -math.inf), dim=-1)
-    return F.linear((weight_NTT @ v_NTH).transpose(0, 1).flatten(1), weights["o"], weights.get("o_bias"))
+        group = config.heads // config.kv_heads
+        k_NTH, v_NTH = rotate(k_NTH).repeat_interleave(group, 0), v_NTH.repeat_interleave(group, 0)
+        position_T = torch.arange(length)
+        distance_TT = position_T[:, None] - position_T
+        seen_TT = (distance_TT >= 0) & (distance_TT < (config.window or length + 1))
+        scores_NTT = rotate(q_NTH) @ k_NTH.transpose(1, 2) / math.sqrt(config.head_dim)
+        weight_NTT = torch.softmax(scores_NTT.masked_fill(~seen_TT, -math.inf), dim=-1)
+        return self._linear(self._rounded((weight_NTT @ v_NTH).transpose(0, 1).flatten(1)), weights, "o")
 
 
 def spec_of(config: ComponentConfig, kv: KvLayout | None) -> ComponentSpec:
