@@ -1,0 +1,141 @@
+"""What an actor is: a class with ``@endpoint`` methods, checked when the class is made.
+
+Owns the declaration side: the decorator, the table of endpoints and their compiled argument types. Running an actor is
+``cell.py``, reaching it is ``ref.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+
+from blockwright.runtime.codec import Decoder, decoder
+from blockwright.runtime.errors import DecodeError
+
+if TYPE_CHECKING:
+    from blockwright.runtime.node import Node
+    from blockwright.runtime.ref import Ref
+
+Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
+RESERVED = frozenset(("node", "name", "incarnation", "address"))  # of a Ref
+_RESERVED_PARAMETERS = frozenset(("timeout", "returns"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    urgent: bool
+    concurrent: bool
+
+
+@overload
+def endpoint(method: Method, /) -> Method: ...
+@overload
+def endpoint(*, urgent: bool = False, concurrent: bool = False) -> Callable[[Method], Method]: ...
+def endpoint(method: Any = None, /, *, urgent: bool = False, concurrent: bool = False) -> Any:
+    """Make an ``async def`` method reachable by name.
+
+    urgent: its messages overtake normal ones that wait in the mailbox.
+    concurrent: runs at once as a task of its own, beside whatever the actor does, without the mailbox and its order.
+    """
+    if urgent and concurrent:
+        raise TypeError("a concurrent endpoint does not wait in the mailbox; drop urgent=True")
+
+    def mark(function: Any) -> Any:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"endpoint {function.__qualname__} must be an async def method")
+        function.__endpoint__ = _Mark(urgent, concurrent)
+        return function
+
+    return mark if method is None else mark(method)
+
+
+class Endpoint:
+    """One declared method: how it is delivered and what it takes."""
+
+    def __init__(self, name: str, function: Callable[..., Awaitable[Any]], mark: _Mark) -> None:
+        self.name, self.function = name, function
+        self.urgent, self.concurrent = mark.urgent, mark.concurrent
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        for parameter in parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise TypeError(
+                    f"endpoint {function.__qualname__}: *{parameter.name} has no declared types; list parameters"
+                )
+            if parameter.name in _RESERVED_PARAMETERS:
+                raise TypeError(f"endpoint {function.__qualname__}: parameter {parameter.name!r} is reserved; rename it")
+            if parameter.annotation is parameter.empty:
+                raise TypeError(f"endpoint {function.__qualname__}: annotate parameter {parameter.name!r}")
+        self._names = [p.name for p in parameters]
+        self._required = {p.name for p in parameters if p.default is p.empty}
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return typing.get_type_hints(self.function)
+
+    @cached_property
+    def _decoders(self) -> dict[str, Decoder]:
+        return {name: decoder(self._hints[name]) for name in self._names}
+
+    @property
+    def returns(self) -> Any:
+        return self._hints.get("return", Any)
+
+    def check_types(self) -> None:
+        """Compile all types; TypeError names an annotation that cannot travel."""
+        try:
+            decoder(self.returns)
+            _ = self._decoders
+        except TypeError as error:
+            raise TypeError(f"endpoint {self.function.__qualname__}: {error}") from error
+
+    def decode_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Plain data from a message as keyword arguments. Raises DecodeError, naming the parameter."""
+        if len(args) > len(self._names):
+            raise DecodeError(f"{self.name} takes {len(self._names)} arguments, {len(args)} were given")
+        given = dict(zip(self._names, args, strict=False))
+        for name, value in kwargs.items():
+            if name in given or name not in self._decoders:
+                raise DecodeError(f"{self.name} has no (further) parameter {str(name)[:80]!r}")
+            given[name] = value
+        if missing := self._required - given.keys():
+            raise DecodeError(f"{self.name} needs {', '.join(sorted(missing))}")
+        out = {}
+        for name, value in given.items():
+            try:
+                out[name] = self._decoders[name](value)
+            except DecodeError as error:
+                raise DecodeError(f"{self.name}({name}): {error}") from error
+        return out
+
+
+class Actor:
+    """Base of all actors. Messages are handled one at a time, in order, each lane for itself.
+
+    An endpoint that raises answers its caller with RemoteError; the actor goes on. ``node`` and ``ref`` are set before
+    ``on_start``.
+    """
+
+    endpoints: ClassVar[dict[str, Endpoint]] = {}
+    node: Node
+    ref: Ref
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        table = dict(cls.endpoints)
+        for name, member in vars(cls).items():
+            table.pop(name, None)  # overridden without the decorator: no endpoint any more
+            if isinstance(mark := getattr(member, "__endpoint__", None), _Mark):
+                if name in RESERVED or name.startswith("_"):
+                    raise TypeError(f"endpoint {cls.__qualname__}.{name}: this name is reserved; choose another")
+                table[name] = Endpoint(name, member, mark)
+        cls.endpoints = table
+
+    async def on_start(self) -> None:
+        """Before the first message; an error here fails ``spawn``."""
+
+    async def on_stop(self) -> None:
+        """After the last message, when stopped in order."""

@@ -1,0 +1,173 @@
+"""A living actor: its mailbox and the tasks that run its endpoints.
+
+Owns delivery order, the one-at-a-time rule, cancellation (of what waits and of what runs) and the promise that every call
+gets exactly one outcome: a value, the error that was raised, or ``ActorDied``. Knows no network: outcomes go to an
+``Outcome``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import traceback
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from blockwright.runtime.actor import Actor, Endpoint
+from blockwright.runtime.clock import Clock
+from blockwright.runtime.errors import ActorDied, DeadlineExceeded, MailboxFull, RemoteError, RuntimeFault
+from blockwright.runtime.mailbox import Mailbox
+
+log = logging.getLogger("blockwright.runtime")
+
+DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)  # of the message being handled
+TRACE: ContextVar[str] = ContextVar("trace", default="")
+MAX_CONCURRENT = 1024  # tasks of concurrent endpoints of one actor
+
+
+class Outcome(Protocol):
+    """Where the result of a call goes. Exactly one of the two is called, unless the call was cancelled."""
+
+    def returned(self, endpoint: Endpoint, value: Any) -> None: ...
+
+    def failed(self, fault: RuntimeFault) -> None: ...
+
+
+class Delivery:
+    """One message on its way through a cell."""
+
+    __slots__ = ("args", "cancelled", "deadline", "endpoint", "kwargs", "outcome", "started", "task", "trace")
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        outcome: Outcome,
+        *,
+        deadline: float | None,
+        trace: str,
+    ) -> None:
+        self.endpoint, self.args, self.kwargs, self.outcome = endpoint, args, kwargs, outcome
+        self.deadline, self.trace = deadline, trace
+        self.cancelled = self.started = False
+        self.task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """The caller gave up: skip it where it waits, cancel it where it runs. No outcome is reported any more."""
+        self.cancelled = True
+        # A task that is cancelled before its first step never runs, not even its ``finally``; ``started`` tells.
+        if self.task is not None and self.started:
+            self.task.cancel()
+
+
+class Cell:
+    """See the module."""
+
+    def __init__(self, actor: Actor, name: str, clock: Clock, limit: int) -> None:
+        self.actor, self.name = actor, name
+        self._clock = clock
+        self._mailbox: Mailbox[Delivery] = Mailbox(limit)
+        self._current: Delivery | None = None
+        self._running: set[Delivery] = set()
+        self._open = True
+
+    def deliver(self, delivery: Delivery) -> None:
+        if not self._open:
+            delivery.outcome.failed(ActorDied(f"actor {self.name} is stopped"))
+        elif delivery.endpoint.concurrent:
+            if len(self._running) >= MAX_CONCURRENT:
+                delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {MAX_CONCURRENT} concurrent messages"))
+            else:
+                self._start(delivery)
+        elif not self._mailbox.put(delivery, urgent=delivery.endpoint.urgent):
+            delivery.outcome.failed(MailboxFull(f"mailbox of {self.name} holds {self._mailbox.limit} messages"))
+        else:
+            self._pump()
+
+    async def stop(self) -> None:
+        """Refuse new messages, end what waits and runs with ActorDied, then ``on_stop``."""
+        self._open = False
+        for waiting in self._mailbox.drain():
+            self._fail(waiting, ActorDied(f"actor {self.name} was stopped"))
+        running = [d for d in self._running if d.task is not asyncio.current_task()]
+        for delivery in running:
+            self._fail(delivery, ActorDied(f"actor {self.name} was stopped"))
+            delivery.cancel()
+        await asyncio.gather(*[d.task for d in running if d.task is not None], return_exceptions=True)
+        await self.actor.on_stop()
+
+    def _pump(self) -> None:
+        while self._current is None and (delivery := self._mailbox.take()) is not None:
+            if not delivery.cancelled:
+                self._current = delivery
+                self._start(delivery)
+
+    def _start(self, delivery: Delivery) -> None:
+        self._running.add(delivery)
+        delivery.task = asyncio.get_running_loop().create_task(self._run(delivery))
+
+    async def _run(self, delivery: Delivery) -> None:
+        delivery.started = True
+        try:
+            if delivery.cancelled:
+                return
+            if delivery.deadline is not None and self._clock.now() >= delivery.deadline:
+                self._fail(delivery, DeadlineExceeded(f"{self.name}.{delivery.endpoint.name} expired before it ran"))
+                return
+            DEADLINE.set(delivery.deadline)
+            TRACE.set(delivery.trace)
+            value = await delivery.endpoint.function(self.actor, *delivery.args, **delivery.kwargs)
+            if not delivery.cancelled:
+                delivery.outcome.returned(delivery.endpoint, value)
+        except asyncio.CancelledError:
+            self._fail(delivery, ActorDied(f"{self.name}.{delivery.endpoint.name} was cancelled"))
+        except Exception as error:
+            self._fail(delivery, remote_error(error))
+        finally:
+            self._running.discard(delivery)
+            if self._current is delivery:
+                self._current = None
+                self._pump()
+
+    def _fail(self, delivery: Delivery, fault: RuntimeFault) -> None:
+        if not delivery.cancelled:
+            delivery.outcome.failed(fault)
+
+
+def remote_error(error: Exception) -> RemoteError:
+    """An endpoint's exception as its caller sees it."""
+    fault = RemoteError(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+    fault.__cause__ = error
+    return fault
+
+
+class CastOutcome:
+    """Nobody waits: errors are logged and counted, a value is dropped."""
+
+    def __init__(self, target: str, count: Callable[[str], None]) -> None:
+        self._target, self._count = target, count
+
+    def returned(self, endpoint: Endpoint, value: Any) -> None:
+        pass
+
+    def failed(self, fault: RuntimeFault) -> None:
+        self._count(type(fault).__name__)
+        log.error("a cast to %s failed: %s", self._target, fault)
+
+
+class FutureOutcome:
+    """The caller is in this process; the value passes by reference."""
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+
+    def returned(self, endpoint: Endpoint, value: Any) -> None:
+        with contextlib.suppress(asyncio.InvalidStateError):
+            self._future.set_result(value)
+
+    def failed(self, fault: RuntimeFault) -> None:
+        with contextlib.suppress(asyncio.InvalidStateError):
+            self._future.set_exception(fault)

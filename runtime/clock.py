@@ -1,0 +1,80 @@
+"""Time as the runtime sees it: deadlines, heartbeats and silence all ask one ``Clock``.
+
+Owns the protocol, the clock of the event loop, and a manual one for tests, in which time passes only when told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds from an arbitrary zero; never goes back."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back once when ``now() >= when``, unless cancelled."""
+
+
+class LoopClock:
+    """The running event loop's time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        return self._loop.call_at(when, callback)
+
+
+class ManualTimer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class ManualClock:
+    """Time for tests. ``advance`` runs what falls due, in order; callbacks may add more."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self._now = start
+        self._due: list[tuple[float, int, ManualTimer]] = []
+        self._order = itertools.count()
+
+    def now(self) -> float:
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        timer = ManualTimer(callback)
+        heapq.heappush(self._due, (when, next(self._order), timer))
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        end = self._now + seconds
+        while self._due and self._due[0][0] <= end:
+            when, _, timer = heapq.heappop(self._due)
+            self._now = max(self._now, when)
+            if timer.callback is not None:
+                timer.callback()
+        self._now = end
+
+    def jump(self, seconds: float) -> None:
+        """A stalled loop: time passes at once, then everything that fell due meanwhile runs, late."""
+        self._now += seconds
+        late, self._due = self._due, []
+        keep = [entry for entry in late if entry[0] > self._now]
+        for entry in keep:
+            heapq.heappush(self._due, entry)
+        for _, _, timer in sorted(entry for entry in late if entry[0] <= self._now):
+            if timer.callback is not None:
+                timer.callback()

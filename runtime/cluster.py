@@ -1,0 +1,240 @@
+"""The head's view of the cluster: who was launched, who is up, who is down and why.
+
+Owns incarnation numbers and the declaration of a node's end, made exactly once for each life from three sources: the
+launcher reports an exit (crash), the connection breaks (crash, seen first), or heartbeats stop (hang). Silence is counted
+only while this loop itself runs, so a head that stalls blames nobody. Whoever is declared down is fenced everywhere and
+killed. Whether to start a node again is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockwright.runtime import envelope
+from blockwright.runtime.clock import Clock, Timer
+from blockwright.runtime.errors import NodeDown
+from blockwright.runtime.host import encode_config
+from blockwright.runtime.launcher import Launcher, LaunchError, NodeSpec
+from blockwright.runtime.node import Node
+from blockwright.runtime.peers import Down, Peer
+from blockwright.transport.address import PeerId
+
+log = logging.getLogger("blockwright.runtime")
+OnUp = Callable[[str, int], None]
+OnDown = Callable[[Down], None]
+EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
+STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
+STOP_GRACE = 5.0  # seconds for nodes to stop in order
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One life of a launched node."""
+
+    id: PeerId
+    pid: int = 0
+    state: str = "starting"  # "starting" | "up" | "down"
+    fate: str = ""  # cause to report when it ends, if the head itself ended it
+    silent: float = 0.0  # seconds since it was heard (while it starts: since launch), as far as this head was awake
+    heard: float | None = None  # what ``Peer.heard`` was at the last check
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)  # up, or down before it was
+
+
+class Cluster:
+    """See the module. Its ``node`` is the head: spawn actors on it, ask it for references.
+
+    heartbeat: seconds between heartbeats of all nodes. silence: seconds without any after which a node is down.
+    startup: seconds that a launched node may take until its entry function returns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        launcher: Launcher,
+        heartbeat: float = 0.5,
+        silence: float = 2.5,
+        startup: float = 120.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._launcher, self._heartbeat = launcher, heartbeat
+        self._silence, self._startup = silence, startup
+        self._id, self._clock = PeerId(name, 1), clock
+        self._members: dict[str, Member] = {}  # the last life of each name
+        self._on_up: list[OnUp] = []
+        self._on_down: list[OnDown] = []
+        self._timer: Timer | None = None
+        self._stopping = False
+
+    # ---- what the application calls
+
+    async def start(self) -> None:
+        await self._launcher.start(self._exited)
+        transport = self._launcher.head_transport(self._id)
+        self.node = Node(self._id.name, transport=transport, clock=self._clock, heartbeat_interval=self._heartbeat)
+        self.node.membership = self
+        await self.node.start()
+        self._checked = self.node.clock.now()
+        self._check()
+
+    def on_up(self, callback: OnUp) -> None:
+        """``callback(name, incarnation)`` once for each life whose entry function returned."""
+        self._on_up.append(callback)
+
+    def on_down(self, callback: OnDown) -> None:
+        """``callback(Down)`` once for each life that was launched and ended, also before it was up; not after ``stop``."""
+        self._on_down.append(callback)
+
+    async def launch(self, name: str, entry: str, config: Any) -> int:
+        """Start a node; returns its incarnation when the process exists. Raises LaunchError, ValueError (it lives)."""
+        last = self._members.get(name)
+        if self._stopping:
+            raise LaunchError(f"node {name} is not started: the cluster is stopping")
+        if name == self._id.name or (last is not None and last.state != "down"):
+            raise ValueError(f"node {name!r} lives; kill it first or choose another name")
+        node = PeerId(name, last.id.incarnation + 1 if last is not None else 1)
+        spec = NodeSpec(
+            name=name,
+            incarnation=node.incarnation,
+            entry=entry,
+            config=encode_config(config),
+            head=str(self._id),
+            head_endpoint=self.node.endpoint,
+            directory=self._launcher.directory,
+            heartbeat=self._heartbeat,
+        )
+        self._members[name] = member = Member(node)
+        try:
+            member.pid = await self._launcher.spawn(spec)
+        except BaseException:
+            member.state = "down"
+            member.exited.set()
+            raise
+        if member.state == "down":  # killed while it was being started, when there was nothing to kill yet
+            self._launcher.kill(node)
+        return node.incarnation
+
+    async def wait_up(self, name: str) -> None:
+        """Until the node's current life is up. Raises NodeDown when it ends before."""
+        member = self._members[name]
+        await member.settled.wait()
+        if member.state == "down":
+            raise NodeDown(f"node {member.id} is down: {self.node.table.last_down[name].cause}")
+
+    async def kill(self, name: str, cause: str = "killed") -> None:
+        """End the node's current life with SIGKILL; returns when it is declared down and its process is gone."""
+        member = self._members[name]
+        if member.state != "down":
+            self._declare(member, cause)
+        await member.exited.wait()
+
+    def pid(self, name: str) -> int:
+        """Of the current or last life."""
+        return self._members[name].pid
+
+    def members(self) -> dict[str, Member]:
+        """The last life of each node that was ever launched."""
+        return dict(self._members)
+
+    async def stop(self) -> None:
+        """Ask all nodes to stop, kill those that do not, then stop the head. No callbacks from here on. Idempotent."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        living = [m for m in self._members.values() if not m.exited.is_set()]
+        for member in living:
+            if member.state == "up" and (peer := self.node.table.find(member.id)) is not None:
+                self.node.tell(peer, [envelope.STOP])
+            else:
+                self._launcher.kill(member.id)
+        if living:
+            waits = [asyncio.ensure_future(m.exited.wait()) for m in living]
+            await asyncio.wait(waits, timeout=STOP_GRACE)
+            for wait in waits:
+                wait.cancel()
+        await self.node.stop()
+        await self._launcher.stop()
+
+    # ---- what the node reports (Membership)
+
+    def admits(self, peer: PeerId) -> bool:
+        member = self._members.get(peer.name)
+        return member is not None and member.id == peer and member.state == "starting"
+
+    def ready(self, peer: Peer) -> None:
+        member = self._members[peer.id.name]
+        if member.id != peer.id or member.state != "starting" or self._stopping:
+            return
+        member.state, member.silent = "up", 0.0
+        self._publish()
+        member.settled.set()
+        for callback in self._on_up:
+            _guarded(callback, member.id.name, member.id.incarnation)
+
+    def lost(self, peer: Peer) -> None:
+        member = self._members[peer.id.name]
+        when = self.node.clock.now() + EXIT_GRACE
+        self.node.clock.call_at(when, lambda: self._declare(member, "disconnected"))
+
+    # ---- declarations
+
+    def _exited(self, node: PeerId, status: int) -> None:
+        member = self._members[node.name]
+        if member.id == node:
+            self._declare(member, f"exited {status}")
+            member.exited.set()
+
+    def _check(self) -> None:
+        """Count silence. A late check counts little: while this loop stood still nobody could be heard."""
+        now, period = self.node.clock.now(), self._heartbeat / 2
+        self._timer = self.node.clock.call_at(now + period, self._check)
+        step = min(now - self._checked, STALL_FACTOR * period)
+        self._checked = now
+        for member in list(self._members.values()):
+            if member.state == "down":
+                continue
+            peer = self.node.table.find(member.id)
+            if member.state == "up" and peer is not None and peer.heard != member.heard:
+                member.heard, member.silent = peer.heard, 0.0
+            member.silent += step
+            if member.silent > (self._silence if member.state == "up" else self._startup):
+                self._declare(member, "silent")
+
+    def _declare(self, member: Member, cause: str) -> None:
+        if member.state == "down" or (self._stopping and not cause.startswith("exited")):
+            return
+        member.state = "down"
+        down = Down(member.id.name, member.id.incarnation, cause)
+        log.warning("node %s is down: %s", member.id, cause)
+        self._launcher.kill(member.id)
+        self.node.declare_down(down)
+        for peer in self.node.peers().values():
+            self.node.tell(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
+        member.settled.set()
+        if not self._stopping:
+            for callback in self._on_down:
+                _guarded(callback, down)
+
+    def _publish(self) -> None:
+        """The address book, to all that are up: each connects to those it does not know."""
+        up = [m.id for m in self._members.values() if m.state == "up"]
+        known = self.node.peers()
+        book = [[id.name, id.incarnation, known[id.name].endpoint] for id in up if id.name in known]
+        for id in up:
+            if id.name in known:
+                self.node.tell(known[id.name], [envelope.BOOK, book])
+
+
+def _guarded(callback: Callable[..., None], *args: Any) -> None:
+    """The application's error must not stop the head."""
+    try:
+        callback(*args)
+    except Exception:
+        log.exception("a membership callback raised")

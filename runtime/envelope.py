@@ -1,0 +1,59 @@
+"""What nodes say to each other: a MessagePack array that starts with a numeric tag.
+
+Owns the tags, the shape of each message and its check on arrival; bodies of calls are the codec's. Nothing here acts.
+
+    HELLO      version, own endpoint            first message to any peer
+    READY                                       worker to head: the entry function returned
+    BOOK       [[node, incarnation, endpoint]]  head to all: who is up
+    DOWN       node, incarnation, cause         head to all: declared down, fence it
+    STOP                                        head to worker: stop in order
+    HEARTBEAT  payload                          from the event loop of a node that is alive
+    CALL       id, actor, endpoint, seconds left, trace, args, kwargs
+    CAST       actor, endpoint, trace, args, kwargs
+    REPLY      id, typed, value                 ``typed``: the value holds dataclasses
+    FAULT      id, tag, kind, text, traceback
+    CANCEL     id                               the caller gave up
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from blockwright.runtime.codec import unpack
+from blockwright.runtime.errors import DecodeError
+from blockwright.transport.wire import Buffer
+
+VERSION = 1
+HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
+
+_SHAPES: dict[int, tuple[type, ...]] = {
+    HELLO: (int, str),
+    READY: (),
+    BOOK: (list,),
+    DOWN: (str, int, str),
+    STOP: (),
+    HEARTBEAT: (dict,),
+    CALL: (int, str, str, float, str, list, dict),
+    CAST: (str, str, str, list, dict),
+    REPLY: (int, bool, object),
+    FAULT: (int, int, str, str, str),
+    CANCEL: (int,),
+}
+
+
+def parse(body: Buffer, buffers: Sequence[memoryview]) -> tuple[int, list[Any]]:
+    """(tag, fields) of a message, fields of the right number and types. Raises DecodeError."""
+    message = unpack(body, buffers)
+    if type(message) is not list or not message or type(message[0]) is not int:
+        raise DecodeError("a message is an array that starts with its tag")
+    tag, fields = message[0], message[1:]
+    shape = _SHAPES.get(tag)
+    if shape is None:
+        raise DecodeError(f"unknown message tag {tag}")
+    if len(fields) != len(shape):
+        raise DecodeError(f"message {tag} has {len(shape)} fields, {len(fields)} came")
+    for kind, value in zip(shape, fields, strict=True):
+        if kind is not object and type(value) is not kind:
+            raise DecodeError(f"message {tag}: expected {kind.__name__}, got {type(value).__name__}")
+    return tag, fields

@@ -1,0 +1,62 @@
+"""How the head gets processes: the seam behind which local processes, one process for tests, or an engine like Ray stand.
+
+Owns the ``Launcher`` protocol and ``NodeSpec``, all that a new node is told. Decides nothing: who lives and who is killed is
+the cluster's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from blockwright.transport.address import PeerId
+from blockwright.transport.interface import Transport
+
+OnExit = Callable[[PeerId, int], None]  # status: exit code, or minus the signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """One life of a node, before it begins."""
+
+    name: str
+    incarnation: int
+    entry: str  # "module:function", async def function(node: Node, config: SomeDataclass) -> None
+    config: list[bytes]  # encoded body, then its buffers; the function's annotation names the type
+    head: str  # identity, "name#incarnation"
+    head_endpoint: str
+    directory: str  # of the cluster's sockets
+    heartbeat: float  # seconds between heartbeats
+
+    @property
+    def id(self) -> PeerId:
+        return PeerId(self.name, self.incarnation)
+
+
+class LaunchError(Exception):
+    """A node could not be started; nothing of it exists."""
+
+
+class Launcher(Protocol):
+    async def start(self, on_exit: OnExit) -> None:
+        """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause."""
+
+    def head_transport(self, head: PeerId) -> Transport:
+        """The transport on which the head is reached by what this launcher spawns."""
+
+    @property
+    def directory(self) -> str:
+        """Where sockets lie; empty if there are none."""
+
+    async def spawn(self, spec: NodeSpec) -> int:
+        """Start a node; its process id (0 where it has none of its own). Raises LaunchError."""
+
+    def kill(self, node: PeerId) -> None:
+        """End it at once, also when it is stopped or hangs. Unknown or ended: nothing."""
+
+    def list(self) -> dict[PeerId, int]:
+        """Process ids of what was spawned and has not ended."""
+
+    async def stop(self) -> None:
+        """End everything that is left and free what the launcher holds. Idempotent."""

@@ -1,0 +1,308 @@
+"""A node: the actors of one process, and the nodes it talks to.
+
+Owns spawning and finding actors, routing of calls (in this process by reference, else by message), the greeting of peers,
+heartbeats to them, and what follows when one is declared down. Who is declared down, and why, is decided by the head
+(``cluster.py``); a node on its own only knows that a connection broke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from blockwright.runtime import envelope
+from blockwright.runtime.actor import Actor
+from blockwright.runtime.buffers import Sink
+from blockwright.runtime.calls import Calls
+from blockwright.runtime.cell import Cell
+from blockwright.runtime.clock import Clock, LoopClock, Timer
+from blockwright.runtime.codec import encode, pack
+from blockwright.runtime.errors import NodeDown, NoSuchActor
+from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable, fire
+from blockwright.runtime.reception import OnLink, Reception
+from blockwright.runtime.ref import Address, Ref, parse_address
+from blockwright.transport.address import PeerId, check_name, private_directory
+from blockwright.transport.errors import PeerGone, QueueFull
+from blockwright.transport.interface import Transport
+from blockwright.transport.link import Link
+from blockwright.transport.sockets import SocketTransport
+from blockwright.transport.wire import Buffer, Traffic
+
+log = logging.getLogger("blockwright.runtime")
+MAILBOX = 1024  # messages in each lane of an actor
+
+
+class Membership(Protocol):
+    """The head's say in who belongs to the cluster (``cluster.Cluster``)."""
+
+    def admits(self, peer: PeerId) -> bool: ...
+    def ready(self, peer: Peer) -> None: ...
+    def lost(self, peer: Peer) -> None: ...
+
+
+class Node:
+    """See the module. ``listen=False``: no sockets, actors of this process only."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        directory: Path | None = None,
+        listen: bool = True,
+        incarnation: int = 1,
+        transport: Transport | None = None,
+        clock: Clock | None = None,
+        encode_local: bool = False,
+        heartbeat_interval: float = 0.5,
+    ) -> None:
+        self.id = PeerId(check_name(name), incarnation)
+        self.heartbeat: Callable[[], dict[str, Any]] = dict  # payload of heartbeats: plain data
+        self.membership: Membership | None = None
+        self.dropped: Counter[str] = Counter()  # received messages that were not let in, by reason
+        self.closed = asyncio.Event()  # set when this node was told to stop, or its head is gone
+        self._directory, self._listen, self._transport = directory, listen, transport
+        self._clock_given, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
+        self.table = PeerTable()
+        self._cells: dict[str, Cell] = {}
+        self._reception = Reception(self)
+        self.head: PeerId | None = None
+        self._timer: Timer | None = None
+        self._names: set[str] = set()  # of actors, also while they start
+        self.open = self._stopping = False  # open: messages are let in
+
+    @property
+    def name(self) -> str:
+        return self.id.name
+
+    @property
+    def incarnation(self) -> int:
+        return self.id.incarnation
+
+    @property
+    def endpoint(self) -> str:
+        """Where other nodes reach this one; empty when it does not listen."""
+        return self._transport.endpoint if self._transport is not None else ""
+
+    @property
+    def dead_letters(self) -> Counter[str]:
+        """Casts and answers that reached nobody, by error."""
+        return self.calls.dead_letters
+
+    # ---- life
+
+    async def start(self) -> None:
+        self.clock: Clock = self._clock_given if self._clock_given is not None else LoopClock()
+        self.calls = Calls(str(self.id), self.clock, self._send, self._find)
+        self._self = Peer(self.id, "", self.clock.now())
+        self._loop = asyncio.get_running_loop()
+        if self._transport is None and self._listen:
+            self._transport = SocketTransport(self.id, private_directory(self._directory))
+        if self._transport is not None:
+            self._transport.start(self._reception)
+            self._beat()
+        self.open = True
+
+    async def stop(self) -> None:
+        """Stop the actors, the last first, and close the sockets. Idempotent."""
+        if not self.open or self._stopping:
+            return
+        self._stopping = True
+        for name in reversed(list(self._cells)):
+            try:
+                await self.despawn(name)
+            except Exception:
+                log.exception("actor %s/%s failed to stop", self.name, name)
+        if self._timer is not None:
+            self._timer.cancel()
+        for peer in [*self.table.current.values(), self._self]:
+            self.calls.abandon(peer, NodeDown(f"this node ({self.id}) stopped"))
+        await asyncio.sleep(0)  # answers of the stopped actors leave with this tick
+        if self._transport is not None:
+            self._transport.close()
+        self.open = False
+        self.closed.set()
+
+    # ---- actors
+
+    async def spawn(self, actor: Actor, *, name: str, mailbox: int = MAILBOX) -> Ref:
+        """Start an actor under a name that is free. An error in its ``on_start`` is raised here."""
+        check_name(name)
+        if name in self._names:
+            raise ValueError(f"node {self.name} has an actor {name!r} already; choose another name or despawn it")
+        for declared in actor.endpoints.values():
+            declared.check_types()
+        ref = Ref(self, Address(self.name, name, self.incarnation), type(actor))
+        actor.node, actor.ref = self, ref
+        self._names.add(name)
+        try:
+            await actor.on_start()
+        except BaseException:
+            self._names.discard(name)
+            raise
+        self._cells[name] = Cell(actor, name, self.clock, mailbox)
+        return ref
+
+    async def despawn(self, name: str) -> None:
+        """Stop an actor; what waits for it fails with ActorDied."""
+        await self._find(name).stop()
+        self._cells.pop(name, None)
+        self._names.discard(name)
+
+    def ref(self, address: str, actor: type[Actor] | None = None) -> Ref:
+        """``node/actor`` (follows the node's current incarnation) or ``node/actor#3``. With ``actor``, answers are decoded
+        by its annotations."""
+        return Ref(self, parse_address(address), actor)
+
+    def current_incarnation(self, node: str) -> int:
+        if node == self.name:
+            return self.incarnation
+        peer = self.table.current.get(node)
+        return peer.incarnation if peer is not None else 0
+
+    async def call(
+        self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
+    ) -> Any:
+        """What ``Ref`` does; see there."""
+        return await self.calls.call(self._route(target), target, endpoint, args, kwargs, patience, returns)
+
+    def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What ``Ref`` does; see there."""
+        try:
+            to = self._route(target)
+        except (NodeDown, NoSuchActor) as fault:
+            self.calls.dead_letter(type(fault).__name__)
+            log.warning("a cast to %s.%s was dropped: %s", target, endpoint, fault)
+            return
+        self.calls.cast(to, target, endpoint, args, kwargs)
+
+    # ---- peers
+
+    def peers(self) -> dict[str, Peer]:
+        """Nodes that are up, by name."""
+        return {name: peer for name, peer in self.table.current.items() if not peer.lost}
+
+    def monitor(self, node: str, on_down: OnDown) -> Callable[[], None]:
+        """Call ``on_down`` once when the node's current life ends; soon, when it is not up. Returns what undoes this."""
+        peer = self.table.current.get(node)
+        if peer is None:
+            last = self.table.last_down.get(node, Down(node, 0, "not up"))
+            handle = self._loop.call_soon(fire, on_down, last)
+            return handle.cancel
+        peer.monitors.append(on_down)
+
+        def undo() -> None:
+            with contextlib.suppress(ValueError):
+                peer.monitors.remove(on_down)
+
+        return undo
+
+    def link(self, node: str) -> Link:
+        """For sending to the node's current life. Raises NodeDown."""
+        peer = self.table.current.get(node)
+        if peer is None or peer.lost or self._transport is None:
+            raise NodeDown(self._why_down(node))
+        return Link(self._transport, peer.id)
+
+    def on_link(self, kind: Traffic, receive: OnLink) -> None:
+        """Register what gets link traffic of a class: ``receive(sender node, header, buffers)``, on the loop."""
+        self._reception.links[kind] = receive
+
+    def join(self, head: PeerId, endpoint: str) -> None:
+        """Become a worker of ``head``: obey its address book, stop when it is gone."""
+        self.head = head
+        self.greet(head, endpoint)
+
+    def announce_ready(self) -> None:
+        """Tell the head that the entry function has returned."""
+        assert self.head is not None, "only a node that joined a head is awaited"
+        self.tell(self.table.current[self.head.name], [envelope.READY])
+
+    def known(self, peer: PeerId) -> Peer | None:
+        """The peer if this is its current life; this node itself where it talks to itself by message."""
+        return self._self if self._encode_local and peer == self.id else self.table.find(peer)
+
+    def fail_calls(self, peer: Peer, cause: str) -> None:
+        """End all calls to and from a life of a node that is over, or as good as."""
+        self.calls.abandon(peer, NodeDown(f"node {peer.id} is down: {cause}"))
+
+    def declare_down(self, down: Down) -> None:
+        """Fence a life of a node: its calls fail, its monitors fire, nothing of it is let in any more."""
+        peer = self.table.find(PeerId(down.node, down.incarnation))
+        if peer is not None:
+            if self._transport is not None:
+                self._transport.disconnect(peer.id)
+            self.fail_calls(peer, down.cause)
+        self.table.remove(down)
+
+    def tell(self, peer: Peer, message: list[Any]) -> None:
+        """Send a system message; a peer that cannot take it is noticed by other means."""
+        with contextlib.suppress(PeerGone, QueueFull):
+            self._send(peer, pack(message), [])
+
+    # ---- routing
+
+    def _find(self, actor: str) -> Cell:
+        cell = self._cells.get(actor)
+        if cell is None:
+            raise NoSuchActor(f"node {self.id} has no actor {actor[:80]!r}")
+        return cell
+
+    def _route(self, target: Address) -> Peer | Cell:
+        if target.node == self.name:
+            if target.incarnation not in (0, self.incarnation):
+                raise NodeDown(f"{target} is gone; node {self.name} is in incarnation {self.incarnation}")
+            return self._self if self._encode_local else self._find(target.name)
+        peer = self.table.current.get(target.node)
+        if peer is None or peer.lost or target.incarnation not in (0, peer.incarnation):
+            raise NodeDown(self._why_down(target.node, target.incarnation))
+        return peer
+
+    def _why_down(self, node: str, incarnation: int = 0) -> str:
+        over = self.table.last_down.get(node)
+        known = self.table.current.get(node)
+        if known is not None and incarnation not in (0, known.incarnation):
+            return f"node {node}#{incarnation} is gone; its current incarnation is {known.incarnation}"
+        if known is not None:
+            return f"node {known.id} is down: the connection broke"
+        return f"node {node} is not known" if over is None else f"node {node}#{over.incarnation} is down: {over.cause}"
+
+    def _send(self, peer: Peer, body: bytes, buffers: list[Buffer]) -> None:
+        if peer is self._self:
+            views = [memoryview(buffer) for buffer in buffers]
+            self._loop.call_soon(self._reception.on_message, self.id, body, views)
+        elif peer.lost or self._transport is None:
+            raise PeerGone(f"node {peer.id} is not connected")
+        else:
+            self._transport.send(peer.id, body, buffers)
+
+    def greet(self, peer: PeerId, endpoint: str) -> Peer:
+        """Make a node known and tell it where this one listens. Its older life, if known, is over."""
+        assert self._transport is not None, "a node that does not listen meets nobody"
+        self._transport.connect(peer, endpoint)
+        if (known := self.table.current.get(peer.name)) is not None:
+            self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))
+        met = Peer(peer, endpoint, self.clock.now())
+        self.table.add(met)
+        self.tell(met, [envelope.HELLO, envelope.VERSION, self._transport.endpoint])
+        return met
+
+    def _beat(self) -> None:
+        """Heartbeats come from the event loop itself: a node whose loop hangs falls silent."""
+        self._timer = self.clock.call_at(self.clock.now() + self._interval, self._beat)
+        self.send_heartbeat()
+
+    def send_heartbeat(self) -> None:
+        """Tell every peer that this loop runs, with the current payload."""
+        try:
+            body = pack([envelope.HEARTBEAT, encode(self.heartbeat(), Sink())])
+        except Exception:
+            log.exception("the heartbeat payload of %s cannot be made", self.id)
+            body = pack([envelope.HEARTBEAT, {}])
+        for peer in list(self.table.current.values()):
+            with contextlib.suppress(PeerGone, QueueFull):
+                self._send(peer, body, [])

@@ -1,0 +1,100 @@
+"""Which other nodes this node knows: the current life of each, what waits for it, and who wants to hear of its end.
+
+Owns fencing (what comes from an incarnation that was declared down, or from one older than the current, is not let in) and
+the exactly-once firing of monitors. Sends nothing and measures no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockwright.runtime.cell import Delivery
+from blockwright.transport.address import PeerId
+
+log = logging.getLogger("blockwright.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A life of a node ended. ``cause``: "exited N" (negative: signal), "killed", "silent", "disconnected", ..."""
+
+    node: str
+    incarnation: int
+    cause: str
+
+
+OnDown = Callable[[Down], None]
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """One life of another node."""
+
+    id: PeerId
+    endpoint: str
+    heard: float  # when the last message came, by this node's clock
+    heartbeat_at: float | None = None  # when the last heartbeat came
+    payload: dict[str, Any] = field(default_factory=dict)  # of the last heartbeat
+    lost: bool = False  # the connection broke; calls fail, the end is not declared yet
+    pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
+    inbound: dict[int, Delivery] = field(default_factory=dict)  # calls from it that wait or run here, by id
+    monitors: list[OnDown] = field(default_factory=list)
+
+    @property
+    def incarnation(self) -> int:
+        return self.id.incarnation
+
+
+class PeerTable:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.current: dict[str, Peer] = {}
+        self.last_down: dict[str, Down] = {}
+
+    def find(self, peer: PeerId) -> Peer | None:
+        """The peer if this is its current incarnation."""
+        found = self.current.get(peer.name)
+        return found if found is not None and found.id == peer else None
+
+    def fenced(self, peer: PeerId) -> bool:
+        """Whether this incarnation is over: declared down, or older than what is known."""
+        known = self.current.get(peer.name)
+        over = self.last_down.get(peer.name)
+        return (over is not None and peer.incarnation <= over.incarnation) or (
+            known is not None and peer.incarnation < known.incarnation
+        )
+
+    def add(self, peer: Peer) -> None:
+        """Make it current. Its predecessor, if any, was removed before."""
+        assert peer.id.name not in self.current, "the predecessor must be declared down first"
+        self.current[peer.id.name] = peer
+
+    def remove(self, down: Down) -> Peer | None:
+        """Fence the incarnation and fire its monitors; the peer it was, or None if it was not current (any more).
+
+        Also remembers the end of a life that this node never met, so that it cannot join later.
+        """
+        over = self.last_down.get(down.node)
+        if over is None or down.incarnation > over.incarnation:
+            self.last_down[down.node] = down
+        peer = self.find(PeerId(down.node, down.incarnation))
+        if peer is None:
+            return None
+        del self.current[down.node]
+        monitors, peer.monitors = peer.monitors, []
+        for monitor in monitors:
+            fire(monitor, down)
+        return peer
+
+
+def fire(monitor: OnDown, down: Down) -> None:
+    """Run a callback of the application, whose error must not stop the runtime."""
+    try:
+        monitor(down)
+    except Exception:
+        log.exception("a monitor of %s#%d raised", down.node, down.incarnation)

@@ -1,0 +1,140 @@
+"""What a node does with what arrives: checks who speaks, then hands it to calls, links or the peer table.
+
+Owns the gate (strangers and fenced incarnations are counted and dropped; garbage never raises) and the system messages.
+Makes no decision of its own about who is up: it obeys the head.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from blockwright.runtime import envelope
+from blockwright.runtime.codec import decode
+from blockwright.runtime.errors import DecodeError
+from blockwright.runtime.peers import Down, Peer
+from blockwright.transport.address import PeerId, check_name
+from blockwright.transport.errors import AddressError
+from blockwright.transport.wire import Buffer, Traffic
+
+if TYPE_CHECKING:
+    from blockwright.runtime.node import Node
+
+log = logging.getLogger("blockwright.runtime")
+OnLink = Callable[[str, bytes, list[memoryview]], None]
+
+
+class Reception:
+    """See the module; implements the transport's ``Receiver``."""
+
+    def __init__(self, node: Node) -> None:
+        self.links: dict[Traffic, OnLink] = {}
+        self._node = node
+
+    def on_message(self, sender: PeerId, body: Buffer, buffers: list[memoryview]) -> None:
+        node = self._node
+        if not node.open:
+            return
+        peer = node.known(sender)
+        if peer is None and node.table.fenced(sender):
+            node.dropped["fenced"] += 1
+            return
+        try:
+            tag, fields = envelope.parse(body, buffers)
+            if tag == envelope.HELLO:
+                self._on_hello(sender, *fields)
+            elif peer is None:
+                node.dropped["stranger"] += 1
+            else:
+                peer.heard = node.clock.now()
+                self._on_known(peer, tag, fields)
+        except (DecodeError, AddressError) as error:
+            self.on_garbage(f"from {sender}: {error}")
+
+    def on_link(self, sender: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
+        node = self._node
+        peer = node.known(sender)
+        if peer is None:
+            node.dropped["fenced" if node.table.fenced(sender) else "stranger"] += 1
+        elif (receive := self.links.get(kind)) is None:
+            node.dropped["link"] += 1
+            log.error("node %s gets %s traffic and has no receiver for it", node.id, kind.name)
+        else:
+            try:
+                receive(sender.name, header, buffers)
+            except Exception:
+                log.exception("the receiver of %s traffic from %s raised", kind.name, sender)
+
+    def on_lost(self, lost: PeerId) -> None:
+        node = self._node
+        peer = node.table.find(lost)
+        if peer is None:
+            return
+        peer.lost = True
+        if node.membership is not None:
+            node.fail_calls(peer, "the connection broke")
+            node.membership.lost(peer)
+            return
+        node.declare_down(Down(lost.name, lost.incarnation, "disconnected"))
+        if lost == node.head:
+            node.closed.set()
+
+    def on_garbage(self, reason: str) -> None:
+        self._node.dropped["garbage"] += 1
+        log.warning("node %s dropped a message: %s", self._node.id, reason)
+
+    def _on_hello(self, sender: PeerId, version: int, endpoint: str) -> None:
+        node = self._node
+        if version != envelope.VERSION:
+            node.dropped["version"] += 1
+            log.error(
+                "node %s speaks version %d, this one %d; run the same release everywhere", sender, version, envelope.VERSION
+            )
+            return
+        if node.known(sender) is not None:
+            return
+        if node.membership is not None and not node.membership.admits(sender):
+            node.dropped["stranger"] += 1
+            return
+        node.greet(sender, endpoint)
+
+    def _on_known(self, peer: Peer, tag: int, fields: list[Any]) -> None:
+        calls = self._node.calls
+        if tag == envelope.CALL:
+            calls.on_call(peer, *fields)
+        elif tag == envelope.CAST:
+            calls.on_cast(peer, *fields)
+        elif tag == envelope.REPLY:
+            calls.on_reply(peer, *fields)
+        elif tag == envelope.FAULT:
+            calls.on_fault(peer, *fields)
+        elif tag == envelope.CANCEL:
+            calls.on_cancel(peer, *fields)
+        elif tag == envelope.HEARTBEAT:
+            peer.heartbeat_at = self._node.clock.now()
+            peer.payload = decode(dict[str, Any], fields[0])
+        elif tag == envelope.READY:
+            if self._node.membership is not None:
+                self._node.membership.ready(peer)
+        elif peer.id == self._node.head:
+            self._on_head(tag, fields)
+        else:
+            raise DecodeError(f"only the head may send message {tag}")
+
+    def _on_head(self, tag: int, fields: list[Any]) -> None:
+        node = self._node
+        if tag == envelope.STOP:
+            node.closed.set()
+        elif tag == envelope.DOWN:
+            name, incarnation, cause = fields
+            if (name, incarnation) == node.id:
+                log.error("node %s was declared down (%s) and stops", node.id, cause)
+                node.closed.set()
+            else:
+                node.declare_down(Down(name, incarnation, cause))
+        else:
+            for name, incarnation, endpoint in decode(list[tuple[str, int, str]], fields[0]):
+                other = PeerId(check_name(name), incarnation)
+                if other != node.id and node.known(other) is None and not node.table.fenced(other):
+                    node.greet(other, endpoint)

@@ -1,0 +1,86 @@
+"""Entry points that the tests' nodes are started with, in this process and in others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from blockwright.runtime import Actor, Node, endpoint
+
+
+@dataclass(frozen=True)
+class CounterConfig:
+    start: int = 0
+    blobs: list[bytes] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Status:
+    pid: int
+    count: int
+    blobs: list[int]
+    ignores_interrupt: bool
+
+
+class Counter(Actor):
+    def __init__(self, config: CounterConfig) -> None:
+        self.config, self.count, self.cancelled = config, config.start, 0
+
+    @endpoint
+    async def add(self, n: int) -> int:
+        self.count += n
+        return self.count
+
+    @endpoint(concurrent=True)
+    async def status(self) -> Status:
+        ignores = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        return Status(os.getpid(), self.count, [len(b) for b in self.config.blobs], ignores)
+
+    @endpoint
+    async def double(self, array: np.ndarray) -> np.ndarray:
+        return array * 2
+
+    @endpoint
+    async def fail(self, text: str) -> None:
+        raise ValueError(text)
+
+    @endpoint(concurrent=True)
+    async def wait(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    @endpoint(concurrent=True)
+    async def cancellations(self) -> int:
+        return self.cancelled
+
+    @endpoint
+    async def block(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - a loop that hangs
+
+    @endpoint(concurrent=True)
+    async def ask(self, address: str, n: int) -> int:
+        return await self.node.ref(address).add(n)
+
+
+async def counter(node: Node, config: CounterConfig) -> None:
+    await node.spawn(Counter(config), name="counter")
+
+
+async def broken(node: Node, config: CounterConfig) -> None:
+    raise ValueError("this entry always fails")
+
+
+async def never(node: Node, config: CounterConfig) -> None:
+    await asyncio.Event().wait()
+
+
+def not_async(node: Node, config: CounterConfig) -> None:
+    pass

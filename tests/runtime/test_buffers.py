@@ -1,0 +1,87 @@
+import msgpack
+import numpy as np
+import pytest
+
+from blockwright.runtime.buffers import ARRAY_EXT, INLINE_BYTES, Sink, ext_hook
+from blockwright.runtime.codec import decode, encode, pack, unpack
+from blockwright.runtime.errors import DecodeError, EncodeError
+
+
+def views(sink):
+    return [memoryview(b).cast("B") for b in sink.buffers]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12, dtype=np.float32).reshape(3, 4),
+        np.arange(12).reshape(3, 4).T,
+        np.arange(24).reshape(2, 3, 4)[:, ::2],
+        np.array(5, dtype=np.int8),
+        np.zeros((0, 3)),
+        np.array([True, False]),
+        np.array([1 + 2j]),
+        np.arange(3, dtype=">i4"),
+    ],
+)
+def test_arrays_travel_beside_the_body(array):
+    sink = Sink()
+    body = pack(encode([array], sink))
+    (back,) = decode(list[np.ndarray], unpack(body, views(sink)))
+    assert len(body) < 64
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    np.testing.assert_array_equal(back, array)
+    assert not back.flags.writeable
+
+
+def test_small_bytes_stay_and_large_ones_travel_beside():
+    sink = Sink()
+    small, large = b"s" * INLINE_BYTES, b"l" * (INLINE_BYTES + 1)
+    body = pack(encode([small, large, memoryview(large), bytearray(large)], sink))
+    assert len(sink.buffers) == 3
+    assert unpack(body, views(sink)) == [small, large, large, large]
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        ["|O", [1], 0],
+        ["<U4", [2], 0],
+        ["<f8", [2], 0],
+        ["<f4", [-2], 0],
+        ["<f4", [2], 1],
+        ["<f4", [2], -1],
+        ["<f4", [2], True],
+        ["<f9", [2], 0],
+        ["f4", "2", 0],
+        [1, [2], 0],
+        ["<f4", [2]],
+        ["<f4", [2**40, 2**40], 0],
+        5,
+    ],
+)
+def test_a_false_description_is_refused(described):
+    with pytest.raises(DecodeError):
+        unpack(pack(msgpack.ExtType(ARRAY_EXT, msgpack.packb(described))), [memoryview(b"12345678")])
+
+
+def test_a_garbage_description_is_refused():
+    with pytest.raises(DecodeError):
+        unpack(pack(msgpack.ExtType(ARRAY_EXT, b"\xc1")), [memoryview(b"12345678")])
+
+
+def test_arrays_of_objects_and_text_are_refused_at_the_sender():
+    for array in (np.array([{}]), np.array(["text"])):
+        with pytest.raises(EncodeError, match="dtype"):
+            encode(array, Sink())
+
+
+def test_the_number_of_buffers_is_bounded():
+    with pytest.raises(EncodeError, match="buffers"):
+        encode([b"x" * 300] * 2000, Sink())
+
+
+def test_unknown_extensions_are_refused():
+    with pytest.raises(DecodeError, match="extension type 9"):
+        ext_hook([])(9, b"")

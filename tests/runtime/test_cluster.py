@@ -1,0 +1,204 @@
+"""Membership under a manual clock, on the in-process launcher."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from blockwright.runtime import Down, ManualClock, NodeDown
+from blockwright.runtime.cluster import Cluster
+from blockwright.runtime.inprocess import InProcessLauncher
+from blockwright.runtime.launcher import LaunchError
+from blockwright.transport.address import PeerId
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.launcher = InProcessLauncher(clock=self.clock)
+        self.hub = Cluster("head", launcher=self.launcher, clock=self.clock, heartbeat=0.5, silence=2.5, startup=60.0)
+        self.ups: list[tuple[str, int]] = []
+        self.downs: list[Down] = []
+        self.hub.on_up(lambda *up: self.ups.append(up))
+        self.hub.on_down(self.downs.append)
+
+    async def launch(self, name: str, start: int = 0, entry: str = "counter") -> int:
+        from cluster_entries import CounterConfig
+
+        incarnation = await self.hub.launch(name, f"cluster_entries:{entry}", CounterConfig(start, [b"x" * 1000]))
+        if entry == "counter":
+            await self.hub.wait_up(name)
+            await turns()
+        return incarnation
+
+    async def advance(self, seconds: float, step: float = 0.25) -> None:
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            await turns()
+
+
+async def turns(count: int = 15) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def rig():
+    made = Rig()
+    await made.hub.start()
+    yield made
+    await made.hub.stop()
+
+
+async def test_launch_and_call(rig):
+    from cluster_entries import Status
+
+    assert await rig.launch("w0", 5) == 1
+    ref = rig.hub.node.ref("w0/counter")
+    assert await ref.add(1) == 6
+    assert await ref.status(returns=Status) == Status(os.getpid(), 6, [1000], False)
+    assert rig.ups == [("w0", 1)]
+
+
+async def test_workers_meet_each_other(rig):
+    await rig.launch("w0")
+    await rig.launch("w1", 10)
+    assert await rig.hub.node.ref("w0/counter").ask("w1/counter", 1) == 11
+    assert await rig.hub.node.ref("w1/counter").ask("w0/counter", 1) == 1
+
+
+async def test_a_kill_is_reported_once_and_everywhere(rig):
+    await rig.launch("w0")
+    await rig.launch("w1")
+    calls = [asyncio.create_task(rig.hub.node.ref(f"{w}/counter").wait()) for w in ("w0", "w1")]
+    relayed = asyncio.create_task(rig.hub.node.ref("w1/counter").ask("w0/counter", 1))
+    await relayed
+    await rig.hub.kill("w0")
+    with pytest.raises(NodeDown, match="killed"):
+        await calls[0]
+    assert not calls[1].done()
+    calls[1].cancel()
+    await turns()
+    await rig.advance(5)
+    assert rig.downs == [Down("w0", 1, "killed")]
+    assert rig.hub.members()["w0"].state == "down"
+    await rig.hub.kill("w0")  # again: nothing
+    assert len(rig.downs) == 1
+
+
+async def test_a_restart_is_a_new_incarnation(rig):
+    await rig.launch("w0", 1)
+    ref = rig.hub.node.ref("w0/counter")
+    pinned = rig.hub.node.ref("w0/counter#1")
+    await rig.hub.kill("w0")
+    with pytest.raises(NodeDown, match="killed"):
+        await ref.add(1)
+    assert await rig.launch("w0", 100) == 2
+    assert await ref.add(1) == 101
+    with pytest.raises(NodeDown):
+        await pinned.add(1)
+    assert rig.ups == [("w0", 1), ("w0", 2)]
+
+
+async def test_silence_means_down_fenced_and_killed(rig):
+    await rig.launch("w0")
+    await rig.launch("w1")
+    await rig.advance(10)
+    assert rig.downs == []
+    rig.launcher.freeze(PeerId("w0", 1))
+    call = asyncio.create_task(rig.hub.node.ref("w0/counter").add(1))
+    await rig.advance(2.25)
+    assert rig.downs == []
+    await rig.advance(1.0)
+    assert rig.downs == [Down("w0", 1, "silent")]
+    with pytest.raises(NodeDown, match="silent"):
+        await call
+    await turns()
+    assert PeerId("w0", 1) not in rig.launcher.list()
+    assert await rig.hub.node.ref("w1/counter").add(1) == 1
+    with pytest.raises(Exception, match="w0#1 is down"):
+        await rig.hub.node.ref("w1/counter").ask("w0/counter", 1)
+
+
+async def test_a_stalled_head_blames_nobody(rig):
+    await rig.launch("w0")
+    await rig.launch("w1")
+    for _ in range(3):
+        rig.clock.jump(30.0)  # nothing was received meanwhile, and the check comes before what waits to be read
+        await rig.advance(0.5)
+    assert rig.downs == []
+    rig.launcher.freeze(PeerId("w1", 1))
+    await rig.advance(4.0)
+    assert rig.downs == [Down("w1", 1, "silent")]
+
+
+async def test_an_entry_that_fails_is_a_down_without_an_up(rig, caplog):
+    await rig.launch("w0", entry="broken")
+    with pytest.raises(NodeDown, match="exited 1"):
+        await rig.hub.wait_up("w0")
+    assert rig.downs == [Down("w0", 1, "exited 1")]
+    assert rig.ups == []
+    assert "this entry always fails" in caplog.text
+    for entry in ("not_async", "absent"):
+        await rig.launch("w0", entry=entry)
+        with pytest.raises(NodeDown):
+            await rig.hub.wait_up("w0")
+    assert [d.incarnation for d in rig.downs] == [1, 2, 3]
+
+
+async def test_a_start_that_never_ends_is_given_up(rig):
+    await rig.launch("w0", entry="never")
+    await rig.advance(59)
+    assert rig.downs == []
+    await rig.advance(2)
+    assert rig.downs == [Down("w0", 1, "silent")]
+    assert rig.ups == []
+
+
+async def test_what_cannot_be_launched(rig):
+    await rig.launch("w0")
+    with pytest.raises(ValueError, match="lives"):
+        await rig.launch("w0")
+    with pytest.raises(ValueError, match="lives"):
+        await rig.launch("head")
+    await rig.hub.stop()
+    with pytest.raises(LaunchError, match="stopping"):
+        await rig.launch("w1")
+
+
+async def test_stop_is_orderly_and_silent(rig):
+    await rig.launch("w0")
+    await rig.launch("w1", entry="never")
+    await rig.hub.stop()
+    await rig.hub.stop()
+    assert rig.downs == []
+    assert rig.launcher.list() == {}
+    assert rig.launcher.network.members == {}
+
+
+async def test_a_callback_that_raises_does_not_stop_the_next(rig, caplog):
+    seen = []
+    rig.hub.on_down(lambda down: 1 / 0)
+    rig.hub.on_down(seen.append)
+    await rig.launch("w0")
+    await rig.hub.kill("w0")
+    assert len(seen) == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_uninvited_nodes_are_not_admitted(rig):
+    from blockwright.runtime import Node
+
+    await rig.launch("w0")
+    for stranger in (PeerId("w9", 1), PeerId("w0", 7)):
+        transport = rig.launcher.network.transport(stranger)
+        node = Node(stranger.name, incarnation=stranger.incarnation, transport=transport, clock=rig.clock)
+        await node.start()
+        node.join(rig.hub.node.id, rig.hub.node.endpoint)
+        await turns()
+        await node.stop()
+    assert set(rig.hub.node.peers()) == {"w0"}
+    assert rig.hub.node.peers()["w0"].incarnation == 1
+    assert rig.downs == []

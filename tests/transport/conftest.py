@@ -1,0 +1,57 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from blockwright.transport.address import PeerId
+
+
+class Recorder:
+    """A receiver that writes down what it is told, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[PeerId, bytes, list[bytes]]] = []
+        self.links: list[tuple] = []
+        self.lost: list[PeerId] = []
+        self.garbage: list[str] = []
+        self._changed = asyncio.Event()
+
+    def on_message(self, peer, body, buffers):
+        self.messages.append((peer, bytes(body), [bytes(b) for b in buffers]))
+        self._changed.set()
+
+    def on_link(self, peer, kind, header, buffers):
+        self.links.append((peer, kind, header, [bytes(b) for b in buffers]))
+        self._changed.set()
+
+    def on_lost(self, peer):
+        self.lost.append(peer)
+        self._changed.set()
+
+    def on_garbage(self, reason):
+        self.garbage.append(reason)
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.fixture
+def recorder():
+    return Recorder
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request):
+    """Runs a coroutine on each kind of event loop."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def runner(main):
+        with asyncio.Runner(loop_factory=factory) as inner:
+            return inner.run(main)
+
+    return runner

@@ -1,0 +1,78 @@
+"""Names of nodes on the wire and where their sockets lie.
+
+Owns the identity of a peer (name and incarnation), its text form ``name#incarnation``, and the path of its socket in the
+cluster's private directory. Knows nothing of actors and opens no socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from blockwright.transport.errors import AddressError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_IDENTITY = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})#([1-9][0-9]{0,17})")
+_LONGEST_PATH = 107  # sun_path holds 108 bytes with the final zero
+
+
+class PeerId(NamedTuple):
+    """One life of one node."""
+
+    name: str
+    incarnation: int  # from 1; a restarted node gets a higher one
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.incarnation}"
+
+
+def check_name(name: str) -> str:
+    """The name itself; AddressError unless it is 1 to 64 letters, digits, ``_ . -``, the first a letter or digit."""
+    if not _NAME.fullmatch(name):
+        raise AddressError(f"node name {name!r} cannot be used; give 1 to 64 letters, digits, '_', '.', '-'")
+    return name
+
+
+def parse_identity(text: str) -> PeerId:
+    """``"w0#3"`` as a PeerId; AddressError for anything else."""
+    match = _IDENTITY.fullmatch(text)
+    if match is None:
+        raise AddressError(f"{text[:80]!r} is not of the form name#incarnation")
+    return PeerId(match[1], int(match[2]))
+
+
+def private_directory(path: Path | None = None) -> Path:
+    """A directory that only this user can enter, made if missing; a fresh one without ``path``.
+
+    Access to a cluster's sockets is governed by this directory alone, so one that others may enter is refused.
+    """
+    if path is None:
+        return Path(tempfile.mkdtemp(prefix="blockwright-"))
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.stat()
+    if found.st_uid != os.getuid():
+        raise AddressError(f"socket directory {path} belongs to user {found.st_uid}; give one of your own")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise AddressError(f"socket directory {path} is open to others; run: chmod 700 {path}")
+    return path
+
+
+def ipc_endpoint(directory: Path, peer: PeerId) -> str:
+    """Where the ROUTER of ``peer`` is bound. Incarnations never share a path, so a late message cannot reach a successor."""
+    path = str(directory / f"{peer.name}-{peer.incarnation}.sock")
+    if len(path.encode()) > _LONGEST_PATH:
+        raise AddressError(f"socket path {path} is longer than {_LONGEST_PATH} bytes; give a shorter directory")
+    return f"ipc://{path}"
+
+
+def remove_directory(path: Path) -> None:
+    """Delete the sockets in a cluster's directory, and the directory unless it holds something else."""
+    for found in path.glob("*.sock"):
+        found.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        path.rmdir()

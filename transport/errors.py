@@ -1,0 +1,32 @@
+"""What can go wrong between processes, below actors.
+
+    TransportError
+      AddressError     the caller named a node or endpoint that cannot be
+      PeerGone         the peer was never connected, or its connection is lost for good
+      QueueFull        the peer reads too slowly: its bounded out-queue holds no more
+      MessageTooLarge  the caller sends more than the receiver would take
+
+Owns the error types only; the runtime above turns them into ``RuntimeFault`` of its own.
+"""
+
+from __future__ import annotations
+
+
+class TransportError(Exception):
+    """Base of all errors of this package."""
+
+
+class AddressError(TransportError, ValueError):
+    """A node name, endpoint or directory that cannot be used."""
+
+
+class PeerGone(TransportError):
+    """The peer is not connected (any more)."""
+
+
+class QueueFull(TransportError):
+    """The out-queue to the peer is full."""
+
+
+class MessageTooLarge(TransportError):
+    """A frame or message over the limit of ``wire``; cut it into pieces."""

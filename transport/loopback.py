@@ -1,0 +1,109 @@
+"""The transport inside one process: several nodes on one event loop, for tests and notebooks.
+
+Owns a ``Network`` on which loopback transports find each other. Order, limits and the moment of delivery (a later turn of
+the loop) are those of sockets; buffers are copied, so that a sender that changes one after sending is found out in tests.
+``cut`` is the death of a process as its peers see it, ``freeze`` is SIGSTOP. Never used between processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from blockwright.transport import wire
+from blockwright.transport.address import PeerId
+from blockwright.transport.errors import PeerGone
+from blockwright.transport.interface import Receiver
+from blockwright.transport.wire import Buffer, Traffic
+
+
+class Network:
+    """All loopback transports that can reach each other."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, LoopbackTransport] = {}  # by endpoint
+
+    def transport(self, peer: PeerId) -> LoopbackTransport:
+        """A new member."""
+        return LoopbackTransport(self, peer)
+
+    def cut(self, endpoint: str) -> None:
+        """Drop a member at once: nothing that it queued is delivered, its peers see a lost connection."""
+        if member := self.members.get(endpoint):
+            member.close()
+
+    def freeze(self, endpoint: str) -> None:
+        """Stop delivery from and to a member, without telling anyone."""
+        self.members[endpoint].frozen = True
+
+
+class LoopbackTransport:
+    """See the module and ``interface.Transport``."""
+
+    def __init__(self, network: Network, peer: PeerId) -> None:
+        self.peer = peer
+        self.endpoint = f"loop://{peer.name}-{peer.incarnation}"
+        self.frozen = False
+        self._network = network
+        self._peers: dict[PeerId, str] = {}
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._started = self._closed = False
+        network.members[self.endpoint] = self
+
+    def start(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._started = True
+        if self._inbox:
+            self._loop.call_soon(self._drain)
+
+    def connect(self, peer: PeerId, endpoint: str) -> None:
+        if peer in self._peers or self._closed:
+            return
+        self._peers[peer] = endpoint
+        if endpoint not in self._network.members:
+            self._loop.call_soon(self._lose, peer)
+
+    def disconnect(self, peer: PeerId) -> None:
+        self._peers.pop(peer, None)
+
+    def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = ()) -> None:
+        copies = [memoryview(bytes(b)) for b in wire.checked(body, buffers)]
+        self._post(peer, lambda to: to._receiver.on_message(self.peer, body, copies))
+
+    def send_link(self, peer: PeerId, kind: Traffic, header: bytes, buffers: Sequence[Buffer]) -> None:
+        copies = [memoryview(bytes(b)) for b in wire.checked(header, buffers)]
+        self._post(peer, lambda to: to._receiver.on_link(self.peer, kind, header, copies))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        del self._network.members[self.endpoint]
+        self._inbox.clear()
+        for member in list(self._network.members.values()):
+            if self.peer in member._peers:
+                member._loop.call_soon(member._lose, self.peer)
+
+    def _post(self, peer: PeerId, deliver: Callable[[LoopbackTransport], None]) -> None:
+        endpoint = self._peers.get(peer)
+        if endpoint is None or self._closed:
+            raise PeerGone(f"node {peer} is not connected")
+        member = self._network.members.get(endpoint)
+        if member is None or member.frozen or self.frozen:
+            return
+        member._inbox.append(lambda: deliver(member))
+        if len(member._inbox) == 1 and member._started:
+            member._loop.call_soon(member._drain)
+
+    def _drain(self) -> None:
+        while self._inbox and not self._closed and not self.frozen:
+            try:
+                self._inbox.popleft()()
+            except Exception as error:  # a fault above must not leave the rest of the messages lying
+                self._loop.call_exception_handler({"message": f"a message to {self.peer} failed", "exception": error})
+
+    def _lose(self, peer: PeerId) -> None:
+        if not self._closed and self._peers.pop(peer, None) is not None:
+            self._receiver.on_lost(peer)
