@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import os
 import signal
 import socket
 import sys
@@ -96,7 +97,12 @@ class ForkserverLauncher:
             # A session of its own: signals to the head's group (Ctrl-C, a service manager's TERM) are the head's to
             # answer, which may want its workers to finish what runs.
             self._process = await asyncio.create_subprocess_exec(
-                *command, pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+                *command,
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                # a preloaded numpy would start a thread pool, which does not survive a fork
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
         except BaseException:
             ours.close()

@@ -1,0 +1,165 @@
+"""A served model as a benchmark sees it: a process to start, to ask over HTTP, to weigh and to stop.
+
+Uses the command line and the HTTP API alone. Prompts are token ids and answers ignore the end of sequence, so that every
+run makes the same number of tokens. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import aiohttp
+import psutil
+
+START_SECONDS = 180.0
+
+
+class ServerError(Exception):
+    """The server did not do what a benchmark needs; the text says what it printed."""
+
+
+@dataclass(slots=True)
+class Served:
+    """A running server. ``stages`` are seconds from the start of its process."""
+
+    process: subprocess.Popen[bytes]
+    session: aiohttp.ClientSession
+    model: str = ""
+    stages: dict[str, float] = field(default_factory=dict)
+
+    async def get(self, path: str) -> Any:
+        async with self.session.get(path) as answer:
+            if answer.status != 200:
+                raise ServerError(f"GET {path}: {answer.status} {(await answer.text())[:300]}")
+            return await answer.json()
+
+    def body(self, prompt: Sequence[int], tokens: int, **more: Any) -> dict[str, Any]:
+        asked = {"model": self.model, "prompt": list(prompt), "max_tokens": tokens, "temperature": 0}
+        return {**asked, "ignore_eos": True, **more}
+
+    async def complete(self, prompt: Sequence[int], tokens: int) -> None:
+        """One answer of exactly ``tokens`` tokens, not streamed."""
+        async with self.session.post("/v1/completions", json=self.body(prompt, tokens)) as answer:
+            if answer.status != 200:
+                raise ServerError(f"completion: {answer.status} {(await answer.text())[:300]}")
+            made = (await answer.json())["usage"]["completion_tokens"]
+        if made != tokens:
+            raise ServerError(f"asked for {tokens} tokens, got {made}")
+
+    async def stream(self, prompt: Sequence[int], tokens: int) -> AsyncIterator[tuple[float, int, str]]:
+        """(time, tokens so far, request id) of each chunk with tokens, on the monotonic clock."""
+        more = {"stream": True, "return_token_ids": True}
+        async with self.session.post("/v1/completions", json=self.body(prompt, tokens, **more)) as answer:
+            if answer.status != 200:
+                raise ServerError(f"stream: {answer.status} {(await answer.text())[:300]}")
+            made = 0
+            async for line in answer.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                chunk = json.loads(line[6:])
+                if "error" in chunk:
+                    raise ServerError(f"stream: {chunk['error']}")
+                news = sum(len(choice.get("token_ids") or ()) for choice in chunk["choices"])
+                if news:
+                    made += news
+                    yield time.monotonic(), made, chunk["id"]
+        if made != tokens:
+            raise ServerError(f"the stream ended after {made} of {tokens} tokens")
+
+    def peak_rss_mb(self) -> float:
+        """Sum of the peak resident sizes of the server and everything below it."""
+        head = psutil.Process(self.process.pid)
+        return sum(peak_rss_mb(process.pid) for process in (head, *head.children(recursive=True)))
+
+    def head_cpu_seconds(self) -> float:
+        """Processor time of the process that holds the gateway, its threads included."""
+        used = psutil.Process(self.process.pid).cpu_times()
+        return float(used.user + used.system)
+
+    async def sweep_seconds(self) -> tuple[float, float]:
+        """(whole sweeps, inside kernels) since the start, over all workers."""
+        workers = (await self.get("/admin/cluster"))["workers"]
+        whole, kernels = (sum(w["counters"][name] for w in workers) for name in ("sweep_seconds", "kernel_seconds"))
+        return float(whole), float(kernels)
+
+
+def peak_rss_mb(pid: int) -> float:
+    """VmHWM of a process in MB; 0 when it is gone."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    return 0.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def served(folder: Path, *arguments: str) -> AsyncIterator[Served]:
+    """Start ``blockwright serve FOLDER ...``, wait until it is ready, and stop it at the end."""
+    port, began = free_port(), time.monotonic()
+    command = [sys.executable, "-m", "blockwright", "serve", str(folder), "--port", str(port), *arguments]
+    timeout = aiohttp.ClientTimeout(total=None)
+    connector = aiohttp.TCPConnector(limit=0)
+    with tempfile.TemporaryFile() as log:
+        process = launched(command, log)
+        try:
+            base = f"http://127.0.0.1:{port}"
+            async with aiohttp.ClientSession(base, timeout=timeout, connector=connector) as session:
+                server = Served(process, session)
+                for stage in ("live", "ready"):
+                    await answered(server, f"/health/{stage}", began + START_SECONDS)
+                    server.stages[stage] = time.monotonic() - began
+                server.model = (await server.get("/v1/models"))["data"][0]["id"]
+                await server.complete([1, 2, 3], 1)
+                server.stages["first_token"] = time.monotonic() - began
+                yield server
+        except ServerError as problem:
+            log.seek(0)
+            raise ServerError(f"{problem}\n{log.read().decode(errors='replace')[-3000:]}") from None
+        finally:
+            stop(process)
+
+
+def launched(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A session of its own, so that Ctrl-C reaches the benchmark first."""
+    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+async def answered(server: Served, path: str, until: float) -> None:
+    """Return when GET ``path`` says 200."""
+    while time.monotonic() < until:
+        if server.process.poll() is not None:
+            raise ServerError(f"the server ended with status {server.process.returncode}")
+        with suppress(aiohttp.ClientError, ServerError):
+            await server.get(path)
+            return
+        await asyncio.sleep(0.01)
+    raise ServerError(f"{path} was not 200 within {START_SECONDS:.0f} s")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, then SIGKILL for what is left after a while."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(40)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

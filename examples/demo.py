@@ -1,0 +1,242 @@
+"""The demo: a cluster of two worker processes serves the demo checkpoint, and a dozen clients stream from it at once.
+
+    python examples/demo.py            # the tour: ends by itself, exit status 0 when all went well
+    python examples/demo.py --serve    # leaves the server running until Ctrl-C
+
+One model id is served as two replicas, a second one as a pipeline over both workers, from the same folder. Talks to the
+server through its command line and its HTTP API alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from demo_client import Outcome, ask
+from demo_display import Live, accuracy_table, request_table
+from demo_tasks import HELD_OUT, Example, examination
+
+FOLDER = Path(__file__).resolve().parent
+PIPELINE = "demo-pipeline"  # the model id that runs over both workers; the other id is the folder's
+SEED = 7  # of the prompts that are asked; the checkpoint's own report uses another
+EXAMINED_PER_TASK = 3  # prompts of each task and split, for the accuracy table
+AT_ONCE = 16
+READY_SECONDS, REQUEST_SECONDS, STOP_SECONDS = 120.0, 60.0, 40.0
+GOOD_ENOUGH = 0.85  # share of right answers to held-out prompts of trained length
+
+
+class DemoError(Exception):
+    """Something that ends the demo; its text is for people."""
+
+
+def command(checkpoint: Path, port: int) -> list[str]:
+    """How the server is started: the same line works in a shell."""
+    return [
+        *(sys.executable, "-m", "blockwright", "serve", str(checkpoint)),
+        *("--workers", "2", "--port", str(port)),
+        *("--app", f"{PIPELINE}={checkpoint}", "--set", f"pipelines.{PIPELINE}=2"),
+    ]
+
+
+def free_port(wanted: int) -> int:
+    """``wanted`` if nothing listens there, else one that the system picks."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def curl_line(port: int, model: str, example: Example) -> str:
+    """A request to paste; quoted for a POSIX shell (prompts hold no quotes)."""
+    body = f'{{"model": "{model}", "prompt": "{example.prompt}", "max_tokens": 64, "temperature": 0}}'
+    return f"curl http://127.0.0.1:{port}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must be true for the demo to succeed."""
+
+    text: str
+    passed: bool
+
+
+def judge(shown: Sequence[Outcome], piped: Outcome, examined: Sequence[Outcome]) -> list[Check]:
+    """Whether the demo showed what it promises."""
+    everything = [*shown, piped, *examined]
+    failed = [item for item in everything if item.error]
+    used = {item.route[0] for item in shown if len(item.route) == 1}
+    trained = [item.right for item in examined if item.example.split == HELD_OUT]
+    share = sum(trained) / len(trained)
+    return [
+        Check(f"{len(everything) - len(failed)} of {len(everything)} requests completed", not failed),
+        Check(f"replicas on {len(used)} workers answered", len(used) == 2),
+        Check(f"the pipeline ran over {len(piped.route)} workers", len(set(piped.route)) == 2),
+        Check(f"{share:.0%} right on held-out prompts (at least {GOOD_ENOUGH:.0%})", share >= GOOD_ENOUGH),
+    ]
+
+
+class Server:
+    """The server's process, in a session of its own, so that Ctrl-C reaches only the demo."""
+
+    def __init__(self, checkpoint: Path, port: int) -> None:
+        self.port = port
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by stop)
+        self._process = subprocess.Popen(
+            command(checkpoint, port), stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ended(self) -> DemoError | None:
+        """What to tell when the process is gone although nobody stopped it."""
+        status = self._process.poll()
+        return None if status is None else DemoError(f"the server ended with status {status}:\n{self.said()}")
+
+    def said(self) -> str:
+        """The last lines that the server printed."""
+        self._log.seek(0)
+        return "".join(self._log.readlines()[-20:])
+
+    async def ready(self, session: aiohttp.ClientSession) -> None:
+        """Return when ``/health/ready`` says 200 and both models are listed as ready."""
+        until = time.monotonic() + READY_SECONDS
+        while time.monotonic() < until:
+            if gone := self.ended():
+                raise gone
+            with suppress(aiohttp.ClientError, TimeoutError):
+                async with session.get("/health/ready") as answer:
+                    states = (await answer.json()).get("applications", {}) if answer.status == 200 else {}
+                    if states and all(state == "ready" for state in states.values()):
+                        return
+            await asyncio.sleep(0.05)
+        raise DemoError(f"the server was not ready after {READY_SECONDS:.0f} s:\n{self.said()}")
+
+    def stop(self) -> int:
+        """SIGTERM, wait, and the exit status; a server that does not end is killed and counts as failed."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return -1
+        finally:
+            self._log.close()
+
+
+async def replicated(session: aiohttp.ClientSession) -> str:
+    """The model id that is served as replicas: the one that is not the pipeline's."""
+    async with session.get("/v1/models") as answer:
+        ids = [str(model["id"]) for model in (await answer.json())["data"]]
+    return next(name for name in ids if name != PIPELINE)
+
+
+async def examine(session: aiohttp.ClientSession, model: str) -> list[Outcome]:
+    """Ask every examination prompt, ``AT_ONCE`` at a time."""
+    gate = asyncio.Semaphore(AT_ONCE)
+    outcomes = [Outcome(example, model) for example in examination(SEED + 1, EXAMINED_PER_TASK)]
+
+    async def one(outcome: Outcome) -> None:
+        async with gate:
+            await ask(session, outcome, lambda _: None)
+
+    await asyncio.gather(*(one(outcome) for outcome in outcomes))
+    return outcomes
+
+
+async def tour(session: aiohttp.ClientSession) -> list[Check]:
+    """Stream twelve requests at once, one chat among them, then one over the pipeline, then the examination."""
+    model = await replicated(session)
+    shown = [Outcome(example, model) for example in examination(SEED, 1, (HELD_OUT,))]
+    print(f"\n{len(shown)} requests at once to {model}, which has two replicas (the last one is a chat):")
+    live = Live(shown, sys.stdout)
+    await asyncio.gather(
+        *(ask(session, item, live.changed, chat=place == len(shown) - 1) for place, item in enumerate(shown))
+    )
+    piped = Outcome(examination(SEED + 2, 1, (HELD_OUT,))[1], PIPELINE)
+    print(f"\none more to {PIPELINE}, a pipeline over both workers:")
+    await ask(session, piped, Live([piped], sys.stdout).changed)
+    examined = await examine(session, model)
+    print(f"\n{request_table([*shown, piped])}\n\n{accuracy_table(examined)}\n")
+    return judge(shown, piped, examined)
+
+
+async def run(server: Server, stay: bool) -> list[Check]:
+    """Wait for the server, then the tour or, with ``stay``, until a signal comes."""
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+    async with aiohttp.ClientSession(server.url, timeout=timeout) as session:
+        job = asyncio.create_task(serve_on(server, session) if stay else guided(server, session))
+        waiter = asyncio.create_task(stopped.wait())
+        await asyncio.wait((job, waiter), return_when=asyncio.FIRST_COMPLETED)
+        if stopped.is_set() and not job.done():
+            job.cancel()
+            with suppress(asyncio.CancelledError):
+                await job
+            return [] if stay else [Check("interrupted", False)]
+        waiter.cancel()
+        return await job
+
+
+async def guided(server: Server, session: aiohttp.ClientSession) -> list[Check]:
+    started = time.monotonic()
+    print(f"starting 2 workers, listening on {server.url} ...", flush=True)
+    await server.ready(session)
+    print(f"ready after {time.monotonic() - started:.1f} s")
+    return await tour(session)
+
+
+async def serve_on(server: Server, session: aiohttp.ClientSession) -> list[Check]:
+    await server.ready(session)
+    model = await replicated(session)
+    print(f"serving {model} and {PIPELINE} on {server.url}; Ctrl-C stops. Try:\n")
+    print(f"  {curl_line(server.port, model, examination(SEED, 1, (HELD_OUT,))[1])}\n", flush=True)
+    while True:
+        if gone := server.ended():
+            raise gone
+        await asyncio.sleep(0.5)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", action="store_true", help="leave the server running")
+    parser.add_argument("--port", type=int, default=0, help="0: any free port; one in use is replaced by a free one")
+    parser.add_argument("--checkpoint", type=Path, default=FOLDER / "demo-checkpoint")
+    options = parser.parse_args(arguments)
+    server = Server(options.checkpoint, free_port(options.port))
+    try:
+        checks = asyncio.run(run(server, options.serve))
+    except DemoError as problem:
+        server.stop()
+        print(problem, file=sys.stderr)
+        return 1
+    except BaseException:
+        server.stop()
+        raise
+    checks.append(Check("the server stopped when told to", server.stop() == 0))
+    for check in checks:
+        print(f"  {'ok    ' if check.passed else 'FAILED'} {check.text}")
+    return 0 if all(check.passed for check in checks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

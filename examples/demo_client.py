@@ -1,0 +1,130 @@
+"""One streamed request to an OpenAI-compatible server, and what a person wants to know of it.
+
+Parses server-sent events, measures on the client's side, and asks the server afterwards which workers answered. Owns no
+server and prints nothing; ``demo.py`` does both.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from demo_tasks import Example, is_right
+
+MOST_TOKENS = 96
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a request so far. Times are seconds on the client's monotonic clock."""
+
+    example: Example
+    model: str
+    text: str = ""
+    request: str = ""  # the server's id
+    finish: str = ""
+    error: str = ""
+    tokens: int = 0  # generated, as the server counts them (the end-of-sequence token among them)
+    started: float = 0.0
+    first: float = 0.0  # when the first text came
+    ended: float = 0.0
+    route: list[str] = field(default_factory=list)  # workers, in the order of the hops
+
+    @property
+    def right(self) -> bool:
+        return not self.error and is_right(self.example, self.text)
+
+    @property
+    def first_ms(self) -> float:
+        """Milliseconds from sending to the first text; 0 when none came."""
+        return (self.first - self.started) * 1000 if self.first else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second from sending to the end, the prompt's time included; 0 while it runs."""
+        return self.tokens / (self.ended - self.started) if self.ended > self.started else 0.0
+
+
+class SseReader:
+    """Turns the bytes of an event stream, cut anywhere, into the data of its events."""
+
+    def __init__(self) -> None:
+        self._rest = b""  # what follows the last complete event
+
+    def feed(self, data: bytes) -> list[str]:
+        """The ``data:`` of each event that is now complete; comments and other fields are skipped."""
+        *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
+        found = []
+        for event in events:
+            lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+            if lines:
+                found.append(b"\n".join(lines).decode())
+        return found
+
+
+def absorb(outcome: Outcome, chunk: dict[str, Any], now: float) -> None:
+    """Add one chunk of ``/v1/completions`` or ``/v1/chat/completions`` to an outcome."""
+    if chunk.get("error"):
+        outcome.error = str(chunk["error"].get("message", chunk["error"]))
+        return
+    for choice in chunk.get("choices", []):
+        text = choice.get("text") or choice.get("delta", {}).get("content") or ""
+        if text and not outcome.first:
+            outcome.first = now
+        outcome.text += text
+        outcome.finish = choice.get("finish_reason") or outcome.finish
+    if chunk.get("usage"):
+        outcome.tokens = chunk["usage"]["completion_tokens"]
+
+
+def body_of(outcome: Outcome, chat: bool) -> dict[str, Any]:
+    """The request: greedy, streamed, with the count of tokens at the end."""
+    prompt = outcome.example.prompt
+    asked = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+    return {
+        "model": outcome.model,
+        **asked,
+        "max_tokens": MOST_TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def workers_of(view: dict[str, Any]) -> list[str]:
+    """Names of the workers in the ``route`` of ``/v1/requests/{id}``, first hop first."""
+    return [str(hop["worker"]) for hop in view.get("route", [])]
+
+
+async def ask(
+    session: aiohttp.ClientSession, outcome: Outcome, changed: Callable[[Outcome], None], chat: bool = False
+) -> None:
+    """Run one request to its end, filling in ``outcome``; a failure is its ``error``, never an exception."""
+    reader, done = SseReader(), False
+    outcome.started = time.monotonic()
+    try:
+        path = "/v1/chat/completions" if chat else "/v1/completions"
+        async with session.post(path, json=body_of(outcome, chat)) as answer:
+            outcome.request = answer.headers.get("x-request-id", "")
+            if answer.status != 200:
+                outcome.error = f"HTTP {answer.status}: {(await answer.text())[:200]}"
+            else:
+                async for data in answer.content.iter_any():
+                    for event in reader.feed(data):
+                        done = done or event == "[DONE]"
+                        if event != "[DONE]":
+                            absorb(outcome, json.loads(event), time.monotonic())
+                    changed(outcome)
+        outcome.ended = time.monotonic()
+        if not done and not outcome.error:
+            outcome.error = "the stream ended before [DONE]"
+        async with session.get(f"/v1/requests/{outcome.request}") as answer:
+            outcome.route = workers_of(await answer.json()) if answer.status == 200 else []
+    except (aiohttp.ClientError, TimeoutError, ValueError) as problem:
+        outcome.ended = time.monotonic()
+        outcome.error = f"{type(problem).__name__} {problem} (request {outcome.request or 'without an answer'})"
+    changed(outcome)

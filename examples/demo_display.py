@@ -1,0 +1,91 @@
+"""What the demo shows: a line for each request that changes in place on a terminal, and the tables at the end.
+
+Plain ANSI, no library. Where the output is no terminal each request is one line when it ends. Knows no network.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from demo_client import Outcome
+from demo_tasks import HELD_OUT, LONGER, accuracy
+
+_UP, _CLEAR = "\x1b[{}A", "\x1b[2K"
+
+
+def status_line(outcome: Outcome, width: int) -> str:
+    """State, prompt and what was answered so far, cut to ``width`` columns."""
+    if outcome.error:
+        mark = "failed "
+    elif outcome.finish:
+        mark = "right  " if outcome.right else "wrong  "
+    else:
+        mark = "stream " if outcome.text else "waiting"
+    shown = outcome.error or outcome.text
+    return f"  {mark} {outcome.example.prompt} {shown}".replace("\n", " ")[:width]
+
+
+class Live:
+    """Shows outcomes while they change."""
+
+    def __init__(self, outcomes: Sequence[Outcome], out: TextIO) -> None:
+        self._outcomes, self._out = outcomes, out
+        self._terminal = out.isatty()
+        self._drawn = False
+        self._told: set[int] = set()  # outcomes whose end was printed, where the output is no terminal
+
+    def changed(self, outcome: Outcome) -> None:
+        """Draw again. ``outcome`` is the one with news."""
+        if self._terminal:
+            width = shutil.get_terminal_size().columns - 1
+            lines = "".join(f"{_CLEAR}{status_line(item, width)}\n" for item in self._outcomes)
+            self._out.write((_UP.format(len(self._outcomes)) if self._drawn else "") + lines)
+            self._drawn = True
+        elif (outcome.ended or outcome.error) and id(outcome) not in self._told:
+            self._told.add(id(outcome))
+            self._out.write(status_line(outcome, 160) + "\n")
+        self._out.flush()
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; the first to the left, the others to the right."""
+    cells = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    lines = []
+    for row in cells:
+        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join((row[0].ljust(widths[0]), *rest)).rstrip())
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def request_table(outcomes: Iterable[Outcome]) -> str:
+    """One row for each request: time to first token, tokens per second, route, whether the answer is right."""
+    rows = [
+        (
+            f"{item.model} {item.example.task}",
+            "-" if not item.first else f"{item.first_ms:.0f}",
+            str(item.tokens),
+            f"{item.rate:.0f}",
+            " > ".join(item.route) or "unknown",
+            "failed" if item.error else "right" if item.right else "wrong",
+        )
+        for item in outcomes
+    ]
+    return table(("request", "first token ms", "tokens", "tokens/s", "route", "answer"), rows)
+
+
+def accuracy_table(outcomes: Iterable[Outcome]) -> str:
+    """Right answers of all, task by task: prompts of trained length, and longer ones."""
+    counts = accuracy((item.example, "" if item.error else item.text) for item in outcomes)
+    tasks = [*dict.fromkeys(task for task, _ in counts if task != "all"), "all"]
+
+    def cell(task: str, split: str) -> str:
+        right, total = counts.get((task, split), (0, 0))
+        return f"{right}/{total}" if total else "-"
+
+    return table(
+        ("held-out prompts", "as long as trained", "longer than trained"),
+        [(task, cell(task, HELD_OUT), cell(task, LONGER)) for task in tasks],
+    )

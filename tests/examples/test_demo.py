@@ -1,0 +1,147 @@
+"""The demo's tour against a fake server, and the verdicts that decide its exit status."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import demo
+import pytest
+from aiohttp import web
+from demo_client import Outcome
+from demo_tasks import HELD_OUT, LONGER, Example
+
+ANSWERS = {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 3)}
+ANSWERS |= {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 1, (HELD_OUT,))}
+
+
+class FakeServer:
+    """Answers from a table; replicas alternate, the pipeline names both workers."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.chats = 0
+        self.fail: str = ""  # a prompt whose stream ends in an error event
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/v1/models", self.models)
+        app.router.add_post("/v1/completions", self.complete)
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_get("/v1/requests/{id}", self.describe)
+        return app
+
+    async def models(self, _: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "demo-checkpoint"}, {"id": demo.PIPELINE}]})
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        return await self.stream(request, body["model"], body["prompt"], lambda text: {"text": text})
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.chats += 1
+        prompt = body["messages"][0]["content"]
+        return await self.stream(request, body["model"], prompt, lambda text: {"delta": {"content": text}})
+
+    async def stream(self, request: web.Request, model: str, prompt: str, shape) -> web.StreamResponse:  # type: ignore[no-untyped-def]
+        self.prompts.append(prompt)
+        name = f"{model}:{len(self.prompts)}"
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "x-request-id": name})
+        await answer.prepare(request)
+        chunks = [{"choices": [shape(letter)]} for letter in ANSWERS[prompt]]
+        chunks.append({"choices": [{**shape(""), "finish_reason": "stop"}]})
+        chunks.append({"choices": [], "usage": {"completion_tokens": len(ANSWERS[prompt]) + 1}})
+        if prompt == self.fail:
+            chunks = [chunks[0], {"error": {"message": "worker w0 died three times"}}]
+        for chunk in chunks:
+            await answer.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        await answer.write(b"data: [DONE]\n\n")
+        return answer
+
+    async def describe(self, request: web.Request) -> web.Response:
+        model, number = request.match_info["id"].split(":")
+        workers = ["w0", "w1"] if model == demo.PIPELINE else [f"w{int(number) % 2}"]
+        return web.json_response({"route": [{"worker": worker} for worker in workers]})
+
+
+@asynccontextmanager
+async def session_to(server: FakeServer) -> AsyncIterator[aiohttp.ClientSession]:
+    runner = web.AppRunner(server.app())
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            yield session
+    finally:
+        await runner.cleanup()
+
+
+async def test_the_tour_streams_everything_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    server = FakeServer()
+    async with session_to(server) as session:
+        checks = await demo.tour(session)
+    assert [check.text for check in checks if not check.passed] == []
+    assert server.chats == 1
+    assert len(server.prompts) == 12 + 1 + 72
+    shown = capsys.readouterr().out
+    assert "w0 > w1" in shown
+    assert "36/36" in shown
+    assert shown.count("right  ") >= 13
+
+
+async def test_one_failed_request_fails_the_tour() -> None:
+    server = FakeServer()
+    server.fail = demo.examination(demo.SEED, 1, (HELD_OUT,))[0].prompt
+    async with session_to(server) as session:
+        checks = await demo.tour(session)
+    assert [check.passed for check in checks] == [False, True, True, True]
+
+
+def outcome(split: str, text: str, route: list[str]) -> Outcome:
+    return Outcome(Example("copy", "copy: ab =", "ab", split), "demo", text=text, route=route)
+
+
+def test_the_verdict_needs_both_replicas_the_pipeline_and_the_accuracy() -> None:
+    shown = [outcome(HELD_OUT, "ab", ["w0"]), outcome(HELD_OUT, "ab", ["w1"])]
+    piped = outcome(HELD_OUT, "ab", ["w0", "w1"])
+    right, wrong = outcome(HELD_OUT, "ab", ["w0"]), outcome(HELD_OUT, "x", ["w0"])
+    too_long = outcome(LONGER, "x", ["w0"])
+
+    def verdict(shown: list[Outcome], piped: Outcome, examined: list[Outcome]) -> list[bool]:
+        return [check.passed for check in demo.judge(shown, piped, examined)]
+
+    assert verdict(shown, piped, [right, too_long]) == [True, True, True, True]
+    assert verdict(shown[:1], piped, [right]) == [True, False, True, True]
+    assert verdict(shown, shown[0], [right]) == [True, True, False, True]
+    assert verdict(shown, piped, [right, wrong]) == [True, True, True, False]
+
+
+def test_the_curl_line_is_what_a_shell_understands() -> None:
+    words = shlex.split(demo.curl_line(8123, "demo", Example("count", "count: a in aba =", "2", HELD_OUT)))
+    assert words[:2] == ["curl", "http://127.0.0.1:8123/v1/completions"]
+    assert json.loads(words[-1]) == {"model": "demo", "prompt": "count: a in aba =", "max_tokens": 64, "temperature": 0}
+
+
+def test_a_port_in_use_is_replaced() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert demo.free_port(port) not in (port, 0)
+    assert demo.free_port(port) == port
+
+
+def test_the_server_gets_both_model_ids_from_one_folder() -> None:
+    words = demo.command(Path("/models/demo"), 1234)
+    assert words[1:6] == ["-m", "blockwright", "serve", "/models/demo", "--workers"]
+    assert words[words.index("--app") + 1] == "demo-pipeline=/models/demo"
+    assert words[words.index("--set") + 1] == "pipelines.demo-pipeline=2"
+    assert words[words.index("--port") + 1] == "1234"

@@ -1,0 +1,71 @@
+"""The demo's client: events cut anywhere, chunks of both APIs, numbers that are not guessed."""
+
+from __future__ import annotations
+
+import pytest
+from demo_client import Outcome, SseReader, absorb, body_of, workers_of
+from demo_tasks import HELD_OUT, Example
+
+EXAMPLE = Example("copy", "copy: ab =", "ab", HELD_OUT)
+
+STREAM = (': keep-alive\r\n\r\ndata: {"x": "é"}\n\nevent: news\ndata: one\ndata: two\n\ndata:[DONE]\n\n').encode()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_events_are_the_same_however_the_bytes_are_cut(size: int) -> None:
+    reader = SseReader()
+    found = [event for at in range(0, len(STREAM), size) for event in reader.feed(STREAM[at : at + size])]
+    assert found == ['{"x": "é"}', "one\ntwo", "[DONE]"]
+
+
+def test_an_incomplete_event_is_not_given_out() -> None:
+    reader = SseReader()
+    assert reader.feed(b"data: a\n") == []
+    assert reader.feed(b"\n") == ["a"]
+
+
+def test_completion_chunks_add_up() -> None:
+    outcome = Outcome(EXAMPLE, "demo", started=10.0)
+    absorb(outcome, {"choices": [{"text": "a", "finish_reason": None}]}, 10.5)
+    absorb(outcome, {"choices": [{"text": "b", "finish_reason": None}]}, 10.6)
+    absorb(outcome, {"choices": [{"text": "", "finish_reason": "stop"}], "usage": None}, 10.7)
+    absorb(outcome, {"choices": [], "usage": {"completion_tokens": 3}}, 10.7)
+    outcome.ended = 11.0
+    assert (outcome.text, outcome.finish, outcome.tokens) == ("ab", "stop", 3)
+    assert outcome.first_ms == pytest.approx(500)
+    assert outcome.rate == pytest.approx(3.0)
+    assert outcome.right
+
+
+def test_the_role_chunk_of_a_chat_is_not_the_first_token() -> None:
+    outcome = Outcome(EXAMPLE, "demo", started=1.0)
+    absorb(outcome, {"choices": [{"delta": {"role": "assistant", "content": ""}}]}, 2.0)
+    assert outcome.first == 0.0
+    assert outcome.first_ms == 0.0
+    absorb(outcome, {"choices": [{"delta": {"content": "ab"}}]}, 3.0)
+    absorb(outcome, {"choices": [{"delta": {}, "finish_reason": "stop"}]}, 4.0)
+    assert (outcome.text, outcome.first, outcome.finish) == ("ab", 3.0, "stop")
+
+
+def test_an_error_event_makes_the_answer_wrong() -> None:
+    outcome = Outcome(EXAMPLE, "demo", text="ab")
+    assert outcome.right
+    absorb(outcome, {"error": {"message": "no workers", "type": "server_error"}}, 1.0)
+    assert outcome.error == "no workers"
+    assert not outcome.right
+
+
+def test_the_request_asks_for_greedy_tokens_and_their_count() -> None:
+    body = body_of(Outcome(EXAMPLE, "demo"), chat=False)
+    assert body["prompt"] == "copy: ab ="
+    assert "messages" not in body
+    assert (body["temperature"], body["stream"], body["stream_options"]) == (0, True, {"include_usage": True})
+    chat = body_of(Outcome(EXAMPLE, "demo"), chat=True)
+    assert chat["messages"] == [{"role": "user", "content": "copy: ab ="}]
+    assert "prompt" not in chat
+
+
+def test_the_route_names_the_workers_of_the_hops() -> None:
+    hops = [{"worker": "w0", "first": 0, "last": 7}, {"worker": "w1", "first": 7, "last": 14}]
+    assert workers_of({"route": hops}) == ["w0", "w1"]
+    assert workers_of({}) == []

@@ -1,0 +1,253 @@
+"""The rules of the house that a program can check: who may import whom, what stays pure, how big things get.
+
+Every rule is a function over source text, so that the tests below can also show that it catches an offender.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAYERS = ("policies", "transport", "runtime", "gpu", "zoo", "actors", "simulator", "api")
+
+# layer -> other layers that it may import
+MAY_IMPORT: dict[str, set[str]] = {
+    "policies": set(),
+    "transport": {"policies"},
+    "gpu": {"policies"},
+    "runtime": {"policies", "transport"},
+    "zoo": {"policies", "gpu"},
+    "actors": {"policies", "transport", "gpu", "runtime", "zoo"},
+    "simulator": {"policies", "actors"},
+    "api": set(LAYERS),
+}
+# layer -> libraries that it must not touch, not even inside a function
+FORBIDDEN: dict[str, set[str]] = {
+    "transport": {"torch", "aiohttp"},
+    "runtime": {"torch", "aiohttp"},
+    "gpu": {"asyncio", "zmq", "aiohttp", "uvloop", "socket"},
+    "actors": {"aiohttp"},
+    "simulator": {"torch", "zmq", "aiohttp"},
+}
+PURE_NAMES = {"state", "messages", "port"}  # of modules below actors/, with all that they import from there
+IMPURE = {"asyncio", "zmq", "torch", "time", "random", "logging", "os", "socket", "threading", "subprocess", "numpy"}
+BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
+MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 60
+SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
+
+
+def sources(*suffixes: str) -> list[Path]:
+    found = [path for path in ROOT.iterdir() if path.suffix in suffixes]
+    for folder in SOURCES:
+        found += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    return sorted(found)
+
+
+def module_of(path: Path) -> str:
+    parts = ("blockwright", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_modules() -> dict[str, Path]:
+    return {module_of(path): path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")}
+
+
+def imports(source: str, module: str, is_package: bool = False) -> set[str]:
+    """Dotted names of everything imported anywhere in the source; ``from a import b`` gives ``a`` and ``a.b``."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".")
+            base = package[: len(package) - node.level + is_package] if node.level else []
+            origin = ".".join((*base, *((node.module or "").split(".") if node.module else [])))
+            found |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    return imports(path.read_text(), module_of(path), path.name == "__init__.py")
+
+
+def layer_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "blockwright" and parts[1] in LAYERS else None
+
+
+def layer_faults(layer: str, names: set[str]) -> set[str]:
+    """Imports that the layer is not entitled to."""
+    ours = {name for name in names if (other := layer_of(name)) and other != layer and other not in MAY_IMPORT[layer]}
+    return ours | {name for name in names if name.split(".")[0] in FORBIDDEN.get(layer, set())}
+
+
+def purity_faults(names: set[str], pure: set[str]) -> set[str]:
+    """Imports that a pure module may not have: effects, libraries, and modules of ours that are not pure themselves."""
+    faults = set()
+    for name in names:
+        top = name.split(".")[0]
+        if top == "blockwright":
+            owner = name if name in pure else name.rpartition(".")[0]
+            if owner not in pure and layer_of(name) != "policies" and name != "blockwright":
+                faults.add(name)
+        elif top in IMPURE or (top not in sys.stdlib_module_names and top != "__future__"):
+            faults.add(name)
+    return faults
+
+
+def pure_modules(modules: dict[str, Path]) -> set[str]:
+    """policies, the pure files of the actors, and every module below actors/ that these import."""
+    pure = {name for name in modules if layer_of(name) == "policies"}
+    waiting = [n for n in modules if n.startswith("blockwright.actors.") and n.rpartition(".")[2] in PURE_NAMES]
+    while waiting:
+        name = waiting.pop()
+        if name not in pure:
+            pure.add(name)
+            near = imports_of(modules[name]) & modules.keys()
+            waiting += [other for other in near if other.startswith("blockwright.actors.")]
+    return pure
+
+
+def python_functions(source: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def c_functions(source: str) -> Iterator[tuple[str, int]]:
+    """Top-level blocks that follow a parameter list, from the line of the name to the closing brace."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match.group())
+
+    text = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', blank, source, flags=re.DOTALL)
+    text = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, text, flags=re.MULTILINE)
+    depth, start, head = 0, 0, 0
+    for at, symbol in enumerate(text):
+        if symbol == "{":
+            depth += 1
+            if depth == 1:
+                head, start = start, at
+        elif symbol == "}":
+            depth -= 1
+            if depth == 0:
+                name = re.search(r"(\w+)\s*\([^{}]*\)\s*(?:__attribute__\s*\(\(.*\)\)\s*)?$", text[head:start])
+                if name:
+                    yield name[1], text.count("\n", head + name.start(), at) + 1
+                start = at + 1
+        elif symbol == ";" and depth == 0:
+            start = at + 1
+
+
+@pytest.mark.parametrize("layer", [name for name in LAYERS if (ROOT / name).exists()])
+def test_layers_import_only_what_lies_below(layer: str) -> None:
+    faults = {
+        name: bad
+        for name, path in layer_modules().items()
+        if layer_of(name) == layer and (bad := layer_faults(layer, imports_of(path)))
+    }
+    assert faults == {}
+
+
+def test_policies_and_state_machines_are_pure() -> None:
+    modules = layer_modules()
+    pure = pure_modules(modules)
+    faults = {name: bad for name in sorted(pure) if (bad := purity_faults(imports_of(modules[name]), pure))}
+    assert "blockwright.actors.gateway.port" in pure
+    assert faults == {}
+
+
+def test_files_are_short() -> None:
+    sizes = {path: len(path.read_text().splitlines()) for path in sources(".py", ".c", ".h")}
+    assert {str(path.relative_to(ROOT)): size for path, size in sizes.items() if size > MOST_FILE_LINES} == {}
+
+
+def test_functions_are_short() -> None:
+    faults = {}
+    for path in sources(".py", ".c", ".h"):
+        listed = python_functions if path.suffix == ".py" else c_functions
+        for name, size in listed(path.read_text()):
+            if size > MOST_FUNCTION_LINES:
+                faults[f"{path.relative_to(ROOT)}:{name}"] = size
+    assert faults == {}
+
+
+def test_no_module_is_a_drawer_for_everything() -> None:
+    names = [path for path in sources(".py", ".c", ".h") if BANNED_NAMES.search(path.stem)]
+    folders = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.is_dir()]
+    assert names + [path for path in folders if BANNED_NAMES.search(path.name)] == []
+
+
+# what is imported -> libraries that must not come along
+LIGHT = {
+    "blockwright": {"torch", "aiohttp", "zmq"},
+    "blockwright.policies": {"torch", "aiohttp", "zmq", "numpy", "asyncio"},
+    "blockwright.transport": {"torch", "aiohttp"},
+    "blockwright.runtime": {"torch", "aiohttp"},
+    "blockwright.actors.config": {"torch", "aiohttp", "zmq"},
+    "blockwright.actors.gateway": {"torch", "transformers", "aiohttp"},
+    "blockwright.actors.controller": {"torch", "transformers", "aiohttp"},
+    "blockwright.gpu.checkpoint": {"torch", "transformers"},
+    "blockwright.api": {"torch", "transformers"},
+    "blockwright.api.cli": {"torch", "transformers", "aiohttp", "uvloop", "zmq"},
+}
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_importing_it_loads_nothing_heavy(name: str) -> None:
+    modules = layer_modules() | {"blockwright": ROOT / "__init__.py"}
+    if name not in modules:
+        pytest.skip(f"{name} does not exist")
+    package = modules[name].name == "__init__.py" and name != "blockwright"
+    wanted = [other for other in modules if other == name or (package and other.startswith(f"{name}."))]
+    code = f"import sys, importlib\nfor n in {wanted!r}: importlib.import_module(n)\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert LIGHT[name] & set(done.stdout.split()) == set()
+
+
+def test_the_import_rule_catches_offenders() -> None:
+    lazy = "def f():\n    from blockwright.gpu import backend\n"
+    assert layer_faults("runtime", imports(lazy, "blockwright.runtime.x")) == {
+        "blockwright.gpu",
+        "blockwright.gpu.backend",
+    }
+    upward = imports("from ..api import cli", "blockwright.actors.config")
+    assert layer_faults("actors", upward) == {"blockwright.api", "blockwright.api.cli"}
+    assert layer_faults("gpu", imports("import asyncio", "blockwright.gpu.x")) == {"asyncio"}
+    assert layer_faults("runtime", imports("import torch.nn", "blockwright.runtime.x")) == {"torch.nn"}
+    assert layer_faults("runtime", imports("from blockwright.policies.chain import Chain", "blockwright.runtime.x")) == set()
+
+
+def test_the_purity_rule_catches_offenders() -> None:
+    pure = {"blockwright.policies.chain", "blockwright.actors.worker.messages"}
+    source = "import time\nimport numpy\nfrom blockwright.actors.worker import actor\n"
+    source += "from blockwright.policies.chain import Chain\n"
+    assert purity_faults(imports(source, "blockwright.actors.worker.state"), pure) == {
+        "time",
+        "numpy",
+        "blockwright.actors.worker",
+        "blockwright.actors.worker.actor",
+    }
+    clean = "from dataclasses import dataclass\nfrom blockwright.actors.worker.messages import Submission\n"
+    assert purity_faults(imports(clean, "blockwright.actors.worker.state"), pure) == set()
+
+
+def test_functions_are_measured_in_both_languages() -> None:
+    assert dict(python_functions("def f():\n    a = 1\n    return a\n")) == {"f": 3}
+    source = (
+        "#define SWAP(a, b) do { \\\n  a; } while (0)\n"
+        "struct pair {\n  int a;\n};\n"
+        "static const int table[] = {1,\n2};\n"
+        "/* { not ( code */\n"
+        "int add(int a,\n        int b)\n{\n  if (a) {\n    return '{';\n  }\n  return b;\n}\n"
+        "static void none(void) { }\n"
+    )
+    assert dict(c_functions(source)) == {"add": 8, "none": 1}

@@ -1,0 +1,108 @@
+"""What is installed is what lies in the folders."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+NOT_PACKAGES = {"tests", "benchmarks", "examples", "docs", "build", "dist"}
+
+
+def project() -> dict:  # type: ignore[type-arg]
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def packages_on_disk() -> set[str]:
+    found = {"blockwright"}
+    for folder in ROOT.iterdir():
+        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in NOT_PACKAGES:
+            for marker in folder.rglob("__init__.py"):
+                found.add(".".join(("blockwright", *marker.parent.relative_to(ROOT).parts)))
+    return found
+
+
+def test_the_package_list_equals_the_folders() -> None:
+    listed = project()["tool"]["setuptools"]["packages"]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == packages_on_disk()
+
+
+def test_every_top_level_package_says_that_it_is_typed() -> None:
+    tops = {name.split(".")[1] for name in packages_on_disk() if "." in name}
+    assert [name for name in sorted(tops) if not (ROOT / name / "py.typed").exists()] == []
+
+
+def test_no_stray_module_lies_at_the_root() -> None:
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_every_direct_dependency_has_a_pinned_release_that_fits() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    pinned = {}
+    for line in lines:
+        name, _, version = line.partition("==")
+        pinned[name.lower()] = version
+    wanted = project()["project"]
+    for text in (*wanted["dependencies"], *wanted["optional-dependencies"]["test"]):
+        requirement = Requirement(text)
+        assert requirement.name.lower() in pinned, text
+        assert requirement.specifier.contains(pinned[requirement.name.lower()]), text
+    assert lines[0].startswith("torch==")
+
+
+@pytest.mark.system
+def test_the_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
+    """Built from a copy of the sources, so that no build folder is left behind here."""
+    files = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    tree = tmp_path / "tree"
+    for name in files:
+        if (ROOT / name).is_file() and not (ROOT / name).is_symlink():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_bytes((ROOT / name).read_bytes())
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        str(tree),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if name.endswith((".py", "py.typed"))}
+    folders = tuple(name.split(".")[1] for name in packages_on_disk() if "." in name)
+    expected = {f"blockwright/{name}" for name in files if name.startswith(tuple(f"{f}/" for f in folders))}
+    expected = {name for name in expected if name.endswith((".py", "py.typed"))} | {
+        "blockwright/__init__.py",
+        "blockwright/__main__.py",
+    }
+    assert held == expected
+
+
+def test_the_status_page_is_shown_by_what_exists() -> None:
+    rows = [line for line in (ROOT / "docs" / "status.md").read_text().splitlines() if line.startswith("| ")]
+    cells = [row.strip("| ").rsplit(" | ", 1)[-1] for row in rows]
+    named = {name for cell in cells for name in re.findall(r"`([\w./-]+)`", cell)}
+    assert "tests/test_packaging.py" in named
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+    assert all(cell.startswith("open") or "`" in cell or set(cell) <= set("- |") or cell == "shown by" for cell in cells)
