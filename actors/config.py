@@ -55,6 +55,7 @@ class Settings:
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give 0 (the default) or more")
         choices = {
+            "device": ("cpu",),
             "dtype": ("auto", "float32", "bfloat16"),
             "backend": ("auto", "native", "torch"),
             "unknown_fields": ("warn", "reject"),

@@ -7,6 +7,8 @@ can be taken; hashing and loading go on behind it. Owns the order of start and s
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,9 @@ from blockwright.actors.resources import cores, free_memory
 from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_names
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.checkpoint import Checkpoint
+from blockwright.policies.cost import Coefficients
 from blockwright.runtime.cluster import Cluster
+from blockwright.runtime.errors import NoSuchActor
 from blockwright.runtime.inprocess import InProcessLauncher
 from blockwright.runtime.launcher import Launcher
 from blockwright.runtime.peers import Down
@@ -95,6 +99,8 @@ class Running:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.gateway.drain(0)
+        with contextlib.suppress(NoSuchActor):
+            await self.cluster.node.despawn("controller")  # first: the end of the workers is no news for it
         await self.cluster.stop()
 
     def reached(self, stage: str) -> None:
@@ -134,6 +140,8 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
     began = time.monotonic()
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
+    if settings.pace:
+        await asyncio.to_thread(_check_pace, settings.pace)
     checkpoints = await asyncio.to_thread(
         lambda: {name: Checkpoint.open(source) for name, source in settings.applications.items()}
     )
@@ -167,6 +175,14 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
         await cluster.stop()
         raise
     return running
+
+
+def _check_pace(path: str) -> None:
+    """Workers read the table again; here its faults reach the person who named it."""
+    try:
+        Coefficients.from_table(json.loads(Path(path).read_text()))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"pace: {path} cannot be used ({error}); give a JSON file of seconds, or none") from None
 
 
 def _processes(settings: Settings) -> ForkserverLauncher:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from blockwright.api.checks import shown
 from blockwright.api.tokenizer import TextCodec
 from blockwright.gpu.checkpoint import Checkpoint
 
+log = logging.getLogger(__name__)
 _LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth
 
 
@@ -45,6 +47,8 @@ class ServedModel:
 def load_model(folder: Path) -> ServedModel:
     """Raises CheckpointError."""
     codec = TextCodec.load(folder)
+    if codec.missing:
+        log.warning("%s", codec.missing)
     checkpoint = Checkpoint.open(folder)
     generation = checkpoint.generation
     defaults = SamplingDefaults(
@@ -93,6 +97,8 @@ class Catalog:
         return await asyncio.shield(task)  # a client that leaves must not end what others wait for
 
     async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
+        if model.codec.missing:
+            raise GatewayError(400, model.codec.missing, param="prompt")
         if len(text) < _LONG:
             return model.codec.encode(text, special=special)
         loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordLevel
 
 from blockwright.api.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from blockwright.gpu.errors import CheckpointError
@@ -72,6 +73,7 @@ class TextCodec:
     def __init__(self, tokenizer: Tokenizer, named: dict[str, str] | None = None) -> None:
         self._tokenizer = tokenizer
         self.named = named or {}
+        self.missing = ""  # a sentence when there is no tokenizer: texts cannot be encoded
         self.special = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
         decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder is not None else {}
         self._byte_level = decoder.get("type") == "ByteLevel"
@@ -81,13 +83,15 @@ class TextCodec:
 
     @classmethod
     def load(cls, folder: Path) -> TextCodec:
-        """Raises CheckpointError where there is no usable tokenizer.json."""
+        """Raises CheckpointError where tokenizer.json is not usable. Without one only token ids can be served."""
         path = folder / "tokenizer.json"
         if not path.is_file():
-            raise CheckpointError(
-                f"{folder} has no tokenizer.json; save one with transformers' AutoTokenizer.from_pretrained(...)"
-                ".save_pretrained(...) beside the weights"
+            codec = cls(Tokenizer(WordLevel({}, unk_token="")))
+            codec.missing = (
+                f"{folder} has no tokenizer.json, so prompts are token ids and answers have no text; save one with "
+                "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...) beside the weights"
             )
+            return codec
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises bare Exception

@@ -84,6 +84,8 @@ class ForkserverLauncher:
         if self._stopping or self._path is None:
             return
         self._stopping = True
+        if not self._serving and self._process.returncode is None:
+            self._process.kill()  # it imports, which takes seconds, and has no children yet
         self._writer.close()
         await self._task
         self._broken = "the launcher was stopped"

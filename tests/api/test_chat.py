@@ -126,5 +126,5 @@ async def test_a_tokenizer_that_is_missing(serve: Any, tmp_path: Any) -> None:
     (folder / "tokenizer.json").unlink()
     client, _ = await serve(folder=folder)
     answer = await client.post(URL, json={"messages": HELLO})
-    assert answer.status == 500
+    assert answer.status == 400
     assert "has no tokenizer.json" in (await answer.json())["error"]["message"]

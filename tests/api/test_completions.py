@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.gateway.port import Delta, GatewayError
-from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, one_by_one, with_logprobs
+from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one, with_logprobs
 
 URL = "/v1/completions"
 
@@ -212,3 +212,17 @@ async def test_long_prompts_are_tokenized_on_a_thread(serve: Any, say: Any) -> N
     error = (await answer.json())["error"]
     assert (answer.status, error["code"]) == (400, "context_length_exceeded")
     assert str(300_000) in error["message"]
+
+
+async def test_token_ids_are_served_without_a_tokenizer(serve: Any, say: Any, tmp_path: Any) -> None:
+    folder = make_folder(tmp_path / "bare")
+    (folder / "tokenizer.json").unlink()
+    client, _ = await serve(say("abc"), folder=folder)
+    answer = await client.post(URL, json={"prompt": [3, 4], "max_tokens": 9, "return_token_ids": True})
+    assert answer.status == 200
+    choice = (await answer.json())["choices"][0]
+    assert choice["text"] == ""
+    assert len(choice["token_ids"]) > 0
+    answer = await client.post(URL, json={"prompt": "text", "max_tokens": 9})
+    assert answer.status == 400
+    assert "prompts are token ids" in (await answer.json())["error"]["message"]

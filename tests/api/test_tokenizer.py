@@ -101,17 +101,23 @@ def test_an_end_token_in_the_vocabulary_is_hidden_even_if_the_file_does_not_mark
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("tokenizer.json", None, "has no tokenizer.json; save one"),
         ("tokenizer.json", "{}", "cannot be loaded"),
         ("tokenizer_config.json", "[]", "holds no JSON object"),
         ("tokenizer_config.json", "{", "cannot be read"),
     ],
 )
-def test_broken_files(tmp_path: Path, name: str, text: str | None, says: str) -> None:
+def test_broken_files(tmp_path: Path, name: str, text: str, says: str) -> None:
     write_tokenizer(tmp_path)
-    (tmp_path / name).unlink()
-    if text is not None:
-        (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text)
     with pytest.raises(CheckpointError, match=says) as caught:
         TextCodec.load(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_without_a_tokenizer_ids_have_no_text(tmp_path: Path) -> None:
+    codec = TextCodec.load(tmp_path)
+    assert "has no tokenizer.json, so prompts are token ids" in codec.missing
+    assert codec.decode([3, 7]) == ""
+    assert codec.token_bytes(3) == b""
+    detokenizer = codec.detokenizer([5])
+    assert [detokenizer.push([3]), detokenizer.push([4]), detokenizer.flush()] == ["", "", ""]
