@@ -302,3 +302,37 @@ def test_unloading_gives_memory_back_and_evicts_the_pages_that_it_made() -> None
     assert state.pool.free == free + 4
     with pytest.raises(KeyError):
         state.parameters.resident[attention]
+
+
+def test_the_victim_is_the_one_that_loses_least() -> None:
+    world = one_worker(budget=12 * 64 * 1024, chunk_size=64, sweep_tokens=64, max_rows=8)
+    for name, length in (("oldest", 4), ("long", 20), ("short", 8)):
+        world.submit(submission(name, [length] * length, 40, "base@w0", arrival=float(len(world.emitted))))
+    worker = world.workers["w0"]
+    state = worker.state
+    while not state.counters["preemptions"]:
+        assert world.start_plan(worker)
+        world.end_plan(worker)
+    assert state.rows.status[state.by_request["short"]] is not Status.RUNNING
+    assert state.rows.status[state.by_request["long"]] is Status.RUNNING
+    world.run(0)
+    assert {name: world.emitted[name] for name in world.emitted} == {
+        name: generate("base", [length] * length, 40, []) for name, length in (("oldest", 4), ("long", 20), ("short", 8))
+    }
+
+
+def test_work_that_another_sequence_keeps_is_not_lost() -> None:
+    """The longer sequence shares its pages, so that less of its own work would be lost."""
+    world = one_worker(budget=15 * 64 * 1024, chunk_size=64, sweep_tokens=64, max_rows=8)
+    prompt = list(range(20))
+    for name, tokens in (("oldest", prompt), ("alone", [40, 41, 42, 43, 44, 45, 46, 47]), ("sharing", [*prompt, 49])):
+        world.submit(submission(name, tokens, 44, "base@w0", arrival=float(len(world.emitted))))
+    worker = world.workers["w0"]
+    state = worker.state
+    while not state.counters["preemptions"]:
+        assert world.start_plan(worker)
+        world.end_plan(worker)
+    assert state.rows.status[state.by_request["sharing"]] is not Status.RUNNING
+    assert state.rows.status[state.by_request["alone"]] is Status.RUNNING
+    world.run(0)
+    world.assert_quiet()

@@ -1,0 +1,78 @@
+"""A worker process gives memory back to the system when an application goes, and takes it again when it returns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from blockwright.actors import topology
+from blockwright.actors.config import Settings
+from blockwright.actors.gateway.port import Generation
+from blockwright.policies.sampling import SamplingParams
+from blockwright.tests.equality.test_sharing import altered
+
+pytestmark = pytest.mark.system
+MIB = 1 << 20
+
+
+@asynccontextmanager
+async def running(applications: dict[str, Path]) -> AsyncIterator[topology.Running]:
+    settings = Settings(applications={n: str(p) for n, p in applications.items()}, memory=256 * MIB, threads=1)
+    cluster = await topology.start(settings)
+    try:
+        async with asyncio.timeout(60):
+            await cluster.ready(whole=True)
+            yield cluster
+    finally:
+        await cluster.stop()
+
+
+async def worker(cluster: topology.Running) -> dict[str, int]:
+    """What the pool says (bytes), and the process."""
+    (view,) = (await cluster.port.cluster())["workers"]
+    return {**view["memory"], "pid": view["pid"], "used": view["memory"]["budget"] - view["memory"]["free"]}
+
+
+def private_bytes(pid: int) -> int:
+    """Memory of the process that is its own, from smaps: what the system would get back if it ended."""
+    lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Dirty:", "Private_Clean:")))
+
+
+async def ask(cluster: topology.Running, application: str, length: int) -> None:
+    prompt = [3 + i % 200 for i in range(length)]
+    generation = Generation(
+        id=f"cmpl-{application}-{length}", application=application, prompt=prompt, max_tokens=4, stop_tokens=[],
+        sampling=SamplingParams(temperature=0.0),
+    )  # fmt: skip
+    async for _ in cluster.port.generate(generation):
+        pass
+
+
+async def test_memory_falls_and_rises_by_what_the_pool_says(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    base = checkpoint("llama", vocab_size=8000, hidden_size=256, intermediate_size=2048, num_hidden_layers=4)
+    tuned = altered(base, tmp_path / "tuned", ("layers.2.", "layers.3."))
+    async with running({"base": base, "tuned": tuned}) as cluster:
+        for application in ("base", "tuned"):
+            await ask(cluster, application, 450)
+        await ask(cluster, "base", 300)
+        before = await worker(cluster)
+        resident = private_bytes(before["pid"])
+        await cluster.controller.undeploy("tuned")
+        await ask(cluster, "base", 300)  # its answer follows what the device did before
+        after = await worker(cluster)
+        freed = before["used"] - after["used"]
+        assert before["parameters"] - after["parameters"] > 4 * MIB, "its own blocks"
+        assert before["kv"] > after["kv"], "the pages that they made"
+        assert resident - private_bytes(before["pid"]) == pytest.approx(freed, rel=0.15)
+        low = private_bytes(before["pid"])
+        await cluster.controller.deploy("tuned")
+        await cluster.ready(whole=True)
+        await ask(cluster, "tuned", 450)
+        again = await worker(cluster)
+        assert again["pid"] == before["pid"]
+        assert private_bytes(before["pid"]) - low == pytest.approx(again["used"] - after["used"], rel=0.15)
