@@ -22,9 +22,9 @@ async def cluster(request: web.Request) -> web.Response:
 
 
 async def one_request(request: web.Request) -> web.Response:
-    """Only for the tenant that made it: to others it does not exist."""
-    id = request.match_info["id"]
-    view = request.app[FRONT].port.describe(id)
+    """By our id, or the one its client chose. Only for the tenant that made it: to others it does not exist."""
+    front, id = request.app[FRONT], request.match_info["id"]
+    view = front.port.describe(front.names.resolve(request[TENANT], id))
     if view is None or view.tenant != request[TENANT]:
         raise GatewayError(404, f"there is no request {shown(id)}; ids are kept for a while after the end", param="id")
     body = dataclasses.asdict(view)

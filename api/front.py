@@ -7,7 +7,8 @@ request ids.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -16,6 +17,28 @@ from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.auth import Keys
 from blockwright.api.catalog import Catalog
 from blockwright.api.metrics import Metrics
+
+NAMES, NAME_LENGTH = 4096, 128  # how many ids chosen by clients are kept, and how long one may be
+
+
+class Names:
+    """The ids that clients chose (``x-request-id``): with them a request can be asked about before its answer begins."""
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[tuple[str, str], str] = OrderedDict()  # (tenant, chosen) -> ours, the oldest first
+
+    def note(self, tenant: str, chosen: str, id: str) -> None:
+        """The newest request of that name counts; a name of more than ``NAME_LENGTH`` characters is not kept."""
+        if len(chosen) > NAME_LENGTH:
+            return
+        self._ids.pop((tenant, chosen), None)
+        self._ids[tenant, chosen] = id
+        if len(self._ids) > NAMES:
+            self._ids.popitem(last=False)
+
+    def resolve(self, tenant: str, name: str) -> str:
+        """Our id; ``name`` itself when no request of the tenant chose it."""
+        return self._ids.get((tenant, name), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +50,7 @@ class Front:
     metrics: Metrics
     keep_alive: float  # seconds of silence before a comment
     max_body: int  # bytes
+    names: Names = field(default_factory=Names)
 
     def new_id(self, prefix: str) -> str:
         """Names its gateway, so that any gateway can tell where to ask about it."""

@@ -118,6 +118,8 @@ def start(
     limits = [check_prompt(tokens, info, served, options, default_tokens) for tokens in prompts]
     id = front.new_id(prefix)
     request[CALL_ID] = id
+    if chosen := request.headers.get("x-request-id"):
+        front.names.note(request[TENANT], chosen, id)
     choices: list[Choice] = []
     try:
         for index in range(len(prompts) * options.n):

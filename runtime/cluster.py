@@ -154,8 +154,10 @@ class Cluster:
                 self.node.tell(peer, [envelope.STOP])
             else:
                 self._launcher.kill(member.id)
-        if living:
-            waits = [asyncio.ensure_future(m.exited.wait()) for m in living]
+        # A node without a process yet cannot be killed and ends with the launcher: nothing to wait for.
+        there = self._launcher.list()
+        waits = [asyncio.ensure_future(m.exited.wait()) for m in living if m.id in there]
+        if waits:
             await asyncio.wait(waits, timeout=STOP_GRACE)
             for wait in waits:
                 wait.cancel()
@@ -212,7 +214,7 @@ class Cluster:
             return
         member.state = "down"
         down = Down(member.id.name, member.id.incarnation, cause)
-        log.warning("node %s is down: %s", member.id, cause)
+        log.log(logging.DEBUG if self._stopping else logging.WARNING, "node %s is down: %s", member.id, cause)
         self._launcher.kill(member.id)
         self.node.declare_down(down)
         for peer in self.node.peers().values():

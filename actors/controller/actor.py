@@ -149,7 +149,7 @@ class Controller(Actor):
             case Unload():
                 return self._spawn(self._unload(effect))
             case Fatal(message):
-                log.error("%s", message)
+                log.info("%s", message)  # whoever started the cluster says it aloud
                 if not self.fatal.done():
                     self.fatal.set_result(message)
         return None

@@ -36,7 +36,7 @@ from blockwright.actors.controller.messages import (
     WorkerUp,
 )
 from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
-from blockwright.policies.chain import Block, Chain, Route
+from blockwright.policies.chain import Block, Chain, Hop, Route
 from blockwright.policies.dispatch import workers_of
 from blockwright.policies.partition import cut_blocks, place
 
@@ -141,6 +141,7 @@ class ControllerState:
             case Room(_, _, nbytes):
                 worker.asking = False
                 worker.room = nbytes
+                self._check_room(worker, nbytes)
             case Loaded(_, _, load):
                 worker.loading, worker.room_stale = None, True
                 if self._deployed(load.holder):
@@ -153,6 +154,26 @@ class ControllerState:
                 served = self.served[load.holder]
                 if served.deployed and not served.ever_ready:
                     self._effects.append(Fatal(f"worker {worker.name} cannot load {load.holder}: {message}"))
+
+    def _check_room(self, worker: Worker, nbytes: int) -> None:
+        """A worker whose parameters leave no room for one page of a sequence can serve nobody."""
+        for route in self.planned:
+            served = self.served[route.application]
+            for hop in route.hops:
+                if (
+                    hop.worker != worker.name
+                    or served.ever_ready
+                    or not worker.holds(route.application, hop.first, hop.last)
+                ):
+                    continue
+                page = _page_bytes(served.application, hop)
+                if nbytes < page:
+                    message = (
+                        f"worker {worker.name} has {nbytes} bytes left for sequences of {route.application}, less than one "
+                        f"page of {page} bytes; give workers more memory (--set memory=...)"
+                    )
+                    self._effects.append(Fatal(message))
+                    return
 
     # applications
 
@@ -257,11 +278,16 @@ class ControllerState:
 
         From raw bytes, so at most a little too many: the worker, which knows its back end's padding, refuses the rest.
         """
-        components = self.served[route.application].application.components
+        application = self.served[route.application].application
+        size = next((c.kv.page_size for c in application.components if c.kv is not None), 0)
         least = 1 << 62
         for hop in route.hops:
-            layouts = [c.kv for c in components[hop.first : hop.last] if c.kv is not None]
-            if layouts:
-                pages = (self.workers[hop.worker].room or 0) // sum(layout.raw_bytes for layout in layouts)
-                least = min(least, pages * layouts[0].page_size)
+            page = _page_bytes(application, hop)
+            if page:
+                least = min(least, (self.workers[hop.worker].room or 0) // page * size)
         return least
+
+
+def _page_bytes(application: Application, hop: Hop) -> int:
+    """Raw bytes of one page of a sequence in all layers of a hop."""
+    return sum(c.kv.raw_bytes for c in application.components[hop.first : hop.last] if c.kv is not None)

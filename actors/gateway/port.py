@@ -97,8 +97,8 @@ class RequestView:
     id: str
     state: str  # "waiting" | "running" | "finished" | "cancelled" | "failed"
     attempt: int
-    home: str | None
-    route: list[dict[str, Any]]  # {"worker", "first", "last"} for each hop
+    home: str | None  # of the current attempt, or the last when it has ended; None while it waits
+    route: list[dict[str, Any]]  # {"worker", "first", "last"} for each hop; empty while it waits
     prompt_tokens: int
     computed_tokens: int
     emitted_tokens: int

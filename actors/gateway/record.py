@@ -164,12 +164,13 @@ class Record:
         return Delta(tokens, _logprobs(emitted.logprobs[skip:]), emitted.finish, self.tokens[-1] if stopped else None)
 
     def view(self) -> RequestView:
-        hops = self.route.hops if self.route else ()
+        route = self.route if self.state != "waiting" else None  # who waits is nowhere, wherever it was before
+        hops = route.hops if route else ()
         return RequestView(
             id=self.id,
             state=self.state,
             attempt=self.attempt,
-            home=self.route.home if self.route else None,
+            home=route.home if route else None,
             route=[{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in hops],
             prompt_tokens=len(self.generation.prompt),
             computed_tokens=self.computed,

@@ -230,6 +230,19 @@ def test_what_does_not_fit_at_start_is_fatal_with_the_sentence():
     assert fatal.message == "worker w0 cannot load a: needs 9 bytes, has 8"
 
 
+def test_no_room_for_a_page_at_start_is_fatal_with_the_sentence():
+    for room, fatal in ((2047, True), (2048, False)):
+        bench = Bench("w0", manual=True)
+        bench(Start())
+        bench.up("w0")
+        (load,) = [e for e in bench(Serve((application("m"),))) if isinstance(e, Load)]
+        bench(Loaded("w0", 1, load.load))
+        said = [e.message for e in bench(Room("w0", 1, room)) if isinstance(e, Fatal)]
+        assert [f"{room} bytes left for sequences of m, less than one page of 2048 bytes" in m for m in said] == [
+            True
+        ] * fatal
+
+
 def test_what_cannot_be_loaded_later_is_left_out_and_shown():
     bench = started("w0")
     bench(Undeploy("a"))

@@ -48,6 +48,19 @@ def test_failed_over_requests_keep_their_place_ahead_of_later_ones():
     assert submits(bench.publish([route("w0")])) == [("w0", "a", 2), ("w0", "b", 1)]
 
 
+def test_a_request_is_shown_where_it_is_and_nowhere_while_it_waits():
+    bench = Bench("w0")
+    bench.generate("a", max_tokens=1)
+    assert (bench.state.describe("a").home, len(bench.state.describe("a").route)) == ("w0", 1)
+    bench.die("w0", back=False)
+    waiting = bench.state.describe("a")
+    assert (waiting.state, waiting.home, waiting.route) == ("waiting", None, [])
+    bench(Up("w0", 2))
+    bench.publish([route("w0")])
+    bench.report("w0", [Emitted("a", 2, 5, [10], [], "length")], incarnation=2)
+    assert (bench.state.describe("a").state, bench.state.describe("a").home) == ("finished", "w0"), "the last, once ended"
+
+
 def test_a_newer_incarnation_fences_the_older():
     bench = Bench("w0", "w1")
     bench.generate("a")

@@ -1,11 +1,14 @@
 """What all requests pass through, and the endpoints that generate nothing."""
 
+import asyncio
+import dataclasses
 import re
 from typing import Any
 
 import pytest
 
 from blockwright.actors.gateway.port import Readiness, RequestView
+from blockwright.api.front import NAME_LENGTH, NAMES, Names
 from blockwright.tests.api.fake_port import events
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
@@ -138,6 +141,23 @@ async def test_request_ids(serve: Any, say: Any) -> None:
         answer = await client.post("/v1/completions", json={"prompt": "a", "stream": stream})
         body = events(await answer.read())[0] if stream else await answer.json()
         assert answer.headers["x-request-id"] == body["id"]
+
+
+async def test_a_request_can_be_asked_about_by_the_id_its_client_chose_before_its_answer_begins(serve: Any) -> None:
+    client, port = await serve(lambda generation: [asyncio.Event()])
+    headers = {"x-request-id": "mine-2"}
+    asking = asyncio.ensure_future(client.post("/v1/completions", json={"prompt": "a", "stream": True}, headers=headers))
+    id = (await port.waiting.get()).generation.id
+    port.views[id] = dataclasses.replace(VIEW, id=id, tenant="")
+    assert (await (await client.get("/v1/requests/mine-2")).json())["id"] == id
+    asking.cancel()
+    long = "x" * (NAME_LENGTH + 1)
+    names = Names()
+    names.note("", long, "a")
+    assert names.resolve("", long) == long
+    for number in range(NAMES + 1):
+        names.note("", f"n{number}", str(number))
+    assert (names.resolve("", "n0"), names.resolve("", "n1"), names.resolve("bob", "n1")) == ("n0", "1", "n1")
 
 
 async def test_ignored_fields_are_listed(serve: Any, say: Any) -> None:

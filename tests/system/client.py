@@ -1,0 +1,154 @@
+"""What asks a server: streams whose tokens are kept with the time they came, and looks at the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import ClientSession, ClientTimeout
+
+from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.system.server import Server, until
+
+NEW = 60  # tokens that a stream of a load brings
+SAMPLED = {"temperature": 0.9, "top_p": 0.95, "presence_penalty": 0.4, "frequency_penalty": 0.3, "repetition_penalty": 1.2}
+
+
+@dataclass
+class Answer:
+    """One stream, as far as it has come."""
+
+    name: str
+    tokens: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  # of each chunk with tokens
+    status: int = 0
+    error: dict[str, Any] | None = None  # of an error answer, or an error event in the stream
+    finish: str | None = None
+    done: bool = False  # [DONE] came
+
+
+def body(index: int, new: int = NEW, prompt: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
+    """Request ``index`` of a load: even ones greedy, odd ones sampled with a seed and all penalties."""
+    chosen: dict[str, Any] = {"seed": index, **SAMPLED} if index % 2 else {"temperature": 0}
+    tokens = list(prompt or prompt_of(5 + index % 23, seed=index))
+    return {"prompt": tokens, "max_tokens": new, "ignore_eos": True, "return_token_ids": True, **chosen, **fields}
+
+
+class Client:
+    """``async with Client(server) as client``."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self._tasks = server, list[asyncio.Task[None]]()
+        self._session: ClientSession
+
+    async def __aenter__(self) -> Client:
+        self._session = ClientSession(self.server.url, timeout=ClientTimeout(total=60))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+
+    # streams
+
+    def begin(self, request: dict[str, Any], name: str = "") -> Answer:
+        """Start a stream; the answer grows by itself."""
+        answer = Answer(name or f"test-{time.monotonic_ns()}-{len(self._tasks)}")
+        self._tasks.append(asyncio.create_task(self._read(request, answer)))
+        return answer
+
+    def load(self, count: int, new: int = NEW) -> list[Answer]:
+        return [self.begin(body(index, new)) for index in range(count)]
+
+    async def finished(self) -> None:
+        """All streams that were begun have ended."""
+        tasks, self._tasks = self._tasks, []
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks)
+
+    async def _read(self, request: dict[str, Any], answer: Answer) -> None:
+        headers = {"x-request-id": answer.name}
+        async with self._session.post("/v1/completions", json={**request, "stream": True}, headers=headers) as response:
+            answer.status = response.status
+            if response.status != 200:
+                answer.error = (await response.json())["error"]
+                return
+            async for line in response.content:
+                if line.startswith(b"data: [DONE]"):
+                    answer.done = True
+                elif line.startswith(b"data: "):
+                    self._take(json.loads(line[6:]), answer)
+
+    @staticmethod
+    def _take(event: dict[str, Any], answer: Answer) -> None:
+        assert (answer.done, answer.finish) == (False, None), "nothing follows the end"
+        if "error" in event:
+            answer.error = event["error"]
+            return
+        choice = event["choices"][0]
+        answer.finish = choice["finish_reason"]
+        if choice["token_ids"]:
+            answer.tokens += choice["token_ids"]
+            answer.times.append(time.monotonic())
+
+    # looks
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        async with self._session.get(path) as response:
+            return response.status, await response.json()
+
+    async def post(self, request: dict[str, Any], name: str = "") -> tuple[int, Any]:
+        headers = {"x-request-id": name} if name else {}
+        async with self._session.post("/v1/completions", json=request, headers=headers) as response:
+            return response.status, await response.json()
+
+    async def request(self, name: str) -> dict[str, Any] | None:
+        """``/v1/requests``; None while it is not known."""
+        status, view = await self.get(f"/v1/requests/{name}")
+        return view if status == 200 else None
+
+    async def workers(self) -> dict[str, dict[str, Any]]:
+        status, view = await self.get("/admin/cluster")
+        assert status == 200, view
+        return {worker["id"]: worker for worker in view["workers"]}
+
+    async def ready(self) -> dict[str, dict[str, Any]]:
+        """All workers, once every one of them serves and has nothing to do."""
+
+        async def look() -> Any:
+            workers = await self.workers()
+            idle = all(w["state"] == "ready" and w["queue"] == {"waiting": 0, "running": 0} for w in workers.values())
+            told = all(w["counters"] for w in workers.values())
+            return workers if idle and told else None
+
+        found: dict[str, dict[str, Any]] = await until(look, what="all workers ready and idle")
+        return found
+
+    async def memory(self, requests: int = 4) -> bool:
+        """So many requests run, and all workers that run some hold memory for them."""
+        workers = (await self.workers()).values()
+        busy = [worker for worker in workers if worker["queue"]["running"]]
+        return sum(w["queue"]["running"] for w in busy) == requests and all(w["memory"]["kv"] > 0 for w in busy)
+
+    async def kill(self, worker: str, how: signal.Signals = signal.SIGKILL) -> int:
+        """The pid that got the signal."""
+        pid: int = (await self.workers())[worker]["pid"]
+        os.kill(pid, how)
+        return pid
+
+
+def check(answers: Sequence[Answer], expected: Sequence[Sequence[int]]) -> None:
+    """Every stream is complete, without error, and has the undisturbed tokens: none lost, repeated or reordered."""
+    for index, (answer, tokens) in enumerate(zip(answers, expected, strict=True)):
+        assert (answer.status, answer.error) == (200, None), (index, answer)
+        assert answer.tokens == list(tokens), f"stream {index} ({answer.name})"
+        assert answer.finish == "length", (index, answer)
+        assert answer.done, (index, answer)

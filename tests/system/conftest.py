@@ -1,0 +1,85 @@
+"""Servers that tests of this folder share, and the tokens of a load that nothing disturbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.tests.gpu.reference import greedy
+from blockwright.tests.system.client import NEW, Client, body
+from blockwright.tests.system.server import Server
+
+STREAMS = 32
+PACE = 0.02  # seconds of each sweep of a served load: a stream of NEW tokens takes more than a second
+
+
+@pytest.fixture(scope="session")
+def model(checkpoint: Callable[..., Path]) -> Path:
+    return checkpoint("llama")
+
+
+@pytest.fixture(scope="session")
+def pace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    table = tmp_path_factory.mktemp("pace") / "pace.json"
+    table.write_text(f'{{"base": {PACE}}}')
+    return table
+
+
+@pytest.fixture
+def serve(model: Path, pace: Path) -> Iterator[Callable[..., Server]]:
+    """``serve(**settings)``: a server of this test alone, whose workers hold every sweep to the pace; stopped after it."""
+    servers: list[Server] = []
+
+    def start(checkpoint: Path = model, **settings: Any) -> Server:
+        servers.append(Server(checkpoint, **{"pace": pace, **settings}))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.destroy()
+
+
+@pytest.fixture(scope="session")
+def replicas(model: Path, pace: Path) -> Iterator[Server]:
+    """Two workers, each with the whole model. Whoever kills one leaves when all are back."""
+    server = Server(model, pace=pace, chunk_size=16)
+    yield server.whole()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def pipeline(model: Path, pace: Path) -> Iterator[Server]:
+    """Two workers, each with one half of the model."""
+    server = Server(model, pace=pace, pipeline=2)
+    yield server.whole()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def uncached(model: Path, pace: Path) -> Iterator[Server]:
+    """Two workers that keep no pages of what has ended."""
+    server = Server(model, pace=pace, prefix_cache="false")
+    yield server.whole()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def expected(replicas: Server, model: Path) -> list[list[int]]:
+    """Tokens of the load of STREAMS requests when nothing happens; the greedy half is what transformers computes."""
+    import asyncio
+
+    async def undisturbed() -> list[list[int]]:
+        async with Client(replicas) as client:
+            answers = client.load(STREAMS)
+            await client.finished()
+            return [answer.tokens for answer in answers]
+
+    tokens = asyncio.run(undisturbed())
+    for index in range(0, STREAMS, 2):
+        reference = list(greedy(model, tuple(body(index)["prompt"]), NEW))
+        assert tokens[index][: len(reference)] == reference, index
+    assert all(len(found) == NEW for found in tokens)
+    return tokens

@@ -1,0 +1,178 @@
+"""A served cluster in processes of its own, as a person starts it: ``python -m blockwright serve`` and a port.
+
+Owns one such server and proof of what it leaves behind: every process of it carries a mark in its environment, its sockets
+lie in a directory of its own, and shared memory is listed before and after. Waits for conditions, never for fixed times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MARK = "BLOCKWRIGHT_SYSTEM_TEST"
+START_SECONDS = 30.0
+GONE_SECONDS = 8.0  # after the end of a server, for its last process to go
+
+
+async def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+    """The first true value of ``condition()``, which may be a coroutine; AssertionError after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or inspect.getsource(condition).strip()}"
+        await asyncio.sleep(0.01)
+
+
+def until_now(condition: Callable[[], Any], seconds: float, what: str) -> None:
+    """The same where no loop runs."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.01)
+
+
+class Server:
+    """See the module. ``settings`` are given with ``--set``; ``module`` is run with ``-m`` instead of blockwright itself."""
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        workers: int = 2,
+        module: str = "blockwright",
+        env: dict[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        self._mark = f"{MARK}={uuid.uuid4().hex}"
+        self._home = Path(tempfile.mkdtemp(prefix="bws-"))
+        self.directory = self._home / "sockets"
+        self.directory.mkdir()
+        self._memory_before = shared_memory()
+        values = {"memory": "32MiB", "threads": 1, "check": "true", **settings}
+        command = [sys.executable, "-m", module, "serve", str(model), "--port", "0", "--workers", str(workers)]
+        command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+        name, _, mark = self._mark.partition("=")
+        environment = {**os.environ, **(env or {}), name: mark, "TMPDIR": str(self.directory), "OMP_NUM_THREADS": "1"}
+        self.path = model
+        self.began = time.monotonic()
+        with open(self._home / "out", "wb") as out, open(self._home / "err", "wb") as err:
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=self._home)
+        self.url = ""
+
+    # life
+
+    def listening(self) -> str:
+        """The address, once the server has said it."""
+        if not self.url:
+            until_now(lambda: "listening on" in self.out or self.process.poll() is not None, START_SECONDS, "listening")
+            match = re.search(r"http://\S+", self.out)
+            assert match, self.err
+            self.url = match[0]
+        return self.url
+
+    def whole(self) -> Server:
+        """Wait until all workers serve; destroyed where that fails."""
+        try:
+            self.listening()
+            until_now(lambda: " ready at " in self.out or self.process.poll() is not None, START_SECONDS, "ready")
+            assert self.process.poll() is None, self.err
+            until_now(self._whole, START_SECONDS, "all workers ready")
+        except BaseException:
+            print(self.out, self.err)
+            self.destroy()
+            raise
+        return self
+
+    def _whole(self) -> bool:
+        with urllib.request.urlopen(self.url + "/admin/cluster", timeout=5) as answer:
+            return all(worker["state"] == "ready" for worker in json.load(answer)["workers"])
+
+    def status(self, path: str) -> int:
+        """Of a GET without a loop; 0 when nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    @property
+    def out(self) -> str:
+        return (self._home / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self._home / "err").read_text()
+
+    # its end
+
+    def processes(self) -> dict[int, str]:
+        """pid -> command line of every living process that this server started, the head included."""
+        found, mark = {}, self._mark.encode()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except OSError:
+                    continue  # it has just ended
+        return found
+
+    def forkserver(self) -> int:
+        """Its pid: the child of the head."""
+        command = ["pgrep", "-P", str(self.process.pid)]
+        (pid,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        return int(pid)
+
+    def stop(self, code: int | None = 0) -> None:
+        """SIGTERM; then nothing may be left. Also in order after the server was stopped or killed."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            ended = self.process.wait(timeout=30)
+            self.gone()
+            assert code is None or ended == code, f"exit code {ended}\n{self.err}"
+            assert "Traceback" not in self.err, self.err
+        finally:
+            self.destroy()
+
+    def gone(self, seconds: float = GONE_SECONDS) -> None:
+        """No process, no socket, no directory and no shared memory of it is left, or will be in a moment."""
+        until_now(lambda: not self.processes(), seconds, f"end of the processes {self.processes()}")
+        left = lambda: [str(path) for path in self.directory.rglob("*")]  # noqa: E731
+        until_now(lambda: not left(), seconds, f"end of {left()}")
+        until_now(lambda: shared_memory() <= self._memory_before, seconds, "end of the shared memory")
+
+    def destroy(self) -> None:
+        """After a failure: nothing of it may disturb what comes next."""
+        for pid in [self.process.pid, *self.processes()]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}

@@ -1,0 +1,152 @@
+"""Workers that are killed, or stop without a word, while requests run: every token comes, once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from blockwright.tests.gpu.reference import greedy, prompt_of
+from blockwright.tests.system.client import NEW, Answer, Client, body, check
+from blockwright.tests.system.conftest import STREAMS
+from blockwright.tests.system.server import Server, until
+
+pytestmark = pytest.mark.system
+
+
+def begun(answers: Sequence[Answer], tokens: int = 3) -> bool:
+    return all(len(answer.tokens) >= tokens for answer in answers)
+
+
+async def deaths(client: Client, answers: Sequence[Answer]) -> list[dict[str, float]]:
+    """The ``worker_died`` events of all requests."""
+    views = [await client.request(answer.name) for answer in answers]
+    return [event for view in views if view for event in view["events"] if event["event"] == "worker_died"]
+
+
+async def test_kill_9_of_a_worker_while_32_streams_run(replicas: Server, expected: list[list[int]]) -> None:
+    async with Client(replicas) as client:
+        before = await client.ready()
+        answers = client.load(STREAMS)
+        await until(lambda: begun(answers))
+        assert not any(answer.finish for answer in answers)
+        await client.kill("w0")
+        killed = time.monotonic()
+        await client.finished()
+        check(answers, expected)
+        moved = [a for a in answers if await deaths(client, [a])]
+        assert 0 < len(moved) < STREAMS, "each worker had some of them"
+        waits = [min(t for t in answer.times if t > killed) - killed for answer in moved]
+        print(f"kill to next token: {min(waits):.3f} to {max(waits):.3f} s")
+        after = await client.ready()
+        assert after["w0"]["pid"] != before["w0"]["pid"]
+        assert after["w1"]["pid"] == before["w1"]["pid"]
+        answers = client.load(8)
+        await client.finished()
+        check(answers, expected[:8])
+        assert (await client.ready())["w0"]["counters"]["generated_tokens"] > 0, "it serves again"
+
+
+async def test_two_workers_one_after_the_other(replicas: Server, expected: list[list[int]]) -> None:
+    async with Client(replicas) as client:
+        before = await client.ready()
+        answers = client.load(STREAMS)
+        await until(lambda: begun(answers))
+        await client.kill("w0")
+        await until(lambda: begun(answers, NEW - 16))  # who meets two deaths runs alone from here on, one after the other
+        assert not all(answer.finish for answer in answers)
+        await client.kill("w1")
+        await client.finished()
+        check(answers, expected)
+        after = await client.ready()
+        assert all(after[name]["pid"] != before[name]["pid"] for name in ("w0", "w1"))
+
+
+async def test_kill_9_while_a_prompt_is_being_prefilled(replicas: Server) -> None:
+    prompt = prompt_of(400, seed=time.time_ns() % 1000)
+    async with Client(replicas) as client:
+        await client.ready()
+        answer = client.begin(body(0, 20, prompt))
+
+        async def under_way() -> str:
+            view = await client.request(answer.name)
+            return view["home"] if view and 0 < view["computed_tokens"] < len(prompt) else ""
+
+        home = await until(under_way)
+        await client.kill(home)
+        assert not answer.tokens
+        await client.finished()
+        view = await client.request(answer.name)
+        assert view is not None
+        died = next(event for event in view["events"] if event["event"] == "worker_died")
+        assert died["worker"] == home
+        assert (view["attempt"], view["state"], view["emitted_tokens"]) == (2, "finished", 20)
+        reference = list(greedy(replicas.path, prompt, 20))
+        assert answer.tokens[: len(reference)] == reference
+        check([answer], [answer.tokens])
+        await client.ready()
+
+
+@pytest.mark.parametrize("victim", ["w0", "w1"])
+async def test_kill_9_of_either_worker_of_a_pipeline(pipeline: Server, expected: list[list[int]], victim: str) -> None:
+    async with Client(pipeline) as client:
+        before = await client.ready()
+        answers = client.load(STREAMS)
+        await until(lambda: begun(answers))
+        assert not any(answer.finish for answer in answers)
+        await client.kill(victim)
+        await client.finished()
+        check(answers, expected)
+        assert len(await deaths(client, answers)) == STREAMS
+        after = await client.ready()
+        assert {name for name in after if after[name]["pid"] != before[name]["pid"]} == {victim}
+
+
+async def test_a_stopped_worker_is_declared_down_within_3_seconds_and_replaced(
+    replicas: Server, expected: list[list[int]]
+) -> None:
+    async with Client(replicas) as client:
+        before = await client.ready()
+        answers = client.load(STREAMS)
+        await until(lambda: begun(answers))
+        pid = await client.kill("w1", signal.SIGSTOP)
+        stopped = time.monotonic()
+        await until(lambda: pid not in replicas.processes(), 5)
+        seconds = time.monotonic() - stopped
+        print(f"SIGSTOP to fenced and killed: {seconds:.3f} s")
+        assert seconds < 3.0
+        await client.finished()
+        check(answers, expected)
+        after = await client.ready()
+        assert after["w1"]["cause"] == "silent"
+        assert after["w1"]["incarnation"] == before["w1"]["incarnation"] + 1
+
+
+async def free(client: Client) -> bool:
+    return all(worker["memory"]["kv"] == 0 for worker in (await client.ready()).values())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_clients_that_go_away_free_everything(uncached: Server, stream: bool) -> None:
+    """Without a prefix cache all memory of sequences is free afterwards."""
+    async with Client(uncached) as client:
+        if stream:
+            answers = client.load(4, 400)
+            await until(lambda: begun(answers))
+        else:
+            asking = [asyncio.create_task(client.post(body(index, 400))) for index in range(4)]
+        await until(client.memory, what="all four run and own memory")
+        if not stream:
+            for task in asking:
+                task.cancel()
+    async with Client(uncached) as client:  # all connections of the first are closed
+        await until(lambda: free(client), what="all memory of sequences is free")
+        before = await client.ready()
+        await client.post(body(0, 4))
+        after = await client.ready()
+        generated = [sum(w["counters"]["generated_tokens"] for w in workers.values()) for workers in (before, after)]
+        assert generated[1] - generated[0] == 4, "nobody computes for those who have gone"
+        assert generated[0] < 4 * 400
