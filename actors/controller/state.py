@@ -59,6 +59,8 @@ class ControllerState:
         self.workers = {name: Worker(name) for name in workers}
         self.stall_timeout = stall_timeout
         self.served: dict[str, Served] = {}
+        self.known_blocks: dict[str, tuple[Block, ...]] = {}  # of all applications that were ever served
+        self.known_routes: list[Route] = []  # theirs, with all workers up
         self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
         self.planned: list[Route] = []  # every route that would be in force with all workers up and loaded
         self.routes: dict[str, Route] = {}  # in force, by id
@@ -203,12 +205,14 @@ class ControllerState:
                 worker.room_stale = True
 
     def _replan(self) -> None:
-        """Cut and place anew; equal components of equal depth keep their place."""
-        deployed = [s.application for s in self.served.values() if s.deployed]
-        chains = {a.name: a.components for a in deployed}
-        spans = {a.name: a.span for a in deployed}
-        self.blocks = cut_blocks(chains, spans)
-        self.planned = place(chains, list(self.workers), spans, version=0)
+        """Cut and place anew, with all known applications: undeploying one moves no border, so KV of the others stays."""
+        known = [s.application for s in self.served.values()]
+        chains = {a.name: a.components for a in known}
+        spans = {a.name: a.span for a in known}
+        self.known_blocks = cut_blocks(chains, spans)
+        self.known_routes = place(chains, list(self.workers), spans, version=0)
+        self.blocks = {name: blocks for name, blocks in self.known_blocks.items() if self.served[name].deployed}
+        self.planned = [route for route in self.known_routes if route.application in self.blocks]
 
     # loading and publishing
 
@@ -261,9 +265,10 @@ class ControllerState:
         for route in self.planned:
             if all(self.workers[h.worker].holds(route.application, h.first, h.last) for h in route.hops):
                 routes[route.id] = self.routes.get(route.id) or replace(route, version=version)
-        chains = [Chain(name, blocks, self.served[name].application.max_length) for name, blocks in self.blocks.items()]
+        chains = [Chain(n, blocks, self.served[n].application.max_length) for n, blocks in self.known_blocks.items()]
         capacity = {route.id: self._capacity(route) for route in routes.values()}
-        update = RoutesUpdate(version, chains, list(routes.values()), self.planned, capacity)
+        withdrawn = [name for name in self.known_blocks if name not in self.blocks]
+        update = RoutesUpdate(version, chains, list(routes.values()), self.known_routes, withdrawn, capacity)
         if self._published is not None and replace(update, version=self.version) == self._published:
             return
         added = [route for route in routes.values() if route.id not in self.routes]

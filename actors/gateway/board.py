@@ -37,9 +37,9 @@ class Board:
             return
         self.version = update.version
         self.capacity = dict(update.capacity)
-        present = {chain.application for chain in update.chains}
+        present = {chain.application for chain in update.chains} - set(update.withdrawn)
         self.withdrawn = (self.withdrawn | set(self.max_length)) - present
-        self.max_length = {chain.application: chain.max_length for chain in update.chains}
+        self.max_length = {c.application: c.max_length for c in update.chains if c.application in present}
         for application in present | set(self.routes):
             whole = [r for r in update.routes if r.application == application and self._whole(r)]
             self._set_routes(application, whole, now)

@@ -122,6 +122,7 @@ class RoutesUpdate:
     chains: list[Chain]
     routes: list[Route]
     planned: list[Route]
+    withdrawn: list[str] = field(default_factory=list)  # applications that are known and not served
     capacity: dict[str, int] = field(default_factory=dict)  # route id -> tokens of one sequence that its workers can hold
 
 
