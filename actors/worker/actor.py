@@ -34,6 +34,7 @@ from blockwright.policies.chunks import CHUNK
 from blockwright.policies.cost import Coefficients
 from blockwright.policies.events import (
     Cancelled,
+    Effect,
     Flight,
     FlightDone,
     LeaseGranted,
@@ -299,12 +300,18 @@ class Worker(Actor):
         self._pump()
 
     def _report(self) -> None:
-        effects = self.state.take_effects()
-        for effect in effects:
-            if isinstance(effect, Send):
-                self._watch(effect.worker)
-                self.node.ref(f"{effect.worker}/worker").peer.cast(effect.message)
-        for gateway, report in self._reports.make(effects, self.state.number):
+        """Perform effects. What is meant for a worker that is not there (yet) ends as if it had been lost."""
+        reported: list[Effect] = []
+        while effects := self.state.take_effects():
+            reported += effects
+            messages = [effect for effect in effects if isinstance(effect, Send)]
+            for message in messages:
+                if self.node.current_incarnation(message.worker):
+                    self._watch(message.worker)
+                    self.node.ref(f"{message.worker}/worker").peer.cast(message.message)
+                else:
+                    self.state.apply(PeerLost(message.worker), time.monotonic())
+        for gateway, report in self._reports.make(reported, self.state.number):
             self.node.ref(gateway).tokens.cast(report)
 
     # views -----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.actors.worker.messages import RoutesUpdate
+from blockwright.policies.chain import Hop, Route
 from blockwright.policies.sampling import SamplingParams
 from blockwright.runtime import RemoteError
 from blockwright.tests.actors.worker_rig import Rig
@@ -172,4 +174,17 @@ async def test_a_pace_holds_sweeps_but_not_tokens(checkpoint: Checkpoints, tmp_p
     rig = await Rig.start([path], pace=str(table))
     await check_equal(rig, path, [10], new=8)
     assert rig.worker.device.lateness() == 0.0
+    await rig.stop()
+
+
+async def test_a_host_that_is_not_there_gives_the_sequence_back(checkpoint: Checkpoints) -> None:
+    rig = await Rig.start([checkpoint("llama")])
+    chain = rig.chains["a"]
+    half = len(chain.components) // 2
+    route = Route("a@w0+w9", 1, "a", (Hop("w0", 0, half), Hop("w9", half, len(chain.components))))
+    await rig.ref.routes(RoutesUpdate(9, [chain], [route], [route]))
+    await rig.submit("r0", [1, 2, 3], 5, route=route.id)
+    async with asyncio.timeout(10):
+        assert await rig.record.ended["r0"] == "host-lost"
+    await rig.quiet()
     await rig.stop()

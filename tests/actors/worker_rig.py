@@ -105,11 +105,12 @@ class Rig:
     async def submit(
         self, request: str, prompt: list[int], new: int, *, application: str = "a", sampling: SamplingParams = GREEDY,
         stop: Sequence[int] = (),
+        route: str = "",
     ) -> None:  # fmt: skip
         self.record.expect(request)
         submission = Submission(
-            request=request, attempt=1, gateway="w0/gateway", route=f"{application}@w0", route_version=1, tokens=prompt,
-            prompt_length=len(prompt), page_hashes=page_hashes(prompt, self.worker.config.page_size),
+            request=request, attempt=1, gateway="w0/gateway", route=route or f"{application}@w0", route_version=1,
+            tokens=prompt, prompt_length=len(prompt), page_hashes=page_hashes(prompt, self.worker.config.page_size),
             max_length=len(prompt) + new, stop_tokens=list(stop), sampling=sampling, arrival=float(len(self.record.tokens)),
         )  # fmt: skip
         self.ref.submit.cast(submission)
