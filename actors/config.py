@@ -38,7 +38,7 @@ class Settings:
     pace: str = ""  # cost table (JSON) that sweeps are held to
     stall_timeout: float = 10.0  # a sweep older than this (pace excluded) means a hung worker
     heartbeat: float = 0.5
-    silence: float = 2.5  # a worker that says nothing for this long is declared down
+    silence: float = 2.0  # a worker that says nothing for this long is declared down
     worker_wait: float = 30.0  # how long requests wait while no route exists
     drain_timeout: float = 30.0
     max_waiting: int = 4096  # requests in the server beyond which new ones get 503
