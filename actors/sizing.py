@@ -48,7 +48,12 @@ def spans(settings: Settings) -> dict[str, int]:
 def worker_configs(
     settings: Settings, models: Mapping[str, ModelConfig], *, free_memory: int, cores: int
 ) -> dict[str, WorkerConfig]:
-    """One per worker. ``free_memory`` in bytes."""
+    """One per worker. ``free_memory`` in bytes. Raises SettingsError."""
+    if settings.memory > free_memory:
+        raise SettingsError(
+            f"memory is {settings.memory} bytes for each worker, but only {free_memory} are free here; "
+            "give less (--set memory=...)"
+        )
     return {
         name: WorkerConfig(
             name=name,

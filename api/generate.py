@@ -18,6 +18,7 @@ from aiohttp import web
 
 from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo
 from blockwright.api.catalog import ServedModel
+from blockwright.api.checks import shown
 from blockwright.api.choice import Choice, Piece
 from blockwright.api.errors import bad_request, error_body
 from blockwright.api.front import CALL_ID, TENANT, Front
@@ -69,7 +70,9 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
         raise bad_request("the prompt has no tokens; give at least one character", "prompt")
     bad = next((t for t in tokens if not 0 <= t < served.vocabulary), None)
     if bad is not None:
-        raise bad_request(f"token id {bad} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt")
+        raise bad_request(
+            f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt"
+        )
     room = info.max_length - len(tokens)
     asked = options.max_tokens
     if room < 1 or (asked is not None and asked > room):

@@ -108,7 +108,8 @@ class TextCodec:
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """``special``: add what tokenizer.json puts around a text (BOS); off for a rendered chat, which has it."""
-        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        # Not ``encode``: it keeps the interpreter's lock, so that a long text on a thread would stop the event loop too.
+        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=True)

@@ -202,7 +202,7 @@ class Executor:
     def put_flight(self, flight: int, hidden: Any, tokens: int, width: int) -> None:
         """Hand over hidden states from another worker: ``hidden`` is bytes-like, [tokens, width] in the model's type.
 
-        They are kept by reference until the plan whose arrivals name ``flight`` has read them.
+        They are kept by reference until the plan whose arrivals name ``flight`` has read or given them up.
         """
         expected = tokens * width * self.backend.dtype.itemsize
         if memoryview(hidden).nbytes != expected:
@@ -257,6 +257,8 @@ class Executor:
         waiting = self._flights.pop(flight, None)
         if waiting is None:
             raise ExecutorError(f"plan {sweep.plan.number} awaits flight {flight}, which did not come; put it first")
+        if not batch:
+            return
         if waiting.tokens != int(sweep.count_N[batch].sum()):
             raise ExecutorError(f"flight {flight} carries {waiting.tokens} tokens for batch rows of other counts")
         self._hidden.write(waiting.width, sweep.offset_N[batch], sweep.count_N[batch], waiting.hidden)

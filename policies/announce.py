@@ -57,10 +57,10 @@ def park(state: SweepState, s: int) -> bool:
             last = key
         elif any(state.pages.find(token_hash, span) is None for span in spans):
             break
-    if last is None:
+    if last is None or all(state.pages.find(last[0], span) is not None for span in spans):
         return False
     rows.status[s] = Status.PARKED
-    state.parked.setdefault(last, []).append(s)
+    state.parked.setdefault(last, {})[s] = None
     state.counters["parked"] += 1
     return True
 
@@ -68,12 +68,11 @@ def park(state: SweepState, s: int) -> bool:
 def unpark(state: SweepState, s: int) -> None:
     """``s`` waits no more because it leaves."""
     for sleepers in state.parked.values():
-        if s in sleepers:
-            sleepers.remove(s)
+        sleepers.pop(s, None)
 
 
 def _clear(state: SweepState, key: Key) -> None:
     del state.announced[key]
-    for sleeper in state.parked.pop(key, []):
+    for sleeper in state.parked.pop(key, {}):
         state.rows.status[sleeper] = Status.WAITING
         insort(state.waiting, state.rows.order(sleeper))

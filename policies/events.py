@@ -54,7 +54,7 @@ class RoutesChanged:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """A worker died: leases held there and leases held here by it are void."""
+    """A node died: leases held there and leases held here by it are void, sequences of its gateways are unwanted."""
 
     worker: str
 
@@ -109,7 +109,7 @@ class FlightDone:
 Event = Submission | Cancelled | RoutesChanged | PeerLost | LeaseWanted | LeaseGranted | LeaseReturned | Flight | FlightDone
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made for each token, and freezing would double the time that it takes
 class TokensEmitted:
     """Effect: tell the gateway."""
 

@@ -1,9 +1,10 @@
 """Sequences that cross workers: what the home asks of its hosts, and what a host grants.
 
-A sequence is planned by its home alone. Before it starts, the home asks each host of the route, in the order of the route,
-for a *lease*: a row and pages for the whole sequence. So a row in flight never waits for memory; since leases are asked for
-in one order and hosts grant them in the order of their queues, nobody waits in a circle. The grant says which pages the host
-has already. Rows leave with a flight, and the last host says what became of them. The host publishes what it computed.
+A sequence is planned by its home alone. Before it starts, the home asks each host of the route, the last hop first, for a
+*lease*: a row and pages for the whole sequence. So a row in flight never waits for memory. Every sequence acquires against
+the order of the workers, its home last, and hosts grant in the order of their queues, so that nobody waits in a circle as
+long as all routes pass the workers in one order. The grant says which pages the host has already. Rows leave with a flight,
+and the last host says what became of them. The host publishes what it computed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from blockwright.policies import announce
 from blockwright.policies.admit import admit
+from blockwright.policies.chain import Route
 from blockwright.policies.events import (
     Flight,
     FlightDone,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 def ask(state: SweepState, s: int) -> bool:
     """True when ``s`` needs one more host's lease: it has been asked for, and ``s`` waits for the grant."""
     rows = state.rows
-    hosts = rows.route[s].route.hops[1:]
+    hosts = _hosts(rows.route[s].route)
     if rows.home[s] or rows.granted[s] == len(hosts):
         return False
     if not rows.lease[s]:
@@ -46,19 +48,27 @@ def ask(state: SweepState, s: int) -> bool:
     announce.announce(state, s)
     submission = replace(rows.submission[s], tokens=list(rows.tokens[s]), page_hashes=list(rows.hashes[s]))
     wanted = LeaseWanted(state.config.worker, rows.lease[s], submission)
-    state.effects.append(Send(hosts[rows.granted[s]].worker, wanted))
+    state.effects.append(Send(hosts[rows.granted[s]], wanted))
     return True
+
+
+def _hosts(route: Route) -> list[str]:
+    """In the order in which they are asked."""
+    return [hop.worker for hop in route.hops[:0:-1]]
 
 
 def granted(state: SweepState, event: LeaseGranted) -> None:
     """A host has made room: back to the queue, for the next host or to start."""
     rows = state.rows
     s = state.by_lease.get((state.config.worker, event.lease))
-    if s is None or rows.status[s] is not Status.LEASING:
-        return
     if event.refused:
-        state.give_back(rows.submission[s], event.refused)
-        state.drop(s)
+        if s is not None:
+            abandon(state, s, event.refused)
+        return
+    if s is None:  # it has left meanwhile, or was asked for by an earlier life of this worker
+        state.effects.append(Send(event.host, LeaseReturned(state.config.worker, event.lease)))
+        return
+    if rows.status[s] is not Status.LEASING:
         return
     rows.granted[s] += 1
     rows.host_cached[s] = min(rows.host_cached[s], event.cached)
@@ -75,9 +85,19 @@ def end(state: SweepState, s: int) -> None:
         state.by_lease.pop((rows.home[s], rows.lease[s]), None)
         return
     del state.by_lease[state.config.worker, rows.lease[s]]
-    for hop in rows.route[s].route.hops[1:][: rows.granted[s] + 1]:  # the last may just have been asked
-        state.effects.append(Send(hop.worker, LeaseReturned(state.config.worker, rows.lease[s])))
+    for host in _hosts(rows.route[s].route)[: rows.granted[s] + 1]:  # the last may just have been asked
+        state.effects.append(Send(host, LeaseReturned(state.config.worker, rows.lease[s])))
     rows.lease[s], rows.granted[s], rows.host_cached[s] = 0, 0, 1 << 30
+
+
+def abandon(state: SweepState, s: int, reason: str) -> None:
+    """A sequence at home cannot go on: back to its gateway, whatever it has in flight."""
+    rows = state.rows
+    _void(state, s)
+    if rows.status[s] is not Status.LEAVING or rows.requeue[s]:
+        state.give_back(rows.submission[s], reason)
+        state.drop(s)
+    state.settle(s)
 
 
 def microbatch(state: SweepState) -> int:
@@ -92,7 +112,7 @@ def microbatch(state: SweepState) -> int:
     return -(-len(hops) // max(hops))
 
 
-def void(state: SweepState, s: int) -> None:
+def _void(state: SweepState, s: int) -> None:
     """What ``s`` has in flight will not come back, or does not matter."""
     rows = state.rows
     if rows.away[s]:
@@ -158,6 +178,28 @@ def returned(state: SweepState, event: LeaseReturned) -> None:
         state.drop(s)
 
 
+def dismiss(state: SweepState, s: int) -> None:
+    """The route of a guest is no longer in force here. Its home may not know that yet, or never learn it."""
+    rows = state.rows
+    if rows.status[s] is not Status.LEAVING:
+        state.effects.append(Send(rows.home[s], LeaseGranted(state.config.worker, rows.lease[s], 0, "route")))
+        state.drop(s)
+
+
+def ground(state: SweepState) -> None:
+    """Flights of guests that leave are not planned: what would compute them may be gone. The device forgets them."""
+    rows, kept = state.rows, []
+    for flight, guests in state.flights:
+        if any(rows.status[s] is not Status.LEAVING for s in guests):
+            kept.append((flight, guests))
+            continue
+        state.grounded.append(flight.number)
+        for s in guests:
+            rows.open[s] -= 1
+            state.settle(s)
+    state.flights = kept
+
+
 def arrive(state: SweepState, flight: Flight) -> bool:
     """Rows have come. False when their leases are gone (the route vanished meanwhile): the flight is void."""
     guests = [state.by_lease.get((flight.home, row.lease)) for row in flight.rows]
@@ -194,21 +236,14 @@ class Landing:
 
 
 def lost(state: SweepState, worker: str) -> None:
-    """A worker died: its leases here end, and sequences that need it go back to their gateways."""
+    """A node died. A worker: its leases here end, sequences that need it go back. A gateway: nobody wants its sequences."""
     rows = state.rows
-    for flight, guests in [f for f in state.flights if f[0].home == worker]:
-        state.flights.remove((flight, guests))
-        for s in guests:
-            rows.open[s] -= 1
     for s in rows.live():
-        if rows.home[s] == worker:
+        if rows.home[s]:
+            if rows.home[s] == worker:
+                state.drop(s)
+        elif any(hop.worker == worker for hop in rows.route[s].route.hops[1:]):
+            abandon(state, s, "host-lost")
+        elif rows.submission[s].gateway.partition("/")[0] == worker:
             state.drop(s)
-            state.settle(s)
-        elif not rows.home[s] and any(hop.worker == worker for hop in rows.route[s].route.hops[1:]):
-            void(state, s)
-            if rows.status[s] is Status.LEAVING and not rows.requeue[s]:
-                state.settle(s)
-                continue
-            state.give_back(rows.submission[s], "host-lost")
-            state.drop(s)
-            state.settle(s)
+    ground(state)

@@ -7,6 +7,8 @@ slots are needed; least recently used goes first, and of one sequence the tail b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from blockwright.policies.chunks import ChunkPool
 from blockwright.policies.plans import MapGroup
 from blockwright.policies.runs import Span
@@ -131,9 +133,29 @@ class PageTable:
         """Published pages that no sequence lists."""
         return len(self._idle)
 
-    def room(self, span: Span) -> int:
-        """Pages of this span that could be taken, counting all cached pages of its layout as free."""
-        return (self.slots[span.arena].room() + self._idle_slots[span.arena]) // span.layers
+    def make_room(self, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
+        """Whether ``need`` slots, by layout, can be taken by and by, cached pages giving way but for ``kept`` slots of them.
+
+        ``take`` evicts pages of the same layout when it comes to it. Where chunks lie in cached pages of other layouts these
+        are evicted now, oldest first, if that can be enough.
+        """
+
+        def lacking() -> int:
+            chunks = 0
+            for arena, slots in need.items():
+                cached = self._idle_slots[arena] - kept.get(arena, 0)
+                chunks += self.slots[arena].lacks(slots - cached)
+            return chunks - next(iter(self.slots.values())).pool.free
+
+        if (short := lacking()) <= 0:
+            return True
+        if short > sum(self.slots[a].may_return(n) for a, n in self._idle_slots.items() if n and a not in need):
+            return False
+        for handle in [h for h in self._idle if self._arena(h) not in need]:
+            self._evict(handle)
+            if lacking() <= 0:
+                return True
+        return False
 
     def shared_now(self) -> int:
         """Pages that at least two sequences list."""

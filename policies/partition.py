@@ -15,6 +15,9 @@ from blockwright.policies.chain import Block, Component, Hop, Route
 def hop_borders(components: Sequence[Component], span: int) -> list[int]:
     """Cut a chain into ``span`` consecutive hops so that the largest has as few bytes as possible.
 
+    Every hop gets at least one component with KV where the chain has enough of them: a home without KV could neither skip
+    prompt pages nor tell its hosts' pages apart.
+
     Returns:
         ``span + 1`` depths, the first 0 and the last ``len(components)``; each hop has at least one component. Among equal
         cuts the one whose earlier hops are larger, so that the answer is unique.
@@ -25,20 +28,26 @@ def hop_borders(components: Sequence[Component], span: int) -> list[int]:
     count = len(components)
     if span > count:
         raise ValueError(f"a chain of {count} components cannot be spread over {span} workers; lower pipeline")
-    ahead = [0]
+    ahead, caches = [0], [0]
     for component in components:
         ahead.append(ahead[-1] + component.nbytes)
+        caches.append(caches[-1] + (component.kv is not None))
+    least = 1 if caches[count] >= span else 0
+    never = ahead[count] + 1  # more than any hop
+
+    def hop(i: int, j: int) -> int:
+        return ahead[j] - ahead[i] if i < j and caches[j] - caches[i] >= least else never
+
     # best[k][i]: smallest possible largest hop when components i.. are cut into k hops
-    best = [[0] * (count + 1) for _ in range(span + 1)]
-    for i in range(count):
-        best[1][i] = ahead[count] - ahead[i]
+    best = [[never] * (count + 1) for _ in range(span + 1)]
+    best[1] = [hop(i, count) for i in range(count + 1)]
     for k in range(2, span + 1):
         for i in range(count - k, -1, -1):
-            best[k][i] = min(max(ahead[j] - ahead[i], best[k - 1][j]) for j in range(i + 1, count - k + 2))
+            best[k][i] = min(max(hop(i, j), best[k - 1][j]) for j in range(i + 1, count - k + 2))
     borders = [0]
     for k in range(span, 1, -1):
         i = borders[-1]
-        cuts = (j for j in range(count - k + 1, i, -1) if max(ahead[j] - ahead[i], best[k - 1][j]) == best[k][i])
+        cuts = (j for j in range(count - k + 1, i, -1) if max(hop(i, j), best[k - 1][j]) == best[k][i])
         borders.append(next(cuts))
     return [*borders, count]
 

@@ -34,7 +34,8 @@ class _Builder:
         self.rows = state.rows
         self.size = state.config.page_size
         self.budget = state.config.sweep_tokens
-        self.starved = False  # some row lacked memory: nothing younger may take any
+        self.starved = False  # some row lacked memory: nobody is admitted
+        self.promised: dict[str, int] | None = None  # slots, by layout, that running prompts will still take
         self.picked: list[tuple[int, int]] = []  # (sequence, tokens) of rows at home
         self.landed: list[tuple[int, list[tuple[int, int, int, bool]]]] = []  # flight, (sequence, start, count, sample)
 
@@ -62,9 +63,9 @@ class _Builder:
     def _pick_running(self) -> None:
         """Decoding rows, then prompts, oldest first."""
         rows, state = self.rows, self.state
-        known, planned, away = rows.known, rows.planned, rows.away
+        known, planned, away, pages = rows.known, rows.planned, rows.away, rows.pages
         prompts = []
-        quota = leases.microbatch(state)
+        quota = -1  # of rows that go on elsewhere; asked for when there is one
         for order in list(state.running):
             s = order[2]
             missing = known[s] - planned[s]
@@ -74,10 +75,15 @@ class _Builder:
                 prompts.append(s)
             elif self.budget > 0 and rows.status[s] is Status.RUNNING:
                 if rows.route[s].next_worker is not None:
+                    quota = leases.microbatch(state) if quota < 0 else quota
                     if not quota:
                         continue
                     quota -= 1
-                self._pick(s, 1)
+                if not pages[s] or len(pages[s][-1]) * self.size > planned[s]:
+                    self.picked.append((s, 1))  # as _pick does, without the calls: most rows of most sweeps
+                    self.budget -= 1
+                else:
+                    self._pick(s, 1)
         for s in prompts:
             if self.budget <= 0:
                 break
@@ -178,6 +184,7 @@ class _Builder:
             self._start(s, found)
             if not self.rows.home[s]:
                 self._pick(s, min(self.rows.known[s] - self.rows.planned[s], state.config.chunk_size, self.budget))
+                self._promise(s)
 
     def _look_up(self, s: int) -> list[list[int | None]]:
         """For each page of the prompt that may be skipped, the published handle of each span or None; trimmed at the end."""
@@ -195,17 +202,25 @@ class _Builder:
         state, rows = self.state, self.rows
         size = self.size
         pages = -(-(rows.submission[s].max_length if rows.home[s] else rows.known[s] + 1) // size)
-        promised = 0
-        for order in state.running:
-            other = order[2]
-            if rows.pages[other]:
-                promised += max(0, -(-rows.known[other] // size) - len(rows.pages[other][-1]))
+        if self.promised is None:
+            self.promised = {}
+            for order in state.running:
+                self._promise(order[2])
+        need, kept = dict(self.promised), dict[str, int]()
         for i, span in enumerate(rows.route[s].spans):
-            present = [handles[i] for handles in found if handles[i] is not None]
-            idle = sum(1 for handle in present if handle is not None and not state.pages.references[handle])
-            if pages - len(present) + promised > state.pages.room(span) - idle:
-                return False
-        return True
+            present = [handle for handles in found if (handle := handles[i]) is not None]
+            cached = sum(1 for handle in present if not state.pages.references[handle])
+            need[span.arena] = need.get(span.arena, 0) + (pages - len(present)) * span.layers
+            kept[span.arena] = kept.get(span.arena, 0) + cached * span.layers
+        return state.pages.make_room(need, kept)
+
+    def _promise(self, s: int) -> None:
+        """Count what a running prompt has not taken yet."""
+        rows, promised = self.rows, self.promised
+        spans = rows.route[s].spans
+        if promised is not None and spans and (pages := -(-rows.known[s] // self.size) - len(rows.pages[s][-1])) > 0:
+            for span in spans:
+                promised[span.arena] = promised.get(span.arena, 0) + pages * span.layers
 
     def _start(self, s: int, found: list[list[int | None]]) -> None:
         """A row, the pages that are present, and the table edits; positions present on every span are skipped."""
@@ -225,8 +240,10 @@ class _Builder:
                 whole += 1
         for handles in found:
             self._complete_page(s, handles)
+        if not rows.route[s].spans:  # no KV here: nothing that could be missing
+            whole = (rows.known[s] - 1) // self.size
         if rows.home[s]:
-            while len(rows.pages[s][-1]) * self.size < submission.max_length:
+            while rows.pages[s] and len(rows.pages[s][-1]) * self.size < submission.max_length:
                 self._take_page(s)
             state.effects.append(Send(rows.home[s], LeaseGranted(state.config.worker, rows.lease[s], whole)))
             return
@@ -260,45 +277,40 @@ class _Builder:
         state, rows = self.state, self.rows
         plan = SweepPlan(state.number)
         sequences: list[int] = []
-        groups: dict[str, list[int]] = {}
         wanted: set[int] = set()  # batch rows whose next token is drawn, here or at the route's end
         for flight, entries in self.landed:
-            batch = list(range(len(sequences), len(sequences) + len(entries)))
-            plan.arrivals.append(Arrival(flight, batch))
-            for i, (s, start, count, sample) in zip(batch, entries, strict=True):
-                self._place(plan, sequences, groups, (s, start, count))
+            plan.arrivals.append(Arrival(flight, list(range(len(sequences), len(sequences) + len(entries)))))
+            for s, start, count, sample in entries:
                 if sample:
-                    wanted.add(i)
+                    wanted.add(len(sequences))
+                sequences.append(s)
+                plan.start.append(start)
+                plan.count.append(count)
         self.picked.sort(key=lambda entry: rows.route[entry[0]].route.id)
         for s, count in self.picked:
-            i = self._place(plan, sequences, groups, (s, rows.planned[s], count))
+            plan.start.append(rows.planned[s])
+            plan.count.append(count)
             rows.open[s] += 1
             rows.planned[s] += count
-            away = rows.route[s].next_worker is not None
             if rows.planned[s] == rows.known[s] and rows.known[s] < rows.submission[s].max_length:
                 rows.known[s] += 1
-                wanted.add(i)
-            if away:
+                wanted.add(len(sequences))
+            sequences.append(s)
+            if rows.route[s].next_worker is not None:
                 rows.away[s] = plan.number
                 state.airborne[plan.number] = state.airborne.get(plan.number, 0) + 1
-        plan.sample = [i for i, s in enumerate(sequences) if i in wanted and rows.route[s].next_worker is None]
-        _steps(state, plan, [(rows.route[sequences[b[0]]], b) for b in groups.values()])
-        _departures(state, plan, sequences, wanted)
+        plan.row = [rows.row[s] for s in sequences]
+        routes = [rows.route[s] for s in sequences]
+        plan.sample = [i for i in sorted(wanted) if routes[i].next_worker is None]
+        groups: dict[str, list[int]] = {}
+        for i, local in enumerate(routes):
+            groups.setdefault(local.route.id, []).append(i)
+        _steps(state, plan, [(routes[batch[0]], batch) for batch in groups.values()])
+        if self.landed or plan.number in state.airborne:
+            _departures(state, plan, sequences, wanted)
         plan.repeat = self._repeat(plan, sequences)
         plan.reasons = {"waiting": len(state.waiting), "starved": int(self.starved)}
         return plan, sequences
-
-    def _place(
-        self, plan: SweepPlan, sequences: list[int], groups: dict[str, list[int]], entry: tuple[int, int, int]
-    ) -> int:
-        s, start, count = entry
-        i = len(sequences)
-        sequences.append(s)
-        plan.row.append(self.rows.row[s])
-        plan.start.append(start)
-        plan.count.append(count)
-        groups.setdefault(self.rows.route[s].route.id, []).append(i)
-        return i
 
     def _repeat(self, plan: SweepPlan, sequences: list[int]) -> int:
         """Sweeps that would look the same: until a row needs a page or ends, if all rows decode locally."""

@@ -65,7 +65,10 @@ class Step:
 
 @dataclass(slots=True)
 class Arrival:
-    """Batch rows whose hidden states came on a flight, in the order in which the flight carries them."""
+    """Batch rows whose hidden states came on a flight, in the order in which the flight carries them.
+
+    Without batch rows: nobody wants the flight any more, the device forgets it.
+    """
 
     flight: int
     batch: list[int]

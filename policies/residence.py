@@ -30,6 +30,7 @@ class Residence:
         self._pool, self._pages = pool, pages
         self._extents = Extents(pool.total)
         self.resident: dict[bytes, Extent] = {}
+        self.used = 0  # chunks that hold parameters
 
     @property
     def chunks(self) -> list[int]:
@@ -53,6 +54,7 @@ class Residence:
             self._pool.give_back(chunks)
             return None
         self.resident[component] = Extent(start, chunks, {holder})
+        self.used += units
         memory, self._pages.memory = self._pages.memory, []
         return start * CHUNK, [*memory, MapGroup(ARENA, start, chunks, back=False)]
 
@@ -65,6 +67,7 @@ class Residence:
         if extent.holders:
             return False
         del self.resident[component]
+        self.used -= len(extent.chunks)
         self._pages.forget_components({component})
         self._pool.give_back(extent.chunks)
         self._extents.give_back(extent.start, len(extent.chunks))
@@ -73,6 +76,6 @@ class Residence:
 
     def fork(self, pool: ChunkPool, pages: PageTable) -> Residence:
         copy = Residence(pool, pages)
-        copy._extents = self._extents.fork()
+        copy._extents, copy.used = self._extents.fork(), self.used
         copy.resident = {c: Extent(e.start, e.chunks, set(e.holders)) for c, e in self.resident.items()}
         return copy

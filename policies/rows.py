@@ -44,7 +44,7 @@ class Rows:
         self.flying: list[bool] = []  # away, and the local part has been committed
         self.home: list[str] = []  # guest: the home worker; "" for a sequence at home
         self.lease: list[int] = []  # number of the lease at the home; 0 when there is none
-        self.granted: list[int] = []  # home: hosts that have granted, in order of the route
+        self.granted: list[int] = []  # home: hosts that have granted, in the order of asking
         self.host_cached: list[int] = []  # home: leading pages present on all hosts so far
         self._unused: list[int] = []
 

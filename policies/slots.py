@@ -22,7 +22,7 @@ class SlotAllocator:
         common = slot_bytes * CHUNK // gcd(slot_bytes, CHUNK)
         self.group_chunks = common // CHUNK
         self.group_slots = common // slot_bytes
-        self._pool = pool
+        self.pool = pool
         self._partial: dict[int, list[int]] = {}  # group -> its free slots; groups with any, in order of use
         self._chunks: dict[int, list[int]] = {}  # group in use -> its chunks
         self._empty: list[int] = []  # groups once used and given back: reused before the range grows
@@ -32,7 +32,15 @@ class SlotAllocator:
 
     def room(self) -> int:
         """Slots that could be taken now without eviction."""
-        return self._idle + self._pool.free // self.group_chunks * self.group_slots
+        return self._idle + self.pool.free // self.group_chunks * self.group_slots
+
+    def lacks(self, n: int) -> int:
+        """Chunks that the pool must give before ``n`` slots can be taken."""
+        return -(-max(0, n - self._idle) // self.group_slots) * self.group_chunks
+
+    def may_return(self, n: int) -> int:
+        """Most chunks that can come back when ``n`` slots are freed."""
+        return min(n, len(self._chunks)) * self.group_chunks
 
     def take(self, n: int, memory: list[MapGroup]) -> list[int] | None:
         """``n`` slots, or None and nothing taken. Memory edits that must precede their use are appended to ``memory``."""
@@ -53,7 +61,7 @@ class SlotAllocator:
         return taken
 
     def _open_group(self, memory: list[MapGroup]) -> None:
-        chunks = self._pool.take(self.group_chunks)
+        chunks = self.pool.take(self.group_chunks)
         assert chunks is not None, "room() counted a group that the pool does not have"
         group = self._empty.pop() if self._empty else self._end
         self._end = max(self._end, group + 1)
@@ -72,7 +80,7 @@ class SlotAllocator:
             if len(free) == self.group_slots:
                 del self._partial[group]
                 chunks = self._chunks.pop(group)
-                self._pool.give_back(chunks)
+                self.pool.give_back(chunks)
                 self._empty.append(group)
                 self._idle -= self.group_slots
                 memory.append(MapGroup(self.arena, group * self.group_chunks, chunks, back=True))

@@ -5,15 +5,14 @@ through ``plan``, everything else leaves as effects. Pure: time is an argument, 
 what changed and the rows of one sweep, never the length of the queue.
 
 The parts: ``rows.py`` (sequences as columns), ``pages.py`` (handles, prefix index), ``slots.py`` and ``chunks.py`` (memory),
-``residence.py`` (parameters), ``runs.py`` (routes seen from here), ``planning.py`` (one plan), ``announce.py``
-(pages about to be made), ``leases.py`` (sequences that
-cross workers).
+``residence.py`` (parameters), ``runs.py`` (routes seen from here), ``planning.py`` (one plan), ``announce.py`` (pages about
+to be made), ``leases.py`` (sequences that cross workers).
 """
 
 from __future__ import annotations
 
 import hashlib
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +38,7 @@ from blockwright.policies.events import (
 )
 from blockwright.policies.lineage import next_hash, root_hash
 from blockwright.policies.pages import PageTable
-from blockwright.policies.plans import Edit, SweepPlan, SweepResult, TokenLogprob
+from blockwright.policies.plans import Arrival, Edit, SweepPlan, SweepResult, TokenLogprob
 from blockwright.policies.residence import Residence
 from blockwright.policies.rows import Rows, Status
 from blockwright.policies.runs import LocalRoute, Run, localize
@@ -80,8 +79,9 @@ class SweepState:
         self.by_lease: dict[tuple[str, int], int] = {}  # (home, lease) -> sequence, both kinds
         self.next_lease = 1
         self.announced: dict[tuple[bytes, bytes], int] = {}  # page that a running sequence will make -> that sequence
-        self.parked: dict[tuple[bytes, bytes], list[int]] = {}  # announced page -> PARKED sequences
+        self.parked: dict[tuple[bytes, bytes], dict[int, None]] = {}  # announced page -> PARKED sequences, as a set
         self.flights: list[tuple[Flight, list[int]]] = []  # arrived, not planned: with the guest of each row
+        self.grounded: list[int] = []  # flights that no plan takes any more: the device may forget them
         self.airborne: dict[int, int] = {}  # plan number -> its rows that are away
         self.open_plans: dict[int, SweepPlan] = {}
         self.planned_sequences: dict[int, list[int]] = {}  # open plan -> sequence of each batch row
@@ -163,13 +163,13 @@ class SweepState:
             name = self.rows.route[s].route.id
             if name in moved or name not in self.in_force:
                 # Borders of spans or the route itself are gone: the gateway sends the sequence again.
-                if not self.rows.home[s]:
-                    leases.void(self, s)
-                    self.give_back(self.rows.submission[s], "route")
-                self.drop(s)
-                self.settle(s)
-            elif name in routes:
+                if self.rows.home[s]:
+                    leases.dismiss(self, s)
+                else:
+                    leases.abandon(self, s, "route")
+            else:
                 self.rows.route[s] = routes[name]
+        leases.ground(self)
 
     def give_back(self, submission: Submission, reason: str) -> None:
         self.effects.append(GivenBack(submission.gateway, submission.request, submission.attempt, reason))
@@ -184,7 +184,7 @@ class SweepState:
             self._unname(s)
             return
         if rows.status[s] is Status.WAITING:
-            self.waiting.remove(rows.order(s))
+            _take_out(self.waiting, rows.order(s))
         elif rows.status[s] is Status.PARKED:
             announce.unpark(self, s)
         self._unname(s)
@@ -199,7 +199,7 @@ class SweepState:
         """Out of all new plans; row and pages return now, or when the last open plan or flight that names it ends."""
         rows = self.rows
         if rows.status[s] is Status.RUNNING and not rows.home[s]:
-            self.running.remove(rows.order(s))
+            _take_out(self.running, rows.order(s))
         announce.withdraw(self, s)
         rows.status[s], rows.requeue[s] = Status.LEAVING, requeue
         self.leaving += 1
@@ -233,8 +233,10 @@ class SweepState:
         """The next sweep, or None when there is nothing to do. The plan is open until ``commit``."""
         plan, sequences = planning.build(self)
         plan.memory, self.pages.memory = self.pages.memory, []
-        if not plan.row and not plan.memory:
+        if not plan.row and not plan.memory and not self.grounded:
             return None
+        plan.arrivals += [Arrival(flight, []) for flight in self.grounded]
+        self.grounded = []
         if plan.row:
             plan.edits, self.edits = self.edits, []
         self.number += 1
@@ -245,20 +247,21 @@ class SweepState:
     def commit(self, plan: SweepPlan, result: SweepResult, now: float) -> None:
         """The plan has run. Each plan is ended exactly once, in order."""
         del self.open_plans[plan.number]
-        sampled = dict(zip(plan.sample, range(len(plan.sample)), strict=True))
+        rows = self.rows
+        drawn = {i: [token] for i, token in zip(plan.sample, result.tokens, strict=True)}
+        logprobs = dict(zip(plan.sample, result.logprobs, strict=True)) if result.logprobs else {}
         landed = leases.Landing(self)
         for i, s in enumerate(self.planned_sequences.pop(plan.number)):
-            j = sampled.get(i)
-            tokens = [] if j is None else [result.tokens[j]]
-            logprob = None if j is None or not result.logprobs else result.logprobs[j]
-            if self.rows.away[s]:
-                self.rows.flying[s] = True
+            tokens, logprob = drawn.get(i, []), logprobs.get(i)
+            if rows.away[s]:
+                rows.flying[s] = True
                 continue
-            if self.rows.home[s] and self.rows.route[s].next_worker is None:
+            if rows.home[s] and rows.route[s].next_worker is None and rows.status[s] is Status.RUNNING:
                 landed.add(s, plan.start[i], plan.count[i], tokens, logprob)
             self.advance(s, plan.start[i] + plan.count[i], tokens, [] if logprob is None else [logprob])
-            self.rows.open[s] -= 1
-            self.settle(s)
+            rows.open[s] -= 1
+            if rows.status[s] is Status.LEAVING:
+                self.settle(s)
         landed.send()
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float) -> None:
@@ -291,7 +294,7 @@ class SweepState:
                 previous = rows.hashes[s][-1] if rows.hashes[s] else root_hash(submission.salt)
                 rows.hashes[s].append(next_hash(previous, rows.tokens[s][-size:]))
         if computed // size > before // size and rows.status[s] is Status.RUNNING:
-            self._publish(s)
+            self._publish(s, before)
         if rows.home[s]:
             return
         if not tokens:
@@ -310,14 +313,13 @@ class SweepState:
         if finish:
             self.drop(s)
 
-    def _publish(self, s: int) -> None:
-        """Full pages computed by now can be found by others."""
+    def _publish(self, s: int, before: int) -> None:
+        """Full pages computed since position ``before`` can be found by others."""
         rows, size = self.rows, self.config.page_size
-        full = min(rows.computed[s] // size, len(rows.hashes[s]))
-        for page in range(full - 1, -1, -1):
+        if not rows.pages[s]:
+            return
+        for page in range(before // size, min(rows.computed[s] // size, len(rows.hashes[s]))):
             token_hash = rows.hashes[s][page]
-            if all(self.pages.key[handles[page]] is not None for handles in rows.pages[s]):
-                break
             for handles in rows.pages[s]:
                 self.pages.publish(handles[page], token_hash)
             announce.made(self, s, token_hash)
@@ -330,7 +332,7 @@ class SweepState:
         if not layers:
             return self.config.max_length
         slots = self.pages.slots[local.spans[0].arena]
-        groups = (self.pool.total - len(self.parameters.chunks)) // slots.group_chunks
+        groups = (self.pool.total - self.parameters.used) // slots.group_chunks
         return min(groups * slots.group_slots // layers * self.config.page_size, self.config.max_length)
 
     def check(self) -> None:
@@ -360,7 +362,7 @@ class SweepState:
         copy.pool = self.pool.fork()
         copy.pages, copy.rows = self.pages.fork(copy.pool), self.rows.fork()
         copy.parameters = self.parameters.fork(copy.pool, copy.pages)
-        copy.parked = {key: list(sleepers) for key, sleepers in self.parked.items()}
+        copy.parked = {key: dict(sleepers) for key, sleepers in self.parked.items()}
         copy.effects = []
         return copy
 
@@ -368,7 +370,15 @@ class SweepState:
         """16 bytes; equal for equal states."""
         parts = (
             self.number, self.rows.state(), self.pages.state(), self.pool.state(), self.waiting, self.running,
-            sorted(self.announced.items()), sorted(self.parked.items()), self.free_rows, sorted(self.open_plans),
+            sorted(self.announced.items()), [(k, list(s)) for k, s in sorted(self.parked.items())], self.free_rows,
+            sorted(self.open_plans),
             self.in_force, sorted(self.airborne.items()), self.next_lease, sorted(self.counters.items()),
         )  # fmt: skip
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
+
+
+def _take_out(queue: list[tuple[int, float, int]], key: tuple[int, float, int]) -> None:
+    """Remove ``key`` from an ascending list without looking at the others."""
+    place = bisect_left(queue, key)
+    assert queue[place] == key, "a queue has lost a sequence"
+    del queue[place]

@@ -166,6 +166,7 @@ class Controller(Actor):
             log.error("a task of the controller failed", exc_info=error)
 
     def _tick(self) -> None:
+        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first: a fault must not end it
         for name, peer in self.node.peers().items():
             at = peer.heartbeat_at
             if at is not None and self._heard.get(name) != at and name in self.state.workers:
@@ -174,7 +175,6 @@ class Controller(Actor):
                 age, waiting, running = (payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
                 self.handle(Beat(name, peer.incarnation, age, waiting, running))
         self.handle(Tick())
-        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")

@@ -132,6 +132,7 @@ class Gateway(Actor):
         self._handle(End(request, stop))
 
     def _tick(self) -> None:
+        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first: a fault must not end it
         for name, peer in self.node.peers().items():
             at = peer.heartbeat_at
             if at is not None and self._heard.get(name) != at:
@@ -139,7 +140,6 @@ class Gateway(Actor):
                 serial = peer.payload.get("reports", {}).get(self.state.address, 0)
                 self._handle(Heard(name, peer.incarnation, serial))
         self._handle(Tick())
-        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)
 
     def _handle(self, event: Event) -> None:
         for effect in self.state.handle(event, self.node.clock.now()):

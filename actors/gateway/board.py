@@ -59,6 +59,9 @@ class Board:
         kept that way, so that suspects cannot lock everybody out.
         """
         routes = self.routes.get(record.generation.application, [])
+        if not routes:
+            self.held.pop(record.id, None)
+            return None
         avoid = record.avoid if now < record.avoid_until else ""
         fitting = [r for r in routes if self.capacity.get(r.id, record.total) >= record.total] or routes
         kept = self.held.pop(record.id, None)

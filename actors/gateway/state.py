@@ -60,6 +60,7 @@ class GatewayState:
         self.ledgers: dict[str, Ledger] = {}  # worker -> its reports; the keys are those of ``board.up``
         self.draining = False
         self._arrivals = 0
+        self._freed = False  # a route has become idle, or free for all: others may start now
         self._effects: list[Effect] = []
 
     # events
@@ -91,6 +92,9 @@ class GatewayState:
                 self.draining = True
                 if at_once:
                     self._abort(now)
+        while self._freed:
+            self._freed = False
+            self._pump(now)
         effects, self._effects = self._effects, []
         return effects
 
@@ -188,8 +192,6 @@ class GatewayState:
         """Start what waits and can start, in the order of arrival within a priority."""
         for record in sorted(self.waiting.values(), key=lambda r: r.key):
             application = record.generation.application
-            if record.id not in self.waiting:
-                continue  # an end in this loop may have started others
             if application in self.board.withdrawn:
                 message = f"model {application!r} is no longer served; choose another one"
                 self._fail(record, now, Fail(record.id, 404, message, param="model", code="model_not_found"))
@@ -203,6 +205,7 @@ class GatewayState:
         self.waiting[record.id] = record
 
     def _finish(self, record: Record, now: float, state: str, event: str, reason: str) -> None:
+        alone = record.alone or record.id in self.board.held
         self.board.remove(record)
         self.waiting.pop(record.id, None)
         del self.active[record.id]
@@ -210,8 +213,7 @@ class GatewayState:
         self.past[record.id] = record.view()
         if len(self.past) > KEEP:
             self.past.popitem(last=False)
-        if self.waiting and (record.alone or any(r.suspect for r in self.waiting.values())):
-            self._pump(now)  # a route may have become idle, or free for all
+        self._freed |= alone or bool(self.board.held)
 
     def _fail(self, record: Record, now: float, failure: Fail) -> None:
         self._effects.append(failure)
@@ -313,10 +315,15 @@ class GatewayState:
             if record is not None and record.workers and record.workers[0] == report.worker:
                 record.note(now, "preempted")
         named = {e.request for e in report.emitted if not e.finish} | {p.request for p in report.progress}
-        ended = tuple(sorted(request for request in named if request not in self.active))
-        if ended:  # it works for nobody: the cancellation is on its way, or was lost
-            self._effects.append(CancelAt(report.worker, ended))
+        unwanted = tuple(sorted(request for request in named if not self._at(request, report.worker)))
+        if unwanted:  # it works for nobody: the cancellation is on its way, or was lost
+            self._effects.append(CancelAt(report.worker, unwanted))
         self._acknowledge(report.worker, ledger)
+
+    def _at(self, request: str, worker: str) -> bool:
+        """Whether some attempt of the request is at home there."""
+        record = self.active.get(request)
+        return record is not None and record.workers[:1] == (worker,)
 
     def _current(self, request: str, attempt: int) -> Record | None:
         record = self.active.get(request)
@@ -362,11 +369,13 @@ class GatewayState:
             return
         assert record.route is not None
         record.avoid, record.avoid_until = record.route.id, now + AVOID_SECONDS
+        self._freed |= record.alone
         if returned.reason == "host-lost":
             self._lost(record, now)
         else:
             self._requeue(record, now)
-        self._pump(now)
+        if record.id in self.waiting:
+            self._try(record, now)
 
 
 def _unavailable(request: str, message: str, retry_after: float) -> Fail:

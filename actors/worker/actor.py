@@ -24,7 +24,7 @@ from blockwright.actors.worker.messages import (
     WorkerConfig,
     WorkerStatus,
 )
-from blockwright.actors.worker.reports import Reports
+from blockwright.actors.worker.reports import Reports, by_worker
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.executor import Executor
@@ -42,7 +42,6 @@ from blockwright.policies.events import (
     LeaseWanted,
     PeerLost,
     RoutesChanged,
-    Send,
 )
 from blockwright.policies.plans import MapGroup
 from blockwright.policies.runs import Run
@@ -102,6 +101,7 @@ class Worker(Actor):
         self.device.start()
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
+        self.state.next_lease = (self.node.incarnation << 32) + 1  # no lease of an earlier life means one of this
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.heartbeat = self._heartbeat
 
@@ -144,10 +144,12 @@ class Worker(Actor):
     # other workers ---------------------------------------------------------------------------------------------------
 
     @endpoint
-    async def peer(self, message: LeaseWanted | LeaseGranted | LeaseReturned | FlightDone) -> None:
-        if isinstance(message, LeaseWanted):
-            self._watch(message.home)
-        self.state.apply(message, time.monotonic())
+    async def peer(self, messages: list[LeaseWanted | LeaseGranted | LeaseReturned | FlightDone]) -> None:
+        """What another worker has to say, in its order."""
+        for message in messages:
+            if isinstance(message, LeaseWanted):
+                self._watch(message.home)
+            self.state.apply(message, time.monotonic())
         self._wake()
 
     def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
@@ -187,7 +189,7 @@ class Worker(Actor):
                 added += await self._load(spec, block.holder)
                 done.append(spec.component.id)
         except BaseException:
-            await self._unload(block.holder, done)
+            self._unload(block.holder, done)
             raise
         return BlockLoaded(added, time.monotonic() - began)
 
@@ -209,12 +211,15 @@ class Worker(Actor):
             raise
         return needed
 
-    @endpoint(concurrent=True)
+    @endpoint
     async def unload(self, holder: str, ids: list[bytes]) -> int:
-        """``holder`` needs these components no more; bytes of the pool that become free."""
-        return await self._unload(holder, ids)
+        """``holder`` needs these components no more; bytes of the pool that become free.
 
-    async def _unload(self, holder: str, ids: list[bytes]) -> int:
+        In line with the other messages: the routes that named the components are withdrawn by one that came before.
+        """
+        return self._unload(holder, ids)
+
+    def _unload(self, holder: str, ids: list[bytes]) -> int:
         before = self.state.pool.free
         gone = {i for i in ids if self.state.parameters.unload(i, holder)}
         for number in [n for n, run in self._composed.items() if gone & set(run.components)]:
@@ -225,7 +230,7 @@ class Worker(Actor):
         self._wake()
         return (self.state.pool.free - before) * CHUNK
 
-    @endpoint
+    @endpoint(urgent=True)
     async def routes(self, update: RoutesUpdate) -> None:
         layouts = {c.kv for chain in update.chains for c in chain.components if c.kv is not None}
         for layout in sorted(layouts, key=lambda layout: layout.key):
@@ -304,13 +309,12 @@ class Worker(Actor):
         reported: list[Effect] = []
         while effects := self.state.take_effects():
             reported += effects
-            messages = [effect for effect in effects if isinstance(effect, Send)]
-            for message in messages:
-                if self.node.current_incarnation(message.worker):
-                    self._watch(message.worker)
-                    self.node.ref(f"{message.worker}/worker").peer.cast(message.message)
+            for worker, messages in by_worker(effects):
+                if self.node.current_incarnation(worker):
+                    self._watch(worker)
+                    self.node.ref(f"{worker}/worker").peer.cast(messages)
                 else:
-                    self.state.apply(PeerLost(message.worker), time.monotonic())
+                    self.state.apply(PeerLost(worker), time.monotonic())
         for gateway, report in self._reports.make(reported, self.state.number):
             self.node.ref(gateway).tokens.cast(report)
 

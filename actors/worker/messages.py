@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made for each token, and freezing would double the time that it takes
 class Emitted:
     """Tokens of one sequence from one sweep."""
 

@@ -1,6 +1,6 @@
-"""What each gateway has been told: numbered reports, kept until they are acknowledged.
+"""What a turn of the worker makes it say: to each gateway one numbered report, to each worker few messages.
 
-Pure bookkeeping. One report holds everything that one gateway must know of one turn of the worker.
+Pure bookkeeping. A report holds everything that one gateway must know of the turn, and is kept until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -9,7 +9,21 @@ from collections import deque
 from collections.abc import Iterable
 
 from blockwright.actors.worker.messages import Emitted, Progress, Returned, SweepReport
-from blockwright.policies.events import Effect, GivenBack, Preempted, Progressed, TokensEmitted
+from blockwright.policies.events import (
+    Effect,
+    FlightDone,
+    GivenBack,
+    LeaseGranted,
+    LeaseReturned,
+    LeaseWanted,
+    Preempted,
+    Progressed,
+    Send,
+    TokensEmitted,
+)
+
+ToWorker = LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
+TOGETHER = 64
 
 
 class Reports:
@@ -52,6 +66,23 @@ class Reports:
         for gateway in [g for g in self.serials if g.partition("/")[0] == node]:
             self._unacknowledged.pop(gateway, None)
             del self.serials[gateway]
+
+
+def by_worker(effects: Iterable[Effect]) -> list[tuple[str, list[ToWorker]]]:
+    """What other workers are to be told, in order for each: at most ``TOGETHER`` at a time, so that no message is too large.
+
+    Not one message each: a thousand leases asked for in one turn would not fit a mailbox.
+    """
+    batches: list[tuple[str, list[ToWorker]]] = []
+    last: dict[str, list[ToWorker]] = {}
+    for effect in effects:
+        if isinstance(effect, Send):
+            batch = last.get(effect.worker)
+            if batch is None or len(batch) == TOGETHER:
+                batch = last[effect.worker] = []
+                batches.append((effect.worker, batch))
+            batch.append(effect.message)
+    return batches
 
 
 def _note(report: SweepReport, effect: TokensEmitted | Progressed | GivenBack | Preempted) -> None:

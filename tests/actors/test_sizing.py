@@ -38,6 +38,12 @@ def test_lengths_are_the_models_own_up_to_a_limit():
         max_lengths(Settings(max_model_len=600), models)
 
 
+def test_more_memory_than_there_is_is_refused_with_the_numbers():
+    assert worker_configs(Settings(memory=1000), {"a": model()}, free_memory=1000, cores=1)["w0"].memory == 1000
+    with pytest.raises(SettingsError, match="memory is 1001 bytes for each worker, but only 1000 are free"):
+        worker_configs(Settings(memory=1001), {"a": model()}, free_memory=1000, cores=1)
+
+
 def test_memory_and_threads_are_divided_among_workers():
     configs = worker_configs(Settings(workers=2), {"a": model()}, free_memory=1000, cores=5)
     assert [(c.name, c.memory, c.threads) for c in configs.values()] == [("w0", 300, 2), ("w1", 300, 2)]

@@ -188,3 +188,21 @@ async def test_a_host_that_is_not_there_gives_the_sequence_back(checkpoint: Chec
         assert await rig.record.ended["r0"] == "host-lost"
     await rig.quiet()
     await rig.stop()
+
+
+async def test_blocks_go_after_the_routes_that_were_withdrawn_before(checkpoint: Checkpoints) -> None:
+    """The messages come together; the unloading must not overtake the routes, or plans would name what is gone."""
+    rig = await Rig.start([checkpoint("llama")])
+    await rig.submit("r0", list(prompt_of(50)), 400)
+    while not rig.record.tokens["r0"]:
+        rig.record.changed.clear()
+        await rig.record.changed.wait()
+    chains = list(rig.chains.values())
+    for _ in range(500):
+        rig.ref.ack.cast("w0/gateway", 1)
+    rig.ref.routes.cast(RoutesUpdate(9, chains, [], []))
+    assert await rig.ref.unload("a", rig.loads["a"].ids) > 0
+    async with asyncio.timeout(10):
+        assert await rig.record.ended["r0"] == "route"
+    await rig.quiet()
+    await rig.stop()

@@ -1,6 +1,7 @@
 """Texts and chats become the ids that transformers makes of them with the same folder."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,22 @@ def test_texts(tmp_path: Path, config: dict[str, bool], processor: bool) -> None
     for text in ("", "the end 🙂", "<s>odd</s> the"):
         for special in (True, False):
             assert codec.encode(text, special=special) == reference.encode(text, add_special_tokens=special)
+
+
+def test_a_long_text_leaves_the_interpreter_to_others(tmp_path: Path) -> None:
+    codec = TextCodec.load(folder_with(tmp_path))
+    text, ended, turns = "the in on " * 60_000, threading.Event(), 0
+
+    def encode() -> None:
+        codec.encode(text, special=False)
+        ended.set()
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    while not ended.wait(0.001):
+        turns += 1
+    thread.join()
+    assert turns > 10  # with the lock held all along: one or two
 
 
 @pytest.mark.parametrize("where", ["config", "file", "list"])

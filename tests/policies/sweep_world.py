@@ -47,9 +47,9 @@ def generate(application: str, prompt: list[int], limit: int, stop: list[int]) -
     return tokens[len(prompt) :]
 
 
-def chain(application: str, layers: int = 2, *, own_from: int | None = None, page_size: int = 4) -> Chain:
+def chain(application: str, layers: int = 2, *, own_from: int | None = None, page_size: int = 4, heads: int = 1) -> Chain:
     """Embedding, (attention, mlp) * layers, head; components from depth ``own_from`` on belong to this application alone."""
-    layout = KvLayout(1, 8, "float32", page_size)
+    layout = KvLayout(heads, 8, "float32", page_size)
     kinds = [Kind.EMBEDDING, *[Kind.ATTENTION, Kind.MLP] * layers, Kind.HEAD]
     parts = []
     for depth, kind in enumerate(kinds):
@@ -85,9 +85,14 @@ class FakeDevice:
     applications: dict[str, str]  # route -> application
     tokens: dict[int, list[int]] = field(default_factory=dict)
     slots: dict[tuple[int, int, int], int] = field(default_factory=dict)  # (row, layer, page) -> slot
-    kv: dict[tuple[int, int], int] = field(default_factory=dict)  # (slot, offset) -> digest of the prefix
+    kv: dict[tuple[str, int, int], int] = field(default_factory=dict)  # (arena, slot, offset) -> digest of the prefix
     backed: set[tuple[str, int]] = field(default_factory=set)  # (arena, chunk unit)
     computed_tokens: int = 0
+    composed: set[Run] = field(default_factory=set)
+
+    def compose(self) -> None:
+        """What the routes in force need; everything else is dropped, as after unloading."""
+        self.composed = {run for name in self.state.in_force for run in self.state.routes[name].runs}
 
     def execute(self, plan: SweepPlan, sequences: list[int]) -> SweepResult:
         for edit in plan.memory:
@@ -106,6 +111,7 @@ class FakeDevice:
                     self.slots[change.row, change.layer + i, change.page] = slot
         by_id = {number: run for run, number in self.state.runs.items()}
         for step in plan.steps:
+            assert by_id[step.run] in self.composed, "a plan names a run that was dropped"
             self._step(plan, by_id[step.run], step.batch, sequences)
         self.computed_tokens += plan.tokens
         return self._sample(plan, sequences)
@@ -113,14 +119,15 @@ class FakeDevice:
     def _step(self, plan: SweepPlan, run: Run, batch: list[int], sequences: list[int]) -> None:
         if run.head:
             return
-        layers = []
+        layers: list[int] = []
+        allocator = next(iter(self.state.pages.slots.values()))
         for local in self.state.routes.values():
             if run in local.runs:
                 parts = self.state_components(local.route.application)
                 attentions = [d for d, c in enumerate(parts) if c.kv]
                 layers = [n for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
+                allocator = self.state.pages.slots[parts[attentions[0]].kv.key]  # type: ignore[union-attr]
         size = self.state.config.page_size
-        allocator = next(iter(self.state.pages.slots.values()))
         for i in batch:
             row, start, count = plan.row[i], plan.start[i], plan.count[i]
             tokens = self.tokens[row]
@@ -131,8 +138,9 @@ class FakeDevice:
                     assert (allocator.arena, unit) in self.backed, "a slot without memory is used"
                     digest = hash(tuple(tokens[: position + 1]))
                     if position >= start:
-                        self.kv[slot, position % size] = digest
-                    assert self.kv.get((slot, position % size)) == digest, "attention reads a foreign or missing position"
+                        self.kv[allocator.arena, slot, position % size] = digest
+                    found = self.kv.get((allocator.arena, slot, position % size))
+                    assert found == digest, "attention reads a foreign or missing position"
 
     def state_components(self, application: str) -> tuple[Component, ...]:
         return self.chains[application].components
@@ -179,18 +187,28 @@ class World:
         self.routes = {r.id: r for r in routes}
         self.workers: dict[str, FakeWorker] = {}
         self.update = RoutesChanged(1, chains, routes, routes)
+        self.numbers = {"budget": budget, "page_size": page_size, **config}
         for name in workers:
-            numbers = {"budget": budget, "page_size": page_size, **config}
-            state = SweepState(
-                SweepConfig(worker=name, numerics="fake", slot_bytes=lambda layout: 32 * 1024, **numbers)  # type: ignore[arg-type]
-            )
-            state.apply(self.update, 0.0)
-            device = FakeDevice(state, {r.id: r.application for r in routes}, chains=self.chains)
-            self.workers[name] = FakeWorker(name, state, device)
+            self.start(name)
         self.wire: dict[tuple[str, str], list[object]] = {}
         self.emitted: dict[str, list[int]] = {}
         self.finished: dict[str, str] = {}
         self.returned: list[GivenBack] = []
+
+    def start(self, name: str) -> None:
+        """A worker, or the next life of one that was killed."""
+        config = SweepConfig(worker=name, numerics="fake", slot_bytes=lambda layout: 32 * 1024, **self.numbers)  # type: ignore[arg-type]
+        state = SweepState(config)
+        state.apply(self.update, 0.0)
+        device = FakeDevice(state, {name: r.application for name, r in self.routes.items()}, chains=self.chains)
+        device.compose()
+        self.workers[name] = FakeWorker(name, state, device)
+
+    def publish(self, routes: list[Route]) -> None:
+        """The controller's word, which reaches each worker in its own time."""
+        self.update = RoutesChanged(self.update.version + 1, self.update.chains, routes, self.update.planned)
+        for name in self.workers:
+            self.wire.setdefault(("head", name), []).append(self.update)
 
     # one thing happens ----------------------------------------------------------------------------------------------
 
@@ -239,6 +257,8 @@ class World:
             leases.arrive(worker.state, Flight(message.home, worker.flight_numbers, message.width, message.rows))
         else:
             worker.state.apply(message, 0.0)  # type: ignore[arg-type]
+        if isinstance(message, RoutesChanged):
+            worker.device.compose()
         self.collect(worker)
 
     def kill(self, name: str) -> None:

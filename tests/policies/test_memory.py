@@ -114,7 +114,9 @@ def test_the_page_unused_for_longest_gives_way() -> None:
         pages.release(handles[i])  # type: ignore[arg-type]
     assert pages.take(SPAN, "") is not None
     assert [pages.find(bytes([i]), SPAN) is None for i in range(4)] == [False, False, True, False]
-    assert pages.room(SPAN) == 2
+    assert pages.make_room({"kv": 2 * SPAN.layers}, {})
+    assert not pages.make_room({"kv": 3 * SPAN.layers}, {})
+    assert not pages.make_room({"kv": 2 * SPAN.layers}, {"kv": 1})
     assert pages.evicted == 1
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.policies.chain import Component, Kind
+from blockwright.policies.chain import Component, Kind, KvLayout
 from blockwright.policies.partition import cut_blocks, hop_borders, place
 
 
@@ -68,6 +68,17 @@ def test_pipelines_are_groups_of_consecutive_workers_balanced_by_bytes():
     assert [r.id for r in routes] == ["a@w0+w1", "a@w2+w3"]
     assert [(h.worker, h.first, h.last) for h in routes[1].hops] == [("w2", 0, 4), ("w3", 4, 7)]
     assert routes[1].home == "w2"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "span", "hops"), [("eamamamh", 3, "eam am amh"), ("eamh", 2, "ea mh"), ("eamh", 3, "e am h")]
+)
+def test_every_hop_has_kv_where_the_chain_has_enough(kinds, span, hops):
+    """A vocabulary larger than all layers together: by bytes alone embedding and head would get hops of their own."""
+    layout = KvLayout(1, 8, "float32", 4)
+    chain = [Component(c.encode() * 16, Kind.MLP, 90 if c in "eh" else 1, 8, 8, layout if c == "a" else None) for c in kinds]
+    borders = hop_borders(chain, span)
+    assert " ".join(kinds[a:b] for a, b in itertools.pairwise(borders)) == hops
 
 
 def test_workers_that_form_no_whole_groups_are_refused():

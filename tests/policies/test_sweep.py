@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockwright.policies.chain import Hop, Route
 from blockwright.policies.events import RoutesChanged
 from blockwright.policies.rows import Status
 
@@ -165,6 +166,20 @@ def test_equal_prompts_over_a_pipeline_compute_the_prefix_once() -> None:
     world.run(4)
     assert_exact(world, [prompt] * 8, new=1)
     assert [w.device.computed_tokens for w in world.workers.values()] == [41 + 7, 41 + 7]
+
+
+@pytest.mark.parametrize("borders", [[0, 1, 4, 6], [0, 2, 5, 6], [0, 1, 5, 6]])
+def test_hops_without_kv_serve_and_keep_the_prefix_cache(borders: list[int]) -> None:
+    """The embedding, the head, or both have a worker of their own."""
+    workers = ["w0", "w1", "w2"]
+    hops = tuple(Hop(w, a, b) for w, a, b in zip(workers, borders[:-1], borders[1:], strict=True))
+    world = World(workers, [BASE], [Route("base@all", 1, "base", hops)], chunk_size=8, sweep_tokens=64)
+    prompt = list(range(41))
+    for i in range(2):
+        world.submit(submission(f"r{i}", prompt, 53, "base@all"))
+        world.run(i)
+    assert_exact(world, [prompt] * 2)
+    assert world.workers["w0"].state.counters["cached_tokens"] == 40
 
 
 @given(seed=st.integers(0, 10_000), victim=st.sampled_from(["w0", "w1"]), moves=st.integers(0, 200))

@@ -22,9 +22,10 @@ def begun(answers: Sequence[Answer], tokens: int = 3) -> bool:
 
 
 async def deaths(client: Client, answers: Sequence[Answer]) -> list[dict[str, float]]:
-    """The ``worker_died`` events of all requests."""
+    """The events of all requests that tell of a death: the head's word, or a home's that saw its host's connection break."""
     views = [await client.request(answer.name) for answer in answers]
-    return [event for view in views if view for event in view["events"] if event["event"] == "worker_died"]
+    events = [event for view in views if view for event in view["events"]]
+    return [event for event in events if event["event"] == "worker_died" or event.get("reason") == "host-lost"]
 
 
 async def test_kill_9_of_a_worker_while_32_streams_run(replicas: Server, expected: list[list[int]]) -> None:
