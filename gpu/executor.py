@@ -24,6 +24,7 @@ from blockwright.gpu.sampler import sample
 from blockwright.gpu.tables import Tables
 from blockwright.policies.chain import Kind, KvLayout
 from blockwright.policies.plans import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
+from blockwright.policies.residence import VIRTUAL
 
 PARAMETERS = "parameters"
 ALIGNMENT = 64  # bytes, of packed components
@@ -91,7 +92,7 @@ class Executor:
         self.tables = Tables(rows, max_length, kv_layers, page_size)
         self._hidden = HiddenStates(max_tokens, backend.dtype)
         self._budget, self._chunk, self._protect = budget, chunk, protect
-        self._arenas = {PARAMETERS: Arena(PARAMETERS, budget, chunk, protect)}
+        self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
         self._pool: set[int] = set()  # chunk ids in use
         self._packed: dict[bytes, Packed] = {}
         self._runs: dict[int, Run] = {}

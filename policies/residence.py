@@ -12,6 +12,7 @@ from blockwright.policies.pages import PageTable
 from blockwright.policies.plans import MapGroup
 
 ARENA = "parameters"
+VIRTUAL = 4  # the arena's reserved range in budgets: addresses are free, and holes between components must not refuse a load
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Residence:
 
     def __init__(self, pool: ChunkPool, pages: PageTable) -> None:
         self._pool, self._pages = pool, pages
-        self._extents = Extents(pool.total)
+        self._extents = Extents(VIRTUAL * pool.total)
         self.resident: dict[bytes, Extent] = {}
         self.used = 0  # chunks that hold parameters
 

@@ -166,3 +166,14 @@ def test_a_component_is_loaded_once_and_goes_with_its_last_holder() -> None:
     assert residence.unload(b"c", "two")
     assert pool.free == 4
     assert pages.memory[-1].back
+
+
+def test_holes_between_components_do_not_refuse_a_load_that_fits() -> None:
+    pool, pages = table(8)
+    residence = Residence(pool, pages)
+    for name in (b"a", b"b", b"c", b"d"):
+        assert residence.load(name, "app", 2 * CHUNK) is not None
+    for name in (b"a", b"c"):
+        residence.unload(name, "app")
+    assert residence.load(b"big", "app", 4 * CHUNK) is not None
+    pool.check(residence.chunks)
