@@ -40,7 +40,7 @@ class Plan:
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(sizes=("S",), new_tokens=32, runs=2) if quick else cls()
+        return cls(sizes=("S",), new_tokens=64, runs=2) if quick else cls()
 
 
 def bars(plan: Plan) -> list[Bar]:
