@@ -36,6 +36,7 @@ from blockwright.actors.controller.messages import (
     WorkerUp,
 )
 from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
+from blockwright.policies.admit import capacity_tokens
 from blockwright.policies.chain import Block, Chain, Hop, Route
 from blockwright.policies.dispatch import workers_of
 from blockwright.policies.partition import cut_blocks, place
@@ -285,12 +286,8 @@ class ControllerState:
         """
         application = self.served[route.application].application
         size = next((c.kv.page_size for c in application.components if c.kv is not None), 0)
-        least = 1 << 62
-        for hop in route.hops:
-            page = _page_bytes(application, hop)
-            if page:
-                least = min(least, (self.workers[hop.worker].room or 0) // page * size)
-        return least
+        rooms = ((self.workers[hop.worker].room or 0, _page_bytes(application, hop)) for hop in route.hops)
+        return min(capacity_tokens(room, size, page) for room, page in rooms)
 
 
 def _page_bytes(application: Application, hop: Hop) -> int:

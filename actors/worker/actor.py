@@ -204,9 +204,13 @@ class Worker(Actor):
         offset, memory = placed
         if not memory:
             return 0
+        placing = self.device.call(partial(_place, spec=spec, offset=offset, memory=memory))
         try:
-            await self.device.call(partial(_place, spec=spec, offset=offset, memory=memory))
-        except BaseException:
+            await asyncio.shield(placing)
+        except asyncio.CancelledError:
+            self._unload(holder, [spec.component.id])  # behind the placing, which goes on
+            raise
+        except Exception:
             self.state.parameters.unload(spec.component.id, holder)
             raise
         return needed
@@ -323,7 +327,7 @@ class Worker(Actor):
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
         state = self.state
-        parameters = len(state.parameters.chunks) * CHUNK
+        parameters = state.parameters.used * CHUNK
         free = state.pool.free * CHUNK
         budget = state.pool.total * CHUNK
         pages = state.pages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -205,4 +206,25 @@ async def test_blocks_go_after_the_routes_that_were_withdrawn_before(checkpoint:
     async with asyncio.timeout(10):
         assert await rig.record.ended["r0"] == "route"
     await rig.quiet()
+    await rig.stop()
+
+
+async def test_a_load_that_is_cancelled_half_way_leaves_nothing_and_can_be_repeated(checkpoint: Checkpoints) -> None:
+    path = checkpoint("llama")
+    rig = await Rig.start([])
+    gate = threading.Event()
+    rig.worker.device.call(lambda ex: gate.wait(30))
+    load = asyncio.create_task(rig.load("a", path))
+    while not rig.worker.state.parameters.resident:
+        await rig.ref.status()
+    load.cancel()
+    await asyncio.wait([load])
+    gate.set()
+    while rig.worker.state.parameters.resident:
+        await rig.worker.device.call(lambda ex: None)
+    await rig.quiet()
+    assert (await rig.ref.status()).parameters == 0
+    assert await rig.load("a", path) > 0
+    await rig.publish()
+    await check_equal(rig, path, [9], new=8)
     await rig.stop()
