@@ -1,0 +1,52 @@
+"""The commands of ``blockwright``: one module each, found by name in ``COMMANDS``.
+
+A module has ``add(parser)``, which declares its arguments, and ``run(arguments)``, which returns the exit code. Only the
+module of the command that was asked for is imported; ``--help`` reads the summaries here and imports none. A mistake of the
+person who typed is raised as ``CommandError``. At the top of a module stands nothing heavy, so that its own ``--help`` is
+quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+
+
+class CommandError(Exception):
+    """What ends a command, in one sentence for people. ``code``: 2 for a wrong call, 1 for what failed while it ran."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class CommandModule(Protocol):
+    """What a module of this package has. Its docstring is what ``--help`` says of the command."""
+
+    __doc__: str | None
+
+    def add(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """The exit code. Raises CommandError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """``summary``: what the list of commands says of it."""
+
+    module: str  # of this package
+    summary: str
+
+    def load(self) -> CommandModule:
+        return cast(CommandModule, import_module(f"{__name__}.{self.module}"))
+
+
+# The order is that of the list in --help.
+COMMANDS = {
+    "serve": Command("serve", "serve checkpoints over HTTP"),
+    "version": Command("version", "print the version"),
+}
