@@ -1,5 +1,6 @@
-"""All settings of a serving cluster in one frozen record. Standard library only.
+"""All settings of a serving cluster in one frozen record, each with its meaning. Standard library only.
 
+The text beside a type is what ``blockwright serve --show-settings`` and docs/serving.md say of the field.
 ``blockwright serve`` reaches each field by ``--set name=value`` or a TOML file given with ``--config``; the few that people
 expect have a flag of their own. Sizes are bytes, times are seconds.
 """
@@ -7,6 +8,7 @@ expect have a flag of their own. Sizes are bytes, times are seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 
 class SettingsError(ValueError):
@@ -17,34 +19,46 @@ class SettingsError(ValueError):
 class Settings:
     """See the module. Checked when made."""
 
-    applications: dict[str, str] = field(default_factory=dict)  # model id -> checkpoint folder; the first is the default
-    workers: int = 1
-    device: str = "cpu"
-    dtype: str = "auto"  # auto (as stored; float16 becomes float32 on a CPU) | float32 | bfloat16
-    backend: str = "auto"  # auto | native | torch
-    threads: int = 0  # kernel threads per worker; 0: cores divided by workers, at least 1
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: dict[str, str] = field(default_factory=dict)  # key -> tenant
-    max_model_len: int = 0  # 0: as the checkpoint says, at most 8192
-    memory: int = 0  # per worker; 0: 60 % of free memory divided by the workers
-    page_size: int = 16
-    chunk_size: int = 256
-    sweep_tokens: int = 512
-    max_rows: int = 256
-    pipeline: int = 1  # workers that each chain is spread over
-    pipelines: dict[str, int] = field(default_factory=dict)  # the same for single applications
-    prefix_cache: bool = True
-    pace: str = ""  # cost table (JSON) that sweeps are held to
-    stall_timeout: float = 10.0  # a sweep older than this (pace excluded) means a hung worker
-    heartbeat: float = 0.5
-    silence: float = 2.0  # a worker that says nothing for this long is declared down
-    worker_wait: float = 30.0  # how long requests wait while no route exists
-    drain_timeout: float = 30.0
-    max_waiting: int = 4096  # requests in the server beyond which new ones get 503
-    unknown_fields: str = "warn"  # warn (a response header lists them) | reject
-    directory: str = ""  # of the cluster's sockets; empty: a fresh private one
-    check: bool = False  # verify the memory invariant after every sweep, not only when idle
+    applications: Annotated[dict[str, str], "model id: checkpoint folder or hub id; the first is the default"] = field(
+        default_factory=dict
+    )
+    workers: Annotated[int, "worker processes"] = 1
+    device: Annotated[str, "where the workers compute: cpu"] = "cpu"
+    dtype: Annotated[str, "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16"] = (
+        "auto"
+    )
+    backend: Annotated[str, "native (C kernels), torch (the reference) or auto: native where its library loads"] = "auto"
+    threads: Annotated[int, "kernel threads of each worker; 0: cores divided by workers, at least 1"] = 0
+    host: Annotated[str, "address to listen on"] = "127.0.0.1"
+    port: Annotated[int, "port to listen on; 0: any free one"] = 8000
+    api_keys: Annotated[dict[str, str], "key: tenant; empty: no key is needed"] = field(default_factory=dict)
+    max_model_len: Annotated[int, "tokens of prompt and answer; 0: as the checkpoint says, at most 8192"] = 0
+    memory: Annotated[
+        int, "bytes (or 2GiB) for parameters and KV of each worker; 0: 60 % of free memory divided by the workers"
+    ] = 0
+    page_size: Annotated[int, "tokens of a page of KV"] = 16
+    chunk_size: Annotated[int, "most prompt tokens of one sequence in one sweep"] = 256
+    sweep_tokens: Annotated[int, "most tokens in one sweep"] = 512
+    max_rows: Annotated[int, "sequences of a worker that run at a time; others wait"] = 256
+    pipeline: Annotated[int, "workers that each chain is spread over; must divide workers"] = 1
+    pipelines: Annotated[dict[str, int], "application: workers that its chain is spread over"] = field(default_factory=dict)
+    prefix_cache: Annotated[bool, "reuse KV of equal prompt beginnings"] = True
+    pace: Annotated[str, "cost table (a JSON file of seconds) that sweeps are held to"] = ""
+    stall_timeout: Annotated[float, "seconds after which a sweep (pace excluded) means a hung worker, which is replaced"] = (
+        10.0
+    )
+    heartbeat: Annotated[float, "seconds between the reports of a worker"] = 0.5
+    silence: Annotated[float, "seconds without a report after which a worker is declared down"] = 2.0
+    worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then 503"] = 30.0
+    drain_timeout: Annotated[float, "seconds that SIGTERM gives to what runs"] = 30.0
+    max_waiting: Annotated[int, "requests in the server beyond which new ones get 503"] = 4096
+    unknown_fields: Annotated[
+        str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject (400)"
+    ] = "warn"
+    directory: Annotated[str, "of the cluster's sockets; empty: a fresh private one"] = ""
+    check: Annotated[bool, "verify the memory accounts after every sweep, not only when idle"] = False
+    log_format: Annotated[str, "text, or json: one object on each line of standard output and error"] = "text"
+    log_level: Annotated[str, "debug, info, warning or error: what is less important is not logged"] = "warning"
 
     def __post_init__(self) -> None:
         positive = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "max_waiting")
@@ -59,6 +73,8 @@ class Settings:
             "dtype": ("auto", "float32", "bfloat16"),
             "backend": ("auto", "native", "torch"),
             "unknown_fields": ("warn", "reject"),
+            "log_format": ("text", "json"),
+            "log_level": ("debug", "info", "warning", "error"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

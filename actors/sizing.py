@@ -71,6 +71,8 @@ def worker_configs(
             prefix_cache=settings.prefix_cache,
             pace=settings.pace,
             check=settings.check,
+            log_format=settings.log_format,
+            log_level=settings.log_level,
         )
         for name in worker_names(settings)
     }

@@ -6,11 +6,11 @@ one sentence. Opens no checkpoint and imports nothing heavy.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import hashlib
 import re
 import tomllib
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}ib": 1 << (10 * i) for i, letter in enumerate("kmgt", 1)}
 _UNITS |= {f"{letter}b": 10 ** (3 * i) for i, letter in enumerate("kmgt", 1)}
-_FIELDS = {field.name: str(field.type) for field in dataclasses.fields(Settings)}
+_FIELDS: dict[str, Any] = typing.get_type_hints(Settings)  # name -> type
 _SIZES = frozenset({"memory"})
 Values = dict[str, Any]
 
@@ -34,6 +34,7 @@ def make_settings(
     sets: Sequence[str] = (),
     config: str | None = None,
     key_file: str | None = None,
+    need_model: bool = True,
 ) -> Settings:
     """``model``: folder or hub id; ``apps``: ``NAME=PATH``; ``sets``: ``key=value``. Raises SettingsError."""
     values: Values = read_config(Path(config)) if config else {}
@@ -43,7 +44,7 @@ def make_settings(
         _assign(values, text)
     applications = _applications(model, apps)
     values["applications"] = {**applications, **values.get("applications", {})}
-    if not values["applications"]:
+    if need_model and not values["applications"]:
         raise SettingsError("no model is given; name a checkpoint folder or a hub id")
     if key_file:
         values["api_keys"] = {**values.get("api_keys", {}), **read_keys(Path(key_file))}
@@ -86,8 +87,8 @@ def convert(name: str, value: Any) -> Any:
     """A value (text, or what TOML made) as the type of field ``name``, which may be ``field.entry``."""
     field, _, entry = name.partition(".")
     kind = _FIELDS[_known(field)]
-    if kind.startswith("dict"):
-        inner = kind[kind.index(",") + 1 : -1].strip()
+    if typing.get_origin(kind) is dict:
+        inner = typing.get_args(kind)[1]
         if entry:
             return _scalar(name, inner, value)
         if not isinstance(value, dict):
@@ -98,24 +99,24 @@ def convert(name: str, value: Any) -> Any:
     return _scalar(field, kind, value)
 
 
-def _scalar(name: str, kind: str, value: Any) -> Any:
+def _scalar(name: str, kind: type, value: Any) -> Any:
     text = value if isinstance(value, str) else None
-    if kind == "str" and text is not None:
+    if kind is str and text is not None:
         return text
-    if kind == "bool":
+    if kind is bool:
         if isinstance(value, bool):
             return value
         if text is not None and text.lower() in ("true", "false", "yes", "no", "on", "off", "1", "0"):
             return text.lower() in ("true", "yes", "on", "1")
         raise SettingsError(f"{name} is {value!r}; give true or false")
-    if kind == "int":
+    if kind is int:
         return _integer(name, value)
-    if kind == "float" and not isinstance(value, bool):
+    if kind is float and not isinstance(value, bool):
         try:
             return _finite(name, float(value))
         except (TypeError, ValueError):
             pass
-    wanted = {"str": "text", "float": "a number"}[kind]
+    wanted = "text" if kind is str else "a number"
     raise SettingsError(f"{name} is {value!r}; give {wanted}")
 
 

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.port import GatewayPort
+from blockwright.actors.logs import set_up
 from blockwright.api.app import make_app
 from blockwright.api.front import FRONT
 from blockwright.api.starting import StartingPort
@@ -47,6 +48,7 @@ def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
     from blockwright.actors.topology import start
 
+    set_up(settings.log_format, settings.log_level, "head")
     return uvloop.run(Server(settings, start).run())
 
 

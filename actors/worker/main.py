@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 
+from blockwright.actors.logs import set_up
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.select import open_backend
@@ -17,6 +18,7 @@ SWITCH_INTERVAL = 1e-4  # seconds: the device thread must not wait 5 ms to get t
 
 async def start(node: Node, config: WorkerConfig) -> None:
     """Spawn the worker actor. A failed device thread ends the process: its supervisor starts another."""
+    set_up(config.log_format, config.log_level, config.name)
     sys.setswitchinterval(SWITCH_INTERVAL)
     backend = open_backend(config.backend, config.dtype, config.threads)
     await node.spawn(Worker(config, backend, _end), name="worker")

@@ -88,6 +88,8 @@ class WorkerConfig:
     prefix_cache: bool = True
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
     check: bool = False  # verify the memory invariant after every sweep, not only when idle
+    log_format: str = "text"  # "text" | "json"
+    log_level: str = "warning"
 
 
 @dataclass(frozen=True, slots=True)

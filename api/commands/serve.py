@@ -19,6 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", metavar="N", help="port to listen on, 0 for any free one (8000)")
     parser.add_argument("--api-key-file", metavar="FILE", help="lines of 'key' or 'key tenant'; without it no key is needed")
+    parser.add_argument("--show-settings", action="store_true", help="print all settings as a file for --config, and end")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +49,15 @@ def run(arguments: argparse.Namespace) -> int:
             sets=arguments.set,
             config=arguments.config,
             key_file=arguments.api_key_file,
+            need_model=not arguments.show_settings,
         )
     except SettingsError as error:
         raise CommandError(str(error), 2) from None
+    if arguments.show_settings:
+        from blockwright.api.settings_text import as_toml
+
+        print(as_toml(settings), end="")
+        return 0
     from blockwright.api.server import run as serve
 
     return serve(settings)

@@ -20,6 +20,7 @@ FLAGS = {
         "--max-model-len",
         "--port",
         "--set",
+        "--show-settings",
         "--workers",
     },
     "version": set(),

@@ -1,0 +1,47 @@
+"""How a process logs: text for people, or one JSON object on each line for collectors. Standard library only.
+
+Owns the root logger's one handler. Never decides what is logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """``time`` (UTC), ``level``, ``logger``, ``process`` (which one of the cluster's), ``message``, what ``extra`` held,
+    and ``exception`` with its traceback."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        made: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": self._process,
+            "message": record.getMessage(),
+        }
+        made |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        if record.exc_info:
+            made["exception"] = self.formatException(record.exc_info)
+        return json.dumps(made, default=str)
+
+
+def set_up(form: str, level: str, process: str) -> None:
+    """``form``: "text" or "json"; ``level``: "debug" to "error"; ``process``: "head" or a worker's name. Replaces an
+    earlier set-up."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter(f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter(process) if form == "json" else text)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

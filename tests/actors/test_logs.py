@@ -1,0 +1,50 @@
+"""Logs: one JSON object on each line where that was asked for, text otherwise."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from blockwright.actors.logs import set_up
+
+
+@pytest.fixture(autouse=True)
+def root() -> Iterator[logging.Logger]:
+    logger = logging.getLogger()
+    handlers, level = logger.handlers[:], logger.level
+    yield logger
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def test_a_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("json", "warning", "w1")
+    log = logging.getLogger("blockwright.x")
+    log.info("not this")
+    log.warning("worker %s\nis gone", "w0", extra={"request": "cmpl-1"})
+    try:
+        raise ValueError("why")
+    except ValueError:
+        log.exception("failed")
+    first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    at = first.pop("time")
+    assert (at[10], at[-1], len(at)) == ("T", "Z", 24)
+    assert first == {
+        "level": "warning",
+        "logger": "blockwright.x",
+        "process": "w1",
+        "message": "worker w0\nis gone",
+        "request": "cmpl-1",
+    }
+    assert second["level"] == "error"
+    assert second["exception"].endswith("ValueError: why")
+
+
+def test_text_names_the_process_and_a_second_set_up_replaces_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("json", "debug", "head")
+    set_up("text", "info", "head")
+    logging.getLogger("blockwright.x").info("hello")
+    logging.getLogger("blockwright.x").debug("not this")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(" head INFO blockwright.x: hello")
