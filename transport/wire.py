@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 
+from blockwright.policies.chunk_order import Traffic as Traffic
 from blockwright.transport.errors import MessageTooLarge, TransportError
 
 Buffer = bytes | bytearray | memoryview  # contiguous
@@ -26,14 +26,6 @@ MAX_FRAMES = 1024  # of one message
 BATCH_LIMIT = 64 << 10  # bytes; a larger message is never copied into a batch
 SINGLE_MARK = bytes([SINGLE])
 _LENGTH = struct.Struct("<I")
-
-
-class Traffic(IntEnum):
-    """Classes of link traffic, most urgent first."""
-
-    ACTIVATION = 0  # also sampled tokens
-    KV = 1
-    PARAMETERS = 2
 
 
 LINK_MARKS = {kind: bytes([LINK + kind]) for kind in Traffic}

@@ -1,0 +1,159 @@
+"""What a link sends next: strict priority between traffic classes, first-in first-out within one, large messages in chunks.
+
+Owns the queue of one link as ids and sizes, the size of chunks (from the measured bandwidth, so that a chunk takes about
+``target`` seconds), the limit on what is sent and not acknowledged, and what is sent again after a reconnect. Holds no
+bytes, reads no clock.
+
+At most ``WINDOW`` chunks of the lower classes are unacknowledged: libzmq and the kernel would buffer megabytes, in which an
+activation would wait. So an activation waits for these chunks at most. Priority is strict: a link that is full of
+activations sends no KV at all. That is meant: activations are bounded by the leases of their homes and their sender stops
+without answers, so they leave room; whoever needs a share for KV must bound what is sent above it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+WINDOW = 2  # chunks of the lower classes that may be unacknowledged
+URGENT_BYTES, URGENT_CHUNKS = 64 << 20, 1024  # activations that may be unacknowledged; one always may
+LEAST, MOST = 64 << 10, 4 << 20  # bytes of a chunk
+TARGET = 0.005  # seconds that a chunk should take: about one pipeline stage
+FIRST = 256 << 10  # bytes of a chunk before anything was measured
+GAIN = 0.25  # weight of a new measurement
+
+
+class Traffic(IntEnum):
+    """Classes of link traffic, most urgent first."""
+
+    ACTIVATION = 0  # also sampled tokens
+    KV = 1
+    PARAMETERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a message. ``number`` counts the chunks of its class on this link, from 0."""
+
+    kind: Traffic
+    number: int
+    message: int
+    offset: int  # bytes
+    size: int  # bytes
+    last: bool  # of its message
+
+
+@dataclass(slots=True)
+class _Queue:
+    """One class: what waits to be cut, and what was sent."""
+
+    waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (message, size)
+    cut: int = 0  # bytes of the first waiting message that were cut off
+    number: int = 0  # of the next new chunk
+    again: int = 0  # chunks at the end of ``unacknowledged`` that go again first
+    unacknowledged: deque[Chunk] = field(default_factory=deque)
+
+    @property
+    def sent(self) -> int:
+        """Chunks that are on their way."""
+        return len(self.unacknowledged) - self.again
+
+
+class ChunkOrder:
+    """See the module. ``whole``: nothing is cut (the bytes do not move, as between nodes of one process)."""
+
+    def __init__(self, *, target: float = TARGET, window: int = WINDOW, whole: bool = False) -> None:
+        if target <= 0 or window < 1:
+            raise ValueError(f"target {target} s and window {window} must be positive")
+        self.target, self.whole = target, whole
+        self.bandwidth = FIRST / target  # bytes per second
+        self._measured = False
+        self._window = window
+        self._queues = {kind: _Queue() for kind in Traffic}
+        self._urgent = 0  # bytes of activations on their way
+
+    def add(self, kind: Traffic, message: int, size: int) -> None:
+        """A message of ``size`` bytes is to be sent, after all of its class that were added before."""
+        self._queues[kind].waiting.append((message, size))
+
+    def next(self) -> Chunk | None:
+        """The chunk to send now, counted as sent; None while nothing waits that may be sent."""
+        for kind, queue in self._queues.items():
+            if queue.again or queue.waiting:
+                if not self._open(kind):
+                    if kind == Traffic.ACTIVATION:
+                        continue
+                    return None  # a lower class must not take the place of a higher one
+                chunk = self._repeat(queue) if queue.again else self._cut(kind, queue)
+                if kind == Traffic.ACTIVATION:
+                    self._urgent += chunk.size
+                return chunk
+        return None
+
+    def acknowledge(self, received: Mapping[Traffic, int]) -> list[Chunk]:
+        """The receiver has all chunks of each class below these numbers; those that it newly has. What it cannot have
+        been sent is ignored."""
+        done: list[Chunk] = []
+        for kind, upto in received.items():
+            queue = self._queues[kind]
+            while queue.unacknowledged and queue.unacknowledged[0].number < upto:
+                if not queue.sent:
+                    queue.again -= 1  # it arrived after all
+                elif kind == Traffic.ACTIVATION:
+                    self._urgent -= queue.unacknowledged[0].size
+                done.append(queue.unacknowledged.popleft())
+        return done
+
+    def rewind(self) -> None:
+        """The way was broken: whatever is not acknowledged goes again, cut as before."""
+        for queue in self._queues.values():
+            queue.again = len(queue.unacknowledged)
+        self._urgent = 0
+
+    def measure(self, size: int, seconds: float) -> None:
+        """Chunks of ``size`` bytes took so long to be acknowledged, with the link busy throughout."""
+        if size < LEAST or seconds <= 0:
+            return  # latency, not bandwidth
+        found = size / seconds
+        self.bandwidth += (found - self.bandwidth) * (GAIN if self._measured else 1.0)
+        self._measured = True
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of the next chunk that is cut."""
+        return max(LEAST, min(MOST, int(self.bandwidth * self.target)))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is unacknowledged."""
+        return not any(queue.waiting or queue.unacknowledged for queue in self._queues.values())
+
+    @property
+    def unacknowledged(self) -> int:
+        """Chunks that are on their way, of all classes."""
+        return sum(queue.sent for queue in self._queues.values())
+
+    def _open(self, kind: Traffic) -> bool:
+        if kind == Traffic.ACTIVATION:
+            return self._urgent < URGENT_BYTES and self._queues[kind].sent < URGENT_CHUNKS
+        return sum(queue.sent for other, queue in self._queues.items() if other != Traffic.ACTIVATION) < self._window
+
+    def _repeat(self, queue: _Queue) -> Chunk:
+        chunk = queue.unacknowledged[-queue.again]
+        queue.again -= 1
+        return chunk
+
+    def _cut(self, kind: Traffic, queue: _Queue) -> Chunk:
+        message, total = queue.waiting[0]
+        left = total - queue.cut
+        size = left if self.whole or kind == Traffic.ACTIVATION else min(left, self.chunk_bytes)
+        chunk = Chunk(kind, queue.number, message, queue.cut, size, size == left)
+        queue.number += 1
+        queue.cut += size
+        if chunk.last:
+            queue.waiting.popleft()
+            queue.cut = 0
+        queue.unacknowledged.append(chunk)
+        return chunk
