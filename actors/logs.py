@@ -23,17 +23,23 @@ class JsonFormatter(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        made: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "process": self._process,
-            "message": record.getMessage(),
-        }
-        made |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        more = {name: value for name, value in vars(record).items() if name not in _OWN}
         if record.exc_info:
-            made["exception"] = self.formatException(record.exc_info)
-        return json.dumps(made, default=str)
+            more["exception"] = self.formatException(record.exc_info)
+        level, text = record.levelname.lower(), record.getMessage()
+        return json_line(self._process, record.name, level, text, record.created, **more)
+
+
+def json_line(process: str, logger: str, level: str, message: str, at: float, **more: Any) -> str:
+    """``at``: seconds since 1970."""
+    made = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}Z",
+        "level": level,
+        "logger": logger,
+        "process": process,
+        "message": message,
+    }
+    return json.dumps(made | more, default=str)
 
 
 def set_up(form: str, level: str, process: str) -> None:

@@ -24,6 +24,7 @@ from blockwright.api.errors import error_response, from_http
 from blockwright.api.front import CALL_ID, FRONT, IGNORED, TENANT, Front
 from blockwright.api.metrics import Metrics
 from blockwright.api.sse import KEEP_ALIVE_SECONDS
+from blockwright.api.starting import Stages
 from blockwright.gpu.errors import CheckpointError
 
 log = logging.getLogger(__name__)
@@ -34,9 +35,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(
-    port: GatewayPort, settings: Settings, *, keep_alive: float = KEEP_ALIVE_SECONDS, max_body: int = MAX_BODY
+    port: GatewayPort,
+    settings: Settings,
+    *,
+    keep_alive: float = KEEP_ALIVE_SECONDS,
+    max_body: int = MAX_BODY,
+    stages: Stages | None = None,
 ) -> web.Application:
-    """``keep_alive``: seconds of silence in a stream before a comment; ``max_body``: bytes."""
+    """``keep_alive``: seconds of silence in a stream before a comment; ``max_body``: bytes; ``stages``: of the start-up."""
     front = Front(
         port=port,
         settings=settings,
@@ -45,6 +51,7 @@ def make_app(
         metrics=Metrics(),
         keep_alive=keep_alive,
         max_body=max_body,
+        stages=stages or Stages(),
     )
     app = web.Application(middlewares=[_outermost], client_max_size=max_body)
     app[FRONT] = front

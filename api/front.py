@@ -17,6 +17,7 @@ from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.auth import Keys
 from blockwright.api.catalog import Catalog
 from blockwright.api.metrics import Metrics
+from blockwright.api.starting import Stages
 
 NAMES, NAME_LENGTH = 4096, 128  # how many ids chosen by clients are kept, and how long one may be
 
@@ -50,6 +51,7 @@ class Front:
     metrics: Metrics
     keep_alive: float  # seconds of silence before a comment
     max_body: int  # bytes
+    stages: Stages
     names: Names = field(default_factory=Names)
 
     def new_id(self, prefix: str) -> str:

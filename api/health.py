@@ -18,10 +18,11 @@ async def live(request: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    """200 when at least one application can be served; else 503 with the reason."""
+    """200 when at least one application can be served; else 503 with the reason. With the stages of the start-up."""
     front = request.app[FRONT]
     readiness = front.port.ready()
     body: dict[str, Any] = {"status": "ready" if readiness.ready else "not ready", "reason": readiness.reason}
+    body |= front.stages.view()
     if front.keys.tenant(request.headers.get("Authorization")) is not None:
         body["applications"] = readiness.applications
     if readiness.ready:

@@ -7,12 +7,9 @@ HTTP comes first, so that liveness answers while blocks load. SIGTERM or SIGINT:
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
-import sys
-import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -22,23 +19,11 @@ from blockwright.actors.gateway.port import GatewayPort
 from blockwright.actors.logs import set_up
 from blockwright.api.app import make_app
 from blockwright.api.front import FRONT
-from blockwright.api.starting import StartingPort
+from blockwright.api.starting import Stages, StartingPort
+from blockwright.api.startup import Herald, Running, Speaker
 from blockwright.gpu.errors import CheckpointError
 
-POLL_SECONDS = 0.05  # how often readiness is looked at for the start-up lines
 CLOSE_SECONDS = 2.0  # for answers that are being written when everything has ended
-
-
-class Running(Protocol):
-    """A started cluster (``actors/topology.py``)."""
-
-    port: GatewayPort
-    stages: list[tuple[str, float]]  # what is done, and after how many seconds
-
-    async def stop(self) -> None: ...
-
-    async def failed(self) -> object:
-        """Returns the reason when the cluster can no longer be served; otherwise never."""
 
 
 Start = Callable[[Settings], Awaitable[Running]]
@@ -62,8 +47,7 @@ class Server:
 
     def __init__(self, settings: Settings, start: Start, say: Callable[[str], None] | None = None) -> None:
         self._settings, self._start = settings, start
-        self._say = say or (lambda line: print(line, flush=True))
-        self._begun = time.monotonic()
+        self._speaker = Speaker(settings.log_format, Stages(), say)
         self._asked = asyncio.Event()  # to end
         self._hurry = asyncio.Event()  # to end now
         self.address = ""
@@ -83,14 +67,14 @@ class Server:
         loop.add_signal_handler(signal.SIGTERM, self.stop)
         loop.add_signal_handler(signal.SIGINT, self.interrupt)
         port = StartingPort()
-        app = make_app(port, self._settings)
+        app = make_app(port, self._settings, stages=self._speaker.stages)
         runner = make_runner(app)
         await runner.setup()
         try:
             await self._listen(runner)
             return await self._serve(app, port)
         except (SettingsError, CheckpointError) as error:
-            return _fatal(error)
+            return self._speaker.fatal(error)
         finally:
             await runner.cleanup()
             loop.remove_signal_handler(signal.SIGTERM)
@@ -107,12 +91,13 @@ class Server:
         bound = runner.addresses[0]
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.address = f"http://{shown}:{bound[1]}"
-        self._stage(f"listening on {self.address}")
+        self._speaker.reach("listening", f"listening on {self.address}")
         if host not in ("127.0.0.1", "localhost", "::1") and not self._settings.api_keys:
-            self._say(f"warning: {host} may be reached from other machines and no key is needed; see --api-key-file")
+            self._speaker.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
 
     async def _serve(self, app: web.Application, port: StartingPort) -> int:
         """The cluster's life; it is stopped whatever happens after it was started."""
+        offset = self._speaker.stages.now()
         starting = asyncio.ensure_future(self._start(self._settings))
         if not await self._first(starting):
             starting.cancel()
@@ -121,23 +106,26 @@ class Server:
         running = await starting
         try:
             port.become(running.port)
-            self._stage("control plane up")
+            self._speaker.reach("control plane up")
+            herald = Herald(running, self._speaker, offset=offset, rows=self._settings.max_rows)
+            following = asyncio.ensure_future(herald.follow())
             failed = asyncio.ensure_future(running.failed())
-            ready: asyncio.Future[None] = asyncio.ensure_future(self._announce(app, running))
+            ready: asyncio.Future[None] = asyncio.ensure_future(herald.announce(app[FRONT].catalog, self.address))
             try:
                 while await self._first(failed, ready):
                     if failed.done():
-                        return _fatal(failed.result())
+                        return self._speaker.fatal(failed.result())
                     await ready
                     ready = asyncio.get_running_loop().create_future()  # announced: only failure or a signal is next
             finally:
+                following.cancel()
                 failed.cancel()
                 ready.cancel()
             await self._drain(running.port)
             return 0
         finally:
             await running.stop()
-            self._stage("stopped")
+            self._speaker.reach("stopped")
 
     async def _first(self, *tasks: asyncio.Future[Any]) -> bool:
         """Wait for one of the tasks or for the signal to end; False for the signal."""
@@ -149,32 +137,8 @@ class Server:
             asked.cancel()
         return not self._asked.is_set()
 
-    async def _announce(self, app: web.Application, running: Running) -> None:
-        """A line for each stage and each model that gets ready, then the one with address and ids."""
-        catalog = app[FRONT].catalog
-        port = running.port
-        for info in port.models():
-            await catalog.load(info)
-        self._stage("tokenizers loaded")
-        pending = [info.id for info in port.models()]
-        shown = 0
-        while pending:
-            for name, seconds in running.stages[shown:]:
-                self._say(f"  {name}: {seconds:.2f} s")
-                shown += 1
-            states = port.ready().applications
-            for name in [name for name in pending if states.get(name) == "ready"]:
-                pending.remove(name)
-                self._stage(f"{name} can be served")
-            if pending:
-                await asyncio.sleep(POLL_SECONDS)
-        gc.collect()
-        gc.freeze()  # what has been loaded stays: no later collection walks it
-        models = ", ".join(info.id for info in port.models())
-        self._stage(f"ready at {self.address}/v1 with models: {models}")
-
     async def _drain(self, port: GatewayPort) -> None:
-        self._stage("draining")
+        self._speaker.reach("draining")
         drain: asyncio.Future[Any] = asyncio.ensure_future(port.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         try:
@@ -182,11 +146,3 @@ class Server:
         finally:
             drain.cancel()
             hurry.cancel()
-
-    def _stage(self, what: str) -> None:
-        self._say(f"[{time.monotonic() - self._begun:6.2f} s] {what}")
-
-
-def _fatal(reason: object) -> int:
-    print(f"blockwright: {reason}", file=sys.stderr, flush=True)
-    return 2

@@ -1,14 +1,42 @@
-"""A gateway port that can be served before there is a gateway.
+"""What the HTTP front says while the cluster starts: the stages reached, and a gateway port before there is a gateway.
 
-The HTTP front listens first, so that ``/health/live`` answers and a taken port is noticed before any worker is started.
-Until ``become`` is called nothing is ready; from then on everything is the real port's.
+The front listens first, so that ``/health/live`` answers and a taken port is noticed before any worker is started. Until
+``become`` is called nothing is ready; from then on everything is the real port's.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from blockwright.actors.gateway.port import GatewayError, GatewayPort, Generation, ModelInfo, Readiness, RequestView, Stream
+
+
+class Stages:
+    """What the server has reached, each with its seconds since the server began. The last one is where it is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._began = clock, clock()
+        self.reached: list[tuple[str, float]] = []
+
+    def now(self) -> float:
+        """Seconds since the server began."""
+        return self._clock() - self._began
+
+    def reach(self, name: str, at: float | None = None) -> float:
+        """The seconds; ``at`` where it was reached earlier than now."""
+        seconds = self.now() if at is None else at
+        self.reached.append((name, seconds))
+        return seconds
+
+    def view(self) -> dict[str, Any]:
+        """For JSON. Names no model, so that it may be told to anybody."""
+        return {
+            "stage": self.reached[-1][0] if self.reached else "starting",
+            "seconds": round(self.now(), 3),
+            "stages": [{"name": name, "seconds": round(seconds, 3)} for name, seconds in self.reached],
+        }
 
 
 class StartingPort:

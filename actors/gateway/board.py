@@ -52,6 +52,10 @@ class Board:
         for application, routes in self.routes.items():
             self._set_routes(application, [r for r in routes if worker not in workers_of(r)], now)
 
+    def rooms(self, application: str) -> tuple[int, ...]:
+        """Tokens that each whole route was last known to hold."""
+        return tuple(self.capacity[r.id] for r in self.routes[application] if r.id in self.capacity)
+
     def pick(self, record: Record, now: float, ordinary: bool) -> Route | None:
         """A route for a waiting request, if there is one now.
 

@@ -78,6 +78,7 @@ class ModelInfo:
     created: int
     ready: bool
     parent: str | None = None
+    rooms: tuple[int, ...] = ()  # tokens of KV that each route in force holds while nothing else runs there
 
 
 @dataclass(frozen=True, slots=True)

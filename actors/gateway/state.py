@@ -112,6 +112,7 @@ class GatewayState:
                 model.created,
                 bool(self.board.routes[model.id]),
                 model.parent,
+                self.board.rooms(model.id),
             )
             for model in self.catalogue.values()
             if model.id not in self.board.withdrawn

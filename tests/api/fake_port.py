@@ -54,8 +54,8 @@ class FakePort:
     def __init__(self, folder: Path, script: Script) -> None:
         self._script = script
         self.infos = [
-            ModelInfo("tiny", str(folder), MAX_LENGTH, 1700000000, True),
-            ModelInfo("org/other", str(folder), 16, 1700000001, True, parent="tiny"),
+            ModelInfo("tiny", str(folder), MAX_LENGTH, 1700000000, True, rooms=(MAX_LENGTH * 5,)),
+            ModelInfo("org/other", str(folder), 16, 1700000001, True, parent="tiny", rooms=(MAX_LENGTH * 5,)),
         ]
         self.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
         self.streams: list[FakeStream] = []

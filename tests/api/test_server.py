@@ -1,7 +1,10 @@
 """The gateway process's life, with a cluster that is a fake."""
 
 import asyncio
+import json
+import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,10 @@ class Session:
         async with aiohttp.ClientSession() as client, client.get(self.server.address + path) as answer:
             return answer.status
 
+    async def json(self, path: str) -> Any:
+        async with aiohttp.ClientSession() as client, client.get(self.server.address + path) as answer:
+            return await answer.json()
+
 
 async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None:
     cluster = FakeCluster(folder)
@@ -70,18 +77,39 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     session = Session(cluster)
     await session.until("listening on http://127.0.0.1:")
     assert [await session.status(path) for path in ("/health/live", "/health", "/v1/models")] == [200, 503, 200]
+    assert (await session.json("/health/ready"))["stage"] == "listening"
     cluster.gate.set()
     await session.until("tokenizers loaded")
-    assert await session.status("/health") == 503
+    body = await session.json("/health/ready")
+    assert (body["status"], body["stage"]) == ("not ready", "tokenizers loaded")
+    names = [stage["name"] for stage in body["stages"]]
+    assert (names[:2], sorted(names[2:])) == (["listening", "control plane up"], ["hashed", "tokenizers loaded"])
     cluster.port.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
     last = await session.until("ready at")
-    assert last.endswith(f"ready at {session.server.address}/v1 with models: tiny, org/other")
+    room = "room for about 5 concurrent requests of 64 tokens of tiny, "
+    room += "or about 20 concurrent requests of 16 tokens of org/other"
+    assert last.endswith(f"ready at {session.server.address}/v1 with models: tiny, org/other; {room}")
     assert await session.status("/health") == 200
-    assert any("hashed: 0.10 s" in line for line in session.lines)
+    assert any(re.fullmatch(r"\[ +[0-9.]+ s\] hashed", line) for line in session.lines)
+    cluster.port.infos = [replace(info, rooms=(*info.rooms, 640)) for info in cluster.port.infos]
+    cluster.stages.append(("loaded", 0.2))
+    await session.until("room for about 15 concurrent requests of 64 tokens of tiny, or")
     session.server.stop()
     assert await session.task == 0
     assert cluster.port.drained == [30.0]
     assert cluster.stopped
+
+
+async def test_lines_are_objects_where_logs_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = FakeCluster(folder)
+    cluster.gate.set()
+    session = Session(cluster, log_format="json")
+    line = json.loads(await session.until("ready at"))
+    assert (line["stage"], line["level"], line["process"]) == ("ready", "info", "head")
+    assert line["message"].startswith(f"ready at {session.server.address}/v1")
+    cluster.reason.set_result(RuntimeError("a worker has 3 bytes; give 4"))
+    assert await session.task == 2
+    assert json.loads(capsys.readouterr().err)["message"] == "a worker has 3 bytes; give 4"
 
 
 async def test_the_second_interrupt_does_not_wait(folder: Path) -> None:

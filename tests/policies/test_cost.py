@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.admit import admit
+from blockwright.policies.admit import admit, concurrent
 from blockwright.policies.cost import Coefficients, cost
 from blockwright.policies.plans import Step, SweepPlan
 
@@ -25,3 +25,8 @@ def test_admission_names_both_numbers() -> None:
     assert admit(10, 10) is None
     assert "11 tokens" in str(admit(11, 10))
     assert "room for 10" in str(admit(11, 10))
+
+
+def test_concurrent_requests() -> None:
+    assert concurrent([4096, 6000], 2048, 100) == 4
+    assert concurrent([1 << 62, 2047], 2048, 100) == 100

@@ -1,0 +1,127 @@
+"""What the server tells the person who started it: a line for each stage with its seconds, at last where and how much.
+
+Text, or JSON objects by the setting ``log_format``. Owns the wording; ``server.py`` owns what happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo
+from blockwright.actors.logs import json_line
+from blockwright.api.catalog import Catalog
+from blockwright.api.starting import Stages
+from blockwright.policies.admit import concurrent
+
+POLL_SECONDS = 0.05  # how often stages and readiness are looked at
+TYPICAL = 2048  # tokens of the requests that the capacity is told in
+LOGGER = "blockwright.server"
+
+
+class Running(Protocol):
+    """A started cluster (``actors/topology.py``)."""
+
+    port: GatewayPort
+    stages: list[tuple[str, float]]  # what is done, and after how many seconds
+
+    async def stop(self) -> None: ...
+
+    async def failed(self) -> object:
+        """Returns the reason when the cluster can no longer be served; otherwise never."""
+
+
+class Speaker:
+    """One line for each thing said. ``say`` gets the lines; standard output by default."""
+
+    def __init__(self, form: str, stages: Stages, say: Callable[[str], None] | None = None) -> None:
+        self.stages = stages
+        self._json = form == "json"
+        self._say = say or (lambda line: print(line, flush=True))
+
+    def reach(self, stage: str, text: str = "", at: float | None = None) -> None:
+        """A stage is reached; ``text`` where there is more to tell than its name, ``at`` where it was earlier."""
+        seconds = self.stages.reach(stage, at)
+        self._line("info", f"[{seconds:6.2f} s] ", text or stage, stage=stage, seconds=round(seconds, 3))
+
+    def note(self, text: str) -> None:
+        """Something that is no stage."""
+        seconds = self.stages.now()
+        self._line("info", f"[{seconds:6.2f} s] ", text, seconds=round(seconds, 3))
+
+    def warn(self, text: str) -> None:
+        self._line("warning", "warning: ", text)
+
+    def fatal(self, reason: object) -> int:
+        """On standard error; the exit code."""
+        text = f"blockwright: {reason}"
+        if self._json:
+            text = json_line("head", LOGGER, "critical", str(reason), time.time())
+        print(text, file=sys.stderr, flush=True)
+        return 2
+
+    def _line(self, level: str, before: str, text: str, **more: Any) -> None:
+        self._say(json_line("head", LOGGER, level, text, time.time(), **more) if self._json else before + text)
+
+
+def capacity(models: Sequence[ModelInfo], rows: int) -> str:
+    """How many requests of a usual length fit the memory for KV; ``rows``: the setting ``max_rows``. "" when unknown.
+
+    Each model is told as if it had the memory for itself.
+    """
+    told = {}
+    for info in models:
+        length = min(TYPICAL, info.max_length)
+        if info.rooms:
+            told[info.id] = f"about {concurrent(info.rooms, length, rows):,} concurrent requests of {length:,} tokens"
+    if len(set(told.values())) == 1:
+        return f"room for {next(iter(told.values()))}"
+    return "room for " + ", or ".join(f"{text} of {name}" for name, text in told.items()) if told else ""
+
+
+class Herald:
+    """The lines of one start-up. ``offset``: seconds from the server's beginning to the cluster's; ``rows``: max_rows."""
+
+    def __init__(self, running: Running, speaker: Speaker, *, offset: float, rows: int) -> None:
+        self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
+        self._told: str | None = None  # the capacity, once the ready line has told it
+
+    async def follow(self) -> None:
+        """A line for each of the cluster's stages, as it comes. Never returns."""
+        shown = 0
+        while True:
+            for name, seconds in self._running.stages[shown:]:
+                self._speaker.reach(name, at=self._offset + seconds)
+                shown += 1
+                now = self._capacity()
+                if name == "loaded" and self._told is not None and now != self._told:  # further workers have come
+                    self._speaker.note(now)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def announce(self, catalog: Catalog, address: str) -> None:
+        """A line for each model that gets ready, then the one with address, ids and capacity. Raises CheckpointError."""
+        port = self._running.port
+        for info in port.models():
+            await catalog.load(info)
+        self._speaker.reach("tokenizers loaded")
+        pending = [info.id for info in port.models()]
+        while pending:
+            states = port.ready().applications
+            for name in [name for name in pending if states.get(name) == "ready"]:
+                pending.remove(name)
+                self._speaker.note(f"{name} can be served")
+            if pending:
+                await asyncio.sleep(POLL_SECONDS)
+        gc.collect()
+        gc.freeze()  # what has been loaded stays: no later collection walks it
+        self._told = self._capacity()
+        ids = ", ".join(info.id for info in port.models())
+        text = f"ready at {address}/v1 with models: {ids}" + (f"; {self._told}" if self._told else "")
+        self._speaker.reach("ready", text)
+
+    def _capacity(self) -> str:
+        return capacity(self._running.port.models(), self._rows)
