@@ -7,7 +7,7 @@
 Knows nothing of models. Importing it loads neither torch nor aiohttp nor numpy.
 """
 
-from blockwright.runtime.actor import Actor, endpoint
+from blockwright.runtime.actor import Actor, Crash, endpoint
 from blockwright.runtime.clock import Clock, LoopClock, ManualClock
 from blockwright.runtime.errors import (
     ActorDied,
@@ -31,6 +31,7 @@ __all__ = [
     "ActorDied",
     "Clock",
     "CodecError",
+    "Crash",
     "DeadlineExceeded",
     "DecodeError",
     "Down",

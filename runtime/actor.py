@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from blockwright.runtime.ref import Ref
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
-RESERVED = frozenset(("node", "name", "incarnation", "address"))  # of a Ref
+RESERVED = frozenset(("node", "name", "incarnation", "life", "address"))  # of a Ref
 _RESERVED_PARAMETERS = frozenset(("timeout", "returns"))
+
+
+class Crash(Exception):
+    """Raised by an endpoint, ends its actor: the caller gets it as RemoteError, all others ActorDied with the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +119,13 @@ class Endpoint:
 class Actor:
     """Base of all actors. Messages are handled one at a time, in order, each lane for itself.
 
-    An endpoint that raises answers its caller with RemoteError; the actor goes on. ``node`` and ``ref`` are set before
+    An endpoint that raises answers its caller with RemoteError; the actor goes on, unless it raised ``Crash`` or one of
+    ``crashes_on`` (``(Exception,)`` is Erlang's habit). ``node`` and ``ref``, pinned to this life, are set before
     ``on_start``.
     """
 
     endpoints: ClassVar[dict[str, Endpoint]] = {}
+    crashes_on: ClassVar[tuple[type[Exception], ...]] = ()
     node: Node
     ref: Ref
 
@@ -138,4 +144,4 @@ class Actor:
         """Before the first message; an error here fails ``spawn``."""
 
     async def on_stop(self) -> None:
-        """After the last message, when stopped in order."""
+        """After the last message, whatever ended the actor except a kill."""

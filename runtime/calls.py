@@ -105,7 +105,7 @@ class Calls:
                 to.deliver(Delivery(declared, args, kwargs, outcome, deadline=None, trace=trace))
             return
         sink = Sink()
-        body = pack([envelope.CAST, target.name, endpoint, trace, encode(args, sink), encode(kwargs, sink)])
+        body = pack([envelope.CAST, target.key, endpoint, trace, encode(args, sink), encode(kwargs, sink)])
         try:
             self._send(to, body, sink.buffers)
         except MessageTooLarge as error:
@@ -182,7 +182,7 @@ class Calls:
         self, to: Peer, number: int, target: Address, endpoint: str, args: Any, kwargs: Any, left: float, trace: str
     ) -> None:
         sink = Sink()
-        message = [envelope.CALL, number, target.name, endpoint, left, trace, encode(args, sink), encode(kwargs, sink)]
+        message = [envelope.CALL, number, target.key, endpoint, left, trace, encode(args, sink), encode(kwargs, sink)]
         try:
             self._send(to, pack(message), sink.buffers)
         except MessageTooLarge as error:

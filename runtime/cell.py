@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from blockwright.runtime.actor import Actor, Endpoint
+from blockwright.runtime.actor import Actor, Crash, Endpoint
 from blockwright.runtime.clock import Clock
 from blockwright.runtime.errors import ActorDied, DeadlineExceeded, MailboxFull, RemoteError, RuntimeFault
 from blockwright.runtime.mailbox import Mailbox
@@ -66,17 +66,27 @@ class Delivery:
 class Cell:
     """See the module."""
 
-    def __init__(self, actor: Actor, name: str, clock: Clock, limit: int) -> None:
-        self.actor, self.name = actor, name
+    def __init__(
+        self,
+        actor: Actor,
+        name: str,
+        clock: Clock,
+        limit: int,
+        *,
+        life: int = 1,
+        crashed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self.actor, self.name, self.life = actor, name, life
+        self.over = ""  # why nothing more is taken: what ends or has ended the actor
+        self._crashed = crashed
         self._clock = clock
         self._mailbox: Mailbox[Delivery] = Mailbox(limit)
         self._current: Delivery | None = None
         self._running: set[Delivery] = set()
-        self._open = True
 
     def deliver(self, delivery: Delivery) -> None:
-        if not self._open:
-            delivery.outcome.failed(ActorDied(f"actor {self.name} is stopped"))
+        if self.over:
+            delivery.outcome.failed(self._died())
         elif delivery.endpoint.concurrent:
             if len(self._running) >= MAX_CONCURRENT:
                 delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {MAX_CONCURRENT} concurrent messages"))
@@ -87,17 +97,25 @@ class Cell:
         else:
             self._pump()
 
-    async def stop(self) -> None:
-        """Refuse new messages, end what waits and runs with ActorDied, then ``on_stop``."""
-        self._open = False
+    def close(self, cause: str) -> None:
+        """Refuse new messages from here on; what waits and runs is not touched."""
+        self.over = cause
+
+    def abort(self, spare: asyncio.Task[Any] | None) -> None:
+        """End what waits and runs with ActorDied. The task to spare is the one that asked for this, if it is one of ours."""
         for waiting in self._mailbox.drain():
-            self._fail(waiting, ActorDied(f"actor {self.name} was stopped"))
-        running = [d for d in self._running if d.task is not asyncio.current_task()]
-        for delivery in running:
-            self._fail(delivery, ActorDied(f"actor {self.name} was stopped"))
-            delivery.cancel()
-        await asyncio.gather(*[d.task for d in running if d.task is not None], return_exceptions=True)
-        await self.actor.on_stop()
+            self._fail(waiting, self._died())
+        for delivery in list(self._running):
+            if delivery.task is not spare:
+                self._fail(delivery, self._died())
+                delivery.cancel()
+
+    def busy(self, spare: asyncio.Task[Any] | None) -> set[asyncio.Task[None]]:
+        """The tasks that run now. Empty: nothing waits either."""
+        return {d.task for d in self._running if d.task is not None and d.task is not spare}
+
+    def _died(self) -> ActorDied:
+        return ActorDied(f"actor {self.name} (life {self.life}) is over: {self.over}")
 
     def _pump(self) -> None:
         while self._current is None and (delivery := self._mailbox.take()) is not None:
@@ -126,6 +144,8 @@ class Cell:
             self._fail(delivery, ActorDied(f"{self.name}.{delivery.endpoint.name} was cancelled"))
         except Exception as error:
             self._fail(delivery, remote_error(error))
+            if self._crashed is not None and isinstance(error, (Crash, *self.actor.crashes_on)):
+                self._crashed(error)
         finally:
             self._running.discard(delivery)
             if self._current is delivery:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from blockwright.runtime.calls import Calls
 from blockwright.runtime.cell import Cell
 from blockwright.runtime.clock import Clock, LoopClock, Timer
 from blockwright.runtime.codec import encode, pack
-from blockwright.runtime.errors import NodeDown, NoSuchActor
+from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor
+from blockwright.runtime.life import STOPPED, Lives
 from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable, fire
 from blockwright.runtime.reception import OnLink, Reception
 from blockwright.runtime.ref import Address, Ref, parse_address
@@ -68,12 +70,12 @@ class Node:
         self._directory, self._listen, self._transport = directory, listen, transport
         self._clock_given, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
         self.table = PeerTable()
-        self._cells: dict[str, Cell] = {}
+        self.lives = Lives(self)
         self._reception = Reception(self)
         self.head: PeerId | None = None
         self._timer: Timer | None = None
-        self._names: set[str] = set()  # of actors, also while they start
-        self.open = self._stopping = False  # open: messages are let in
+        self._stop: asyncio.Task[None] | None = None
+        self.open = False  # messages are let in
 
     @property
     def name(self) -> str:
@@ -97,7 +99,7 @@ class Node:
 
     async def start(self) -> None:
         self.clock: Clock = self._clock_given if self._clock_given is not None else LoopClock()
-        self.calls = Calls(str(self.id), self.clock, self._send, self._find)
+        self.calls = Calls(str(self.id), self.clock, self._send, self.lives.find)
         self._self = Peer(self.id, "", self.clock.now())
         self._loop = asyncio.get_running_loop()
         if self._transport is None and self._listen:
@@ -108,15 +110,16 @@ class Node:
         self.open = True
 
     async def stop(self) -> None:
-        """Stop the actors, the last first, and close the sockets. Idempotent."""
-        if not self.open or self._stopping:
-            return
-        self._stopping = True
-        for name in reversed(list(self._cells)):
-            try:
-                await self.despawn(name)
-            except Exception:
-                log.exception("actor %s/%s failed to stop", self.name, name)
+        """Stop the actors, the last first, and close the sockets. Idempotent; whoever waits may be cancelled, it goes on."""
+        if self._stop is None:
+            if not self.open:
+                return
+            self._stop = asyncio.get_running_loop().create_task(self._stopped(), context=contextvars.Context())
+        await asyncio.shield(self._stop)
+
+    async def _stopped(self) -> None:
+        for life in reversed(list(self.lives.current.values())):
+            await self.lives.end(life, STOPPED)
         if self._timer is not None:
             self._timer.cancel()
         for peer in [*self.table.current.values(), self._self]:
@@ -132,30 +135,17 @@ class Node:
     async def spawn(self, actor: Actor, *, name: str, mailbox: int = MAILBOX) -> Ref:
         """Start an actor under a name that is free. An error in its ``on_start`` is raised here."""
         check_name(name)
-        if name in self._names:
-            raise ValueError(f"node {self.name} has an actor {name!r} already; choose another name or despawn it")
         for declared in actor.endpoints.values():
             declared.check_types()
-        ref = Ref(self, Address(self.name, name, self.incarnation), type(actor))
-        actor.node, actor.ref = self, ref
-        self._names.add(name)
-        try:
-            await actor.on_start()
-        except BaseException:
-            self._names.discard(name)
-            raise
-        self._cells[name] = Cell(actor, name, self.clock, mailbox)
-        return ref
+        return await self.lives.start(actor, name, mailbox)
 
     async def despawn(self, name: str) -> None:
-        """Stop an actor; what waits for it fails with ActorDied."""
-        await self._find(name).stop()
-        self._cells.pop(name, None)
-        self._names.discard(name)
+        """Stop an actor of this node; what waits for it fails with ActorDied. Raises NoSuchActor; what ``on_stop`` does."""
+        await self.lives.stop(name)
 
     def ref(self, address: str, actor: type[Actor] | None = None) -> Ref:
-        """``node/actor`` (follows the node's current incarnation) or ``node/actor#3``. With ``actor``, answers are decoded
-        by its annotations."""
+        """``node/actor`` (follows the current life), ``node/actor#3`` or ``node/actor#3.1`` (``ref.py``). With ``actor``,
+        answers are decoded by its annotations."""
         return Ref(self, parse_address(address), actor)
 
     def current_incarnation(self, node: str) -> int:
@@ -174,7 +164,7 @@ class Node:
         """What ``Ref`` does; see there."""
         try:
             to = self._route(target)
-        except (NodeDown, NoSuchActor) as fault:
+        except (NodeDown, NoSuchActor, ActorDied) as fault:
             self.calls.dead_letter(type(fault).__name__)
             log.warning("a cast to %s.%s was dropped: %s", target, endpoint, fault)
             return
@@ -246,17 +236,11 @@ class Node:
 
     # ---- routing
 
-    def _find(self, actor: str) -> Cell:
-        cell = self._cells.get(actor)
-        if cell is None:
-            raise NoSuchActor(f"node {self.id} has no actor {actor[:80]!r}")
-        return cell
-
     def _route(self, target: Address) -> Peer | Cell:
         if target.node == self.name:
             if target.incarnation not in (0, self.incarnation):
                 raise NodeDown(f"{target} is gone; node {self.name} is in incarnation {self.incarnation}")
-            return self._self if self._encode_local else self._find(target.name)
+            return self._self if self._encode_local else self.lives.find(target.key)
         peer = self.table.current.get(target.node)
         if peer is None or peer.lost or target.incarnation not in (0, peer.incarnation):
             raise NodeDown(self._why_down(target.node, target.incarnation))

@@ -1,11 +1,13 @@
 """A reference to an actor: where it is, and its endpoints as methods.
 
-Owns addresses (``node/actor`` follows the node's current incarnation, ``node/actor#3`` is pinned to one) and the calling
-syntax. Everything else is the node's business. References are cheap and may outlive the actor.
+Owns addresses (``node/actor`` follows the current life of node and actor, ``node/actor#3`` is pinned to the node's third
+incarnation, ``node/actor#3.2`` to the actor's second life in it) and the calling syntax. Everything else is the node's
+business. References are cheap and may outlive the actor.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
@@ -14,26 +16,36 @@ from blockwright.transport.address import check_name
 from blockwright.transport.errors import AddressError
 
 T = TypeVar("T")
+_NUMBERS = re.compile(r"[1-9][0-9]{0,17}(\.[1-9][0-9]{0,17})?")
 
 
 class Address(NamedTuple):
-    """``incarnation`` 0: whichever is current."""
+    """``incarnation`` 0, ``life`` 0: whichever is current."""
 
     node: str
     name: str
     incarnation: int = 0
+    life: int = 0  # of the actor in that incarnation of its node, from 1
 
     def __str__(self) -> str:
-        return f"{self.node}/{self.name}" + (f"#{self.incarnation}" if self.incarnation else "")
+        if not self.incarnation:
+            return f"{self.node}/{self.name}"
+        return f"{self.node}/{self.name}#{self.incarnation}" + (f".{self.life}" if self.life else "")
+
+    @property
+    def key(self) -> str:
+        """The actor as its own node is asked for it: ``name`` or ``name#life``."""
+        return f"{self.name}#{self.life}" if self.life else self.name
 
 
 def parse_address(text: str) -> Address:
-    """``node/actor`` or ``node/actor#incarnation``; AddressError otherwise."""
+    """``node/actor``, ``node/actor#incarnation`` or ``node/actor#incarnation.life``; AddressError otherwise."""
     node, slash, rest = text.partition("/")
-    name, mark, number = rest.partition("#")
-    if not slash or (mark and not (number.isascii() and number.isdigit() and int(number) > 0)):
-        raise AddressError(f"{text[:80]!r} is not of the form node/actor or node/actor#incarnation")
-    return Address(check_name(node), check_name(name), int(number) if mark else 0)
+    name, mark, numbers = rest.partition("#")
+    if not slash or (mark and _NUMBERS.fullmatch(numbers) is None):
+        raise AddressError(f"{text[:80]!r} is not of the form node/actor, node/actor#3 or node/actor#3.1")
+    incarnation, _, life = numbers.partition(".")
+    return Address(check_name(node), check_name(name), int(incarnation or 0), int(life or 0))
 
 
 class Caller(Protocol):
@@ -100,6 +112,11 @@ class Ref:
     def incarnation(self) -> int:
         """Of the node; 0 when the reference follows a node that is not up."""
         return self.address.incarnation or self._caller.current_incarnation(self.address.node)
+
+    @property
+    def life(self) -> int:
+        """Of the actor; 0 when the reference follows whichever is current."""
+        return self.address.life
 
     def __getattr__(self, endpoint: str) -> Method:
         if endpoint.startswith("_") or endpoint in RESERVED:

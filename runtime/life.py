@@ -1,0 +1,259 @@
+"""The lives of a node's actors: how each begins, under which number, and how it ends, for which cause.
+
+Owns the names (also while an actor starts or ends), life numbers (one more each time a name is used again, so that a
+reference to an earlier life never reaches its successor), the causes of death, and the order of an end: refuse, drain,
+cancel, ``on_stop``, then tell who wants to know. A name is free again only when nothing of the old life runs any more.
+Which actor should live is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blockwright.runtime.actor import Actor, Crash
+from blockwright.runtime.cell import Cell
+from blockwright.runtime.clock import Clock
+from blockwright.runtime.errors import ActorDied, NoSuchActor, RuntimeFault
+from blockwright.runtime.ref import Address, Ref
+
+if TYPE_CHECKING:
+    from blockwright.runtime.node import Node
+
+log = logging.getLogger("blockwright.runtime")
+REMEMBERED = 4096  # ended names whose last cause is kept
+GRACE = 5.0  # seconds in which cancelled work must end; after them the actor counts as ended, with an error in the log
+ON_STOP = 30.0  # seconds that ``on_stop`` may take
+STOPPED, KILLED = "stopped", "killed"  # causes; others start with "crashed: ", "start failed: ", "linked ", "owner "
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One life of one actor."""
+
+    address: Address
+    actor: Actor
+    cell: Cell | None = None  # none while it starts
+    starter: asyncio.Task[None] | None = None  # runs ``on_start``
+    ending: asyncio.Task[Exception | None] | None = None
+    cause: str = ""  # of its end, from when that begins
+    killed: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    on_end: list[Callable[[str], None]] = field(default_factory=list)
+
+
+class Lives:
+    """See the module."""
+
+    def __init__(self, node: Node) -> None:
+        self.current: dict[str, Life] = {}  # by name, in the order in which they began
+        self.cells: dict[str, Cell] = {}  # what takes messages, or did until a moment ago
+        self._node = node
+        self._over: OrderedDict[str, tuple[int, str]] = OrderedDict()  # name -> last life and its cause
+        self._forgotten = 0  # no life that is not in ``_over`` had a higher number
+
+    # ---- finding
+
+    def find(self, key: str) -> Cell:
+        """The cell of ``name`` or ``name#life``. Raises NoSuchActor, ActorDied."""
+        cell = self.cells.get(key)
+        if cell is None:
+            name, _, life = key.partition("#")
+            cell = self.cells.get(name)
+            if cell is None or not life or str(cell.life) != life:
+                raise self.missing(name, int(life) if life.isdigit() and len(life) < 19 else 0)
+        return cell
+
+    def missing(self, name: str, number: int = 0) -> RuntimeFault:
+        """Why there is no such actor, or not that life of it."""
+        living = self.current.get(name)
+        now = f"; its current life is {living.address.life}" if living is not None else ""
+        if (cause := self.cause(name, number)) is not None:
+            return ActorDied(f"actor {name[:80]} (life {number}) of node {self._node.id} is over: {cause}{now}")
+        if living is not None and living.cell is None and number in (0, living.address.life):
+            return NoSuchActor(f"actor {name!r} of node {self._node.id} is still starting; call it when spawn has returned")
+        return NoSuchActor(f"node {self._node.id} has no actor {name[:80]!r}{now}")
+
+    def cause(self, name: str, number: int) -> str | None:
+        """Why that life ended; None if it has not, or never was."""
+        last, cause = self._over.get(name, (0, ""))
+        if not number:
+            return None
+        return cause if number == last else "replaced by a later life" if number < last else None
+
+    # ---- beginning
+
+    async def start(self, actor: Actor, name: str, mailbox: int) -> Ref:
+        """Begin a life under a name that is free: ``on_start``, then messages. Raises what ``on_start`` raises."""
+        if name in self.current:
+            raise ValueError(f"node {self._node.name} has an actor {name!r} already; choose another name or despawn it")
+        number = max(self._over.get(name, (0, ""))[0], self._forgotten) + 1
+        address = Address(self._node.name, name, self._node.incarnation, number)
+        self.current[name] = life = Life(address, actor)
+        actor.node, actor.ref = self._node, Ref(self._node, address, type(actor))
+        life.starter = asyncio.get_running_loop().create_task(actor.on_start(), name=f"start {address}")
+        try:
+            await life.starter
+        except BaseException as error:
+            if life.ending is None or not isinstance(error, asyncio.CancelledError):
+                self._finish(life, life.cause or f"start failed: {describe(error)}")
+                raise
+        if life.ending is not None:
+            self._finish(life, life.cause)
+            raise ActorDied(f"actor {address} was ended while it started: {life.cause}")
+        life.cell = Cell(
+            actor,
+            name,
+            self._node.clock,
+            mailbox,
+            life=number,
+            crashed=lambda error: self.crashed(life, error),
+        )
+        self.cells[name] = life.cell
+        return actor.ref
+
+    # ---- ending
+
+    async def stop(self, name: str, number: int = 0, *, drain: float = 0.0) -> None:
+        """End a life in order; returns when it is over. Raises NoSuchActor, ActorDied (that life is over), what ``on_stop``
+        raised.
+
+        drain: seconds in which what waits may still be handled. Whoever waits here may be cancelled: the end goes on.
+        """
+        life = self._living(name, number)
+        error = await asyncio.shield(self.end(life, STOPPED, drain=drain, spare=asyncio.current_task()))
+        if error is not None:
+            raise error
+
+    async def kill(self, name: str, number: int = 0) -> None:
+        """End a life without drain and without ``on_stop``, also one that is being stopped."""
+        await asyncio.shield(self.end(self._living(name, number), KILLED, spare=asyncio.current_task()))
+
+    def crashed(self, life: Life, error: Exception) -> None:
+        """An endpoint raised what its actor does not survive."""
+        log.error("actor %s crashed: %s", life.address, describe(error), exc_info=error)
+        self.end(life, f"crashed: {describe(error)}", spare=asyncio.current_task())
+
+    def end(
+        self, life: Life, cause: str, *, drain: float = 0.0, spare: asyncio.Task[Any] | None = None
+    ) -> asyncio.Task[Exception | None]:
+        """Begin the end of a life, or join it; a kill makes one that has begun short."""
+        if cause == KILLED:
+            life.killed.set()
+        if life.ending is None:
+            if life.cell is not None:
+                life.cell.close(cause)
+                if drain <= 0:
+                    life.cell.abort(spare)
+            life.cause = cause
+            task = self._end(life, drain, spare)
+            # In a context of its own: the deadline of whoever asked for it must not cut the end short.
+            life.ending = asyncio.get_running_loop().create_task(task, context=contextvars.Context())
+        return life.ending
+
+    async def _end(self, life: Life, drain: float, spare: asyncio.Task[Any] | None) -> Exception | None:
+        cell, error = life.cell, None
+        if cell is None:
+            assert life.starter is not None, "a life has a starter or a cell"
+            life.starter.cancel()
+            await self._within(GRACE, [], life.over)
+            if not life.over.is_set():
+                log.error("on_start of actor %s ignores that it was cancelled; it is left behind", life.address)
+                self._finish(life, life.cause)
+            return None
+        until = self._node.clock.now() + drain
+        while (left := until - self._node.clock.now()) > 0 and (tasks := cell.busy(spare)) and not life.killed.is_set():
+            await self._within(left, tasks, life.killed)
+        cell.abort(spare)
+        if tasks := cell.busy(spare):
+            await self._all_within(GRACE, tasks)
+        if tasks := cell.busy(spare):
+            log.error(
+                "actor %s: %d messages ignore that they were cancelled; they are left behind", life.address, len(tasks)
+            )
+        if not life.killed.is_set():
+            error = await self._on_stop(life)
+        self._finish(life, KILLED if life.killed.is_set() else life.cause)
+        return error
+
+    async def _on_stop(self, life: Life) -> Exception | None:
+        task = asyncio.get_running_loop().create_task(life.actor.on_stop(), name=f"stop {life.address}")
+        await self._within(ON_STOP, [task], life.killed)
+        if not task.done():
+            log.error(
+                "on_stop of actor %s was cut short: %s", life.address, "killed" if life.killed.is_set() else "too slow"
+            )
+            task.cancel()
+            await self._all_within(GRACE, [task])
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            log.error("on_stop of actor %s raised", life.address, exc_info=error)
+            return error if isinstance(error, Exception) else None
+        return None
+
+    def _finish(self, life: Life, cause: str) -> None:
+        if life.over.is_set():
+            return
+        name = life.address.name
+        life.cause = cause
+        life.over.set()
+        del self.current[name]
+        self.cells.pop(name, None)
+        self._over[name] = (life.address.life, cause)
+        self._over.move_to_end(name)
+        if len(self._over) > REMEMBERED:
+            _, (number, _) = self._over.popitem(last=False)
+            self._forgotten = max(self._forgotten, number)
+        callbacks, life.on_end = life.on_end, []
+        for callback in callbacks:
+            callback(cause)
+
+    def _living(self, name: str, number: int) -> Life:
+        life = self.current.get(name)
+        if life is None or number not in (0, life.address.life):
+            raise self.missing(name, number)
+        return life
+
+    async def _within(self, seconds: float, tasks: Iterable[asyncio.Task[Any]], event: asyncio.Event) -> None:
+        """Until one of the tasks is done, the event is set, or time has passed."""
+        signal = asyncio.ensure_future(event.wait())
+        try:
+            await first_within(self._node.clock, seconds, [*tasks, signal])
+        finally:
+            signal.cancel()
+
+    async def _all_within(self, seconds: float, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        waiting: Coroutine[Any, Any, Any] = asyncio.wait(list(tasks))
+        gathered = asyncio.ensure_future(waiting)
+        try:
+            await first_within(self._node.clock, seconds, [gathered])
+        finally:
+            gathered.cancel()
+
+
+async def first_within(clock: Clock, seconds: float, waits: Iterable[asyncio.Future[Any]]) -> None:
+    """Until one of the futures is done or that much time of ``clock`` has passed. Cancels nothing, raises nothing."""
+    bound: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_at(clock.now() + seconds, lambda: None if bound.done() else bound.set_result(None))
+    try:
+        await asyncio.wait([*waits, bound], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+        bound.cancel()
+
+
+def describe(error: BaseException) -> str:
+    """An exception in a cause: one line, bounded."""
+    text = str(error).partition("\n")[0][:300]
+    if isinstance(error, Crash):
+        return text or "Crash"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def abnormal(cause: str) -> bool:
+    """Whether an end for this cause counts as a failure: all but being stopped in order."""
+    return cause != STOPPED

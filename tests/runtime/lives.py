@@ -1,0 +1,107 @@
+"""Actors and nodes that the tests of lives, monitors and supervisors use."""
+
+from __future__ import annotations
+
+import asyncio
+
+from blockwright.runtime import Actor, Crash, ManualClock, Node, endpoint
+from blockwright.transport.address import PeerId
+from blockwright.transport.loopback import Network
+
+
+class Mortal(Actor):
+    """Does what tests ask, dies when told; ``log`` outlives it."""
+
+    def __init__(self, label: str = "", *, log: list[str] | None = None) -> None:
+        self.label, self.log = label, [] if log is None else log
+        self.gate = asyncio.Event()
+
+    async def on_start(self) -> None:
+        self.log.append(f"start {self.label}")
+
+    async def on_stop(self) -> None:
+        self.log.append(f"stop {self.label}")
+
+    @endpoint
+    async def echo(self, n: int) -> int:
+        self.log.append(f"echo {n}")
+        return n
+
+    @endpoint
+    async def hold(self, n: int = 0) -> int:
+        self.log.append(f"hold {n}")
+        await self.gate.wait()
+        return n
+
+    @endpoint(concurrent=True)
+    async def beside(self) -> None:
+        await asyncio.Event().wait()
+
+    @endpoint
+    async def crash(self, text: str = "as told") -> None:
+        raise Crash(text)
+
+    @endpoint(concurrent=True)
+    async def crash_beside(self) -> None:
+        raise Crash("beside")
+
+    @endpoint
+    async def fail(self) -> None:
+        raise KeyError("lost")
+
+    @endpoint
+    async def leave(self) -> str:
+        await self.node.despawn(self.ref.name)
+        return "left"
+
+
+class Brittle(Mortal):
+    crashes_on = (KeyError,)
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Nodes:
+    """Nodes of one network under one manual clock, all acquainted."""
+
+    def __init__(self) -> None:
+        self.clock, self.network = ManualClock(), Network()
+        self.all: list[Node] = []
+
+    async def add(self, name: str, incarnation: int = 1) -> Node:
+        transport = self.network.transport(PeerId(name, incarnation))
+        node = Node(name, transport=transport, clock=self.clock, incarnation=incarnation)
+        await node.start()
+        for other in self.all:
+            if other.open:
+                node.greet(other.id, other.endpoint)
+        self.all.append(node)
+        await turns()
+        return node
+
+    def cut(self, node: Node) -> None:
+        """The node's process dies, as its peers see it."""
+        self.network.cut(node.endpoint)
+
+    async def advance(self, seconds: float, step: float = 0.25) -> None:
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            await turns()
+
+    async def stop(self) -> None:
+        for node in reversed(self.all):
+            await self.finish(node.stop())
+
+    async def finish(self, awaitable):
+        """Await something that needs time to pass."""
+        task = asyncio.ensure_future(awaitable)
+        for _ in range(400):
+            await turns()
+            if task.done():
+                break
+            self.clock.advance(0.25)
+        assert task.done(), "it takes more than 100 s"
+        return task.result()
