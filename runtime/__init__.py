@@ -25,6 +25,7 @@ from blockwright.runtime.loop import run
 from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down, Peer
 from blockwright.runtime.ref import Ref
+from blockwright.runtime.streams import Stream
 
 __all__ = [
     "Actor",
@@ -46,6 +47,7 @@ __all__ = [
     "Ref",
     "RemoteError",
     "RuntimeFault",
+    "Stream",
     "endpoint",
     "run",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from blockwright.runtime.node import Node
     from blockwright.runtime.ref import Ref
 
-Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
+Method = TypeVar("Method", bound=Callable[..., Awaitable[Any] | AsyncIterator[Any]])
 RESERVED = frozenset(("node", "name", "incarnation", "life", "address"))  # of a Ref
 _RESERVED_PARAMETERS = frozenset(("timeout", "returns"))
 
@@ -40,7 +40,9 @@ def endpoint(method: Method, /) -> Method: ...
 @overload
 def endpoint(*, urgent: bool = False, concurrent: bool = False) -> Callable[[Method], Method]: ...
 def endpoint(method: Any = None, /, *, urgent: bool = False, concurrent: bool = False) -> Any:
-    """Make an ``async def`` method reachable by name.
+    """Make an ``async def`` method reachable by name; an async generator (``-> AsyncIterator[T]``) is a stream.
+
+    A stream waits its turn in the mailbox and then runs beside the other messages, no faster than its consumer reads.
 
     urgent: its messages overtake normal ones that wait in the mailbox.
     concurrent: runs at once as a task of its own, beside whatever the actor does, without the mailbox and its order.
@@ -49,7 +51,7 @@ def endpoint(method: Any = None, /, *, urgent: bool = False, concurrent: bool = 
         raise TypeError("a concurrent endpoint does not wait in the mailbox; drop urgent=True")
 
     def mark(function: Any) -> Any:
-        if not inspect.iscoroutinefunction(function):
+        if not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
             raise TypeError(f"endpoint {function.__qualname__} must be an async def method")
         function.__endpoint__ = _Mark(urgent, concurrent)
         return function
@@ -60,8 +62,9 @@ def endpoint(method: Any = None, /, *, urgent: bool = False, concurrent: bool = 
 class Endpoint:
     """One declared method: how it is delivered and what it takes."""
 
-    def __init__(self, name: str, function: Callable[..., Awaitable[Any]], mark: _Mark) -> None:
+    def __init__(self, name: str, function: Callable[..., Any], mark: _Mark) -> None:
         self.name, self.function = name, function
+        self.stream = inspect.isasyncgenfunction(function)
         self.urgent, self.concurrent = mark.urgent, mark.concurrent
         parameters = list(inspect.signature(function).parameters.values())[1:]
         for parameter in parameters:
@@ -84,9 +87,15 @@ class Endpoint:
     def _decoders(self) -> dict[str, Decoder]:
         return {name: decoder(self._hints[name]) for name in self._names}
 
-    @property
+    @cached_property
     def returns(self) -> Any:
-        return self._hints.get("return", Any)
+        """Annotation of the answer; of each item, for a stream."""
+        declared = self._hints.get("return", Any)
+        if not self.stream or declared is Any:
+            return declared
+        if typing.get_origin(declared) not in (AsyncIterator, AsyncIterable, AsyncGenerator):
+            raise TypeError("annotate an async generator with AsyncIterator[T]")
+        return typing.get_args(declared)[0]
 
     def check_types(self) -> None:
         """Compile all types; TypeError names an annotation that cannot travel."""

@@ -33,6 +33,7 @@ from blockwright.runtime.errors import (
 )
 from blockwright.runtime.peers import Peer
 from blockwright.runtime.ref import Address
+from blockwright.runtime.remote_streams import RemoteStreams
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.wire import Buffer
 
@@ -46,8 +47,19 @@ class Calls:
 
     def __init__(self, origin: str, clock: Clock, send: Send, find: Callable[[str], Cell]) -> None:
         self.dead_letters: Counter[str] = Counter()  # casts and answers that reached nobody, by error
-        self._origin, self._clock, self._send, self._find = origin, clock, send, find
+        self._origin, self.clock, self.send, self._find = origin, clock, send, find
         self._ids = itertools.count(1)
+        self.streams = RemoteStreams(self)
+
+    def begin(self, patience: float, label: str) -> tuple[int, str, float]:
+        """(id, trace, seconds left) of a new request. Raises DeadlineExceeded when no time is left."""
+        left, inherited = min(patience, LONGEST), DEADLINE.get()
+        if inherited is not None:
+            left = min(left, inherited - self.clock.now())
+        if left <= 0:
+            raise DeadlineExceeded(f"no time is left to call {label}")
+        number = next(self._ids)
+        return number, TRACE.get() or f"{self._origin}.{number}", left
 
     async def call(
         self,
@@ -60,24 +72,22 @@ class Calls:
         returns: Any,
     ) -> Any:
         """Ask the peer, or the actor in this process, and wait. Raises a RuntimeFault."""
-        now = self._clock.now()
-        inherited = DEADLINE.get()
-        deadline = now + min(patience, LONGEST) if inherited is None else min(now + patience, inherited)
-        if deadline <= now:
-            raise DeadlineExceeded(f"no time is left to call {target}.{endpoint}")
+        label = f"{target}.{endpoint}"
+        number, trace, left = self.begin(patience, label)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        number = next(self._ids)
-        trace = TRACE.get() or f"{self._origin}.{number}"
+        deadline = self.clock.now() + left
         if isinstance(to, Cell):
             outcome = FutureOutcome(future)
-            delivery = Delivery(_declared(to, endpoint), args, kwargs, outcome, deadline=deadline, trace=trace)
+            delivery = Delivery(to.declared(endpoint), args, kwargs, outcome, deadline=deadline, trace=trace)
             to.deliver(delivery)
             cancel: Callable[[], None] = delivery.cancel
         else:
-            self._ask(to, number, target, endpoint, args, kwargs, deadline - now, trace)
+            sink = Sink()
+            message = [envelope.CALL, number, target.key, endpoint, left, trace, encode(args, sink), encode(kwargs, sink)]
+            self.ask(to, message, sink.buffers)
             to.pending[number] = future
-            cancel = lambda: self._cancel(to, number)  # noqa: E731
-        timer = self._clock.call_at(deadline, lambda: _expire(future, target, endpoint, patience))
+            cancel = lambda: self.cancel(to, number)  # noqa: E731
+        timer = self.clock.call_at(deadline, lambda: _expire(future, label, patience))
         try:
             result = await future
         except asyncio.CancelledError:
@@ -98,7 +108,7 @@ class Calls:
         outcome = CastOutcome(f"{target}.{endpoint}", self.dead_letter)
         if isinstance(to, Cell):
             try:
-                declared = _declared(to, endpoint)
+                declared = to.declared(endpoint)
             except NoSuchActor as fault:
                 outcome.failed(fault)
             else:
@@ -107,7 +117,7 @@ class Calls:
         sink = Sink()
         body = pack([envelope.CAST, target.key, endpoint, trace, encode(args, sink), encode(kwargs, sink)])
         try:
-            self._send(to, body, sink.buffers)
+            self.send(to, body, sink.buffers)
         except MessageTooLarge as error:
             raise EncodeError(str(error)) from error
         except (PeerGone, QueueFull) as error:
@@ -123,6 +133,8 @@ class Calls:
             if not future.done():
                 future.set_exception(fault)
         peer.pending.clear()
+        for inlet in list(peer.streams.values()):
+            inlet.fail(fault)
         for delivery in list(peer.inbound.values()):
             delivery.cancel()
         peer.inbound.clear()
@@ -138,27 +150,45 @@ class Calls:
         args: list[Any],
         kwargs: dict[str, Any],
     ) -> None:
+        found = self.admit(peer, number, actor, endpoint, left, args, kwargs, stream=False)
+        if found is None:
+            return
+        cell, declared, given = found
+        outcome = _RemoteOutcome(self, peer, number)
+        delivery = Delivery(declared, (), given, outcome, deadline=self.clock.now() + left, trace=trace)
+        peer.inbound[number] = delivery
+        cell.deliver(delivery)
+
+    def admit(
+        self,
+        peer: Peer,
+        number: int,
+        actor: str,
+        endpoint: str,
+        left: float,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        *,
+        stream: bool,
+    ) -> tuple[Cell, Endpoint, dict[str, Any]] | None:
+        """Who is asked for what; None when the peer was answered with a fault."""
         if number in peer.inbound:
             raise DecodeError(f"call {number} of {peer.id} came twice")
         try:
             if not 0 < left <= LONGEST:
                 raise DeadlineExceeded(f"{actor}.{endpoint} expired on its way")
             cell = self._find(actor)
-            declared = _declared(cell, endpoint)
-            given = declared.decode_arguments(args, kwargs)
+            declared = cell.declared(endpoint, stream=stream)
+            return cell, declared, declared.decode_arguments(args, kwargs)
         except RuntimeFault as fault:
-            self._reply(peer, number, [envelope.FAULT, number, *fault_to_wire(fault)], [])
-            return
-        outcome = _RemoteOutcome(self, peer, number)
-        delivery = Delivery(declared, (), given, outcome, deadline=self._clock.now() + left, trace=trace)
-        peer.inbound[number] = delivery
-        cell.deliver(delivery)
+            self.reply(peer, number, [envelope.FAULT, number, *fault_to_wire(fault)], [])
+            return None
 
     def on_cast(self, peer: Peer, actor: str, endpoint: str, trace: str, args: list[Any], kwargs: dict[str, Any]) -> None:
         outcome = CastOutcome(f"{actor}.{endpoint} from {peer.id}", self.dead_letter)
         try:
             cell = self._find(actor)
-            declared = _declared(cell, endpoint)
+            declared = cell.declared(endpoint)
             given = declared.decode_arguments(args, kwargs)
         except RuntimeFault as fault:
             outcome.failed(fault)
@@ -173,18 +203,17 @@ class Calls:
     def on_fault(self, peer: Peer, number: int, tag: int, kind: str, text: str, trace: str) -> None:
         if (future := peer.pending.get(number)) is not None and not future.done():
             future.set_exception(fault_from_wire(tag, kind, text, trace))
+        elif (inlet := peer.streams.get(number)) is not None:
+            inlet.fail(fault_from_wire(tag, kind, text, trace))
 
     def on_cancel(self, peer: Peer, number: int) -> None:
         if (delivery := peer.inbound.pop(number, None)) is not None:
             delivery.cancel()
 
-    def _ask(
-        self, to: Peer, number: int, target: Address, endpoint: str, args: Any, kwargs: Any, left: float, trace: str
-    ) -> None:
-        sink = Sink()
-        message = [envelope.CALL, number, target.key, endpoint, left, trace, encode(args, sink), encode(kwargs, sink)]
+    def ask(self, to: Peer, message: list[Any], buffers: list[Buffer]) -> None:
+        """Send a request. Raises what the caller of an endpoint may see."""
         try:
-            self._send(to, pack(message), sink.buffers)
+            self.send(to, pack(message), buffers)
         except MessageTooLarge as error:
             raise EncodeError(str(error)) from error
         except PeerGone as error:
@@ -192,17 +221,26 @@ class Calls:
         except QueueFull as error:
             raise MailboxFull(f"the way to {to.id} is full: {error}") from error
 
-    def _cancel(self, to: Peer, number: int) -> None:
+    def cancel(self, to: Peer, number: int) -> None:
+        """Tell the peer that nobody waits for the request any more."""
         with contextlib.suppress(PeerGone, QueueFull):  # then the callee's deadline ends the work
-            self._send(to, pack([envelope.CANCEL, number]), [])
+            self.send(to, pack([envelope.CANCEL, number]), [])
 
-    def _reply(self, peer: Peer, number: int, message: list[Any], buffers: list[Buffer]) -> None:
+    async def pause(self, seconds: float) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.clock.call_at(self.clock.now() + seconds, lambda: _release(future))
+        try:
+            await future
+        finally:
+            timer.cancel()
+
+    def reply(self, peer: Peer, number: int, message: list[Any], buffers: list[Buffer]) -> None:
         peer.inbound.pop(number, None)
         try:
-            self._send(peer, pack(message), buffers)
+            self.send(peer, pack(message), buffers)
         except (EncodeError, MessageTooLarge) as error:
             fault = fault_to_wire(EncodeError(str(error)))
-            self._reply(peer, number, [envelope.FAULT, number, *fault], [])
+            self.reply(peer, number, [envelope.FAULT, number, *fault], [])
         except (PeerGone, QueueFull) as error:
             self.dead_letter(type(error).__name__)
             log.warning("an answer to %s was dropped: %s", peer.id, error)
@@ -223,23 +261,21 @@ class _RemoteOutcome:
         except EncodeError as error:
             self.failed(EncodeError(f"the answer of {endpoint.name}: {error}"))
             return
-        self._calls._reply(self._peer, self._number, [envelope.REPLY, self._number, sink.typed, data], sink.buffers)
+        self._calls.reply(self._peer, self._number, [envelope.REPLY, self._number, sink.typed, data], sink.buffers)
 
     def failed(self, fault: RuntimeFault) -> None:
         message = [envelope.FAULT, self._number, *fault_to_wire(fault)]
-        self._calls._reply(self._peer, self._number, message, [])
+        self._calls.reply(self._peer, self._number, message, [])
 
 
-def _declared(cell: Cell, endpoint: str) -> Endpoint:
-    declared = cell.actor.endpoints.get(endpoint)
-    if declared is None:
-        raise NoSuchActor(f"actor {cell.name} ({type(cell.actor).__name__}) has no endpoint {endpoint[:80]!r}")
-    return declared
-
-
-def _expire(future: asyncio.Future[Any], target: Address, endpoint: str, patience: float) -> None:
+def _release(future: asyncio.Future[None]) -> None:
     if not future.done():
-        future.set_exception(DeadlineExceeded(f"{target}.{endpoint} did not answer within {patience:g} s"))
+        future.set_result(None)
+
+
+def _expire(future: asyncio.Future[Any], label: str, patience: float) -> None:
+    if not future.done():
+        future.set_exception(DeadlineExceeded(f"{label} did not answer within {patience:g} s"))
 
 
 def _answer(target: Address, endpoint: str, result: tuple[bool, Any], returns: Any) -> Any:

@@ -17,14 +17,23 @@ from typing import Any, Protocol
 
 from blockwright.runtime.actor import Actor, Crash, Endpoint
 from blockwright.runtime.clock import Clock
-from blockwright.runtime.errors import ActorDied, DeadlineExceeded, MailboxFull, RemoteError, RuntimeFault
+from blockwright.runtime.errors import (
+    ActorDied,
+    DeadlineExceeded,
+    EncodeError,
+    MailboxFull,
+    NoSuchActor,
+    RemoteError,
+    RuntimeFault,
+)
 from blockwright.runtime.mailbox import Mailbox
+from blockwright.runtime.window import Window
 
 log = logging.getLogger("blockwright.runtime")
 
 DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)  # of the message being handled
 TRACE: ContextVar[str] = ContextVar("trace", default="")
-MAX_CONCURRENT = 1024  # tasks of concurrent endpoints of one actor
+MAX_CONCURRENT = 1024  # tasks of one actor beside its mailbox: concurrent endpoints and streams
 
 
 class Outcome(Protocol):
@@ -35,10 +44,23 @@ class Outcome(Protocol):
     def failed(self, fault: RuntimeFault) -> None: ...
 
 
+class Outlet(Outcome, Protocol):
+    """Where the items of a stream go; ``returned`` is its end."""
+
+    window: Window
+
+    async def item(self, endpoint: Endpoint, value: Any) -> None:
+        """Send one. Raises EncodeError for a value that cannot travel."""
+
+
+class _Unfit(Exception):
+    """An item cannot travel (to be told from an error of the generator)."""
+
+
 class Delivery:
     """One message on its way through a cell."""
 
-    __slots__ = ("args", "cancelled", "deadline", "endpoint", "kwargs", "outcome", "started", "task", "trace")
+    __slots__ = ("args", "cancelled", "deadline", "endpoint", "kwargs", "outcome", "start_by", "started", "task", "trace")
 
     def __init__(
         self,
@@ -49,9 +71,12 @@ class Delivery:
         *,
         deadline: float | None,
         trace: str,
+        start_by: float | None = None,
     ) -> None:
+        """``deadline``: when the work must be done; ``start_by``: when it must have begun, if that is earlier (streams)."""
         self.endpoint, self.args, self.kwargs, self.outcome = endpoint, args, kwargs, outcome
         self.deadline, self.trace = deadline, trace
+        self.start_by = deadline if start_by is None else start_by
         self.cancelled = self.started = False
         self.task: asyncio.Task[None] | None = None
 
@@ -83,6 +108,16 @@ class Cell:
         self._mailbox: Mailbox[Delivery] = Mailbox(limit)
         self._current: Delivery | None = None
         self._running: set[Delivery] = set()
+
+    def declared(self, endpoint: str, *, stream: bool = False) -> Endpoint:
+        """Raises NoSuchActor when there is none, or it is of the other sort."""
+        declared = self.actor.endpoints.get(endpoint)
+        if declared is None:
+            raise NoSuchActor(f"actor {self.name} ({type(self.actor).__name__}) has no endpoint {endpoint[:80]!r}")
+        if declared.stream != stream:
+            how = "a stream; read it with 'async for'" if declared.stream else "no stream; 'await' it"
+            raise NoSuchActor(f"endpoint {endpoint} of actor {self.name} is {how}")
+        return declared
 
     def deliver(self, delivery: Delivery) -> None:
         if self.over:
@@ -119,9 +154,20 @@ class Cell:
 
     def _pump(self) -> None:
         while self._current is None and (delivery := self._mailbox.take()) is not None:
-            if not delivery.cancelled:
+            if delivery.cancelled:
+                continue
+            if delivery.endpoint.stream and len(self._running) >= MAX_CONCURRENT:
+                delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {MAX_CONCURRENT} streams"))
+            else:
                 self._current = delivery
                 self._start(delivery)
+                if delivery.endpoint.stream:  # runs beside the mailbox from its first pause on
+                    asyncio.get_running_loop().call_soon(self._release, delivery)
+
+    def _release(self, delivery: Delivery) -> None:
+        if self._current is delivery:
+            self._current = None
+            self._pump()
 
     def _start(self, delivery: Delivery) -> None:
         self._running.add(delivery)
@@ -132,14 +178,20 @@ class Cell:
         try:
             if delivery.cancelled:
                 return
-            if delivery.deadline is not None and self._clock.now() >= delivery.deadline:
+            if delivery.start_by is not None and self._clock.now() >= delivery.start_by:
                 self._fail(delivery, DeadlineExceeded(f"{self.name}.{delivery.endpoint.name} expired before it ran"))
                 return
             DEADLINE.set(delivery.deadline)
             TRACE.set(delivery.trace)
-            value = await delivery.endpoint.function(self.actor, *delivery.args, **delivery.kwargs)
+            value = None
+            if delivery.endpoint.stream:
+                await self._produce(delivery)
+            else:
+                value = await delivery.endpoint.function(self.actor, *delivery.args, **delivery.kwargs)
             if not delivery.cancelled:
                 delivery.outcome.returned(delivery.endpoint, value)
+        except _Unfit as error:
+            self._fail(delivery, EncodeError(f"an item of {delivery.endpoint.name}: {error}"))
         except asyncio.CancelledError:
             self._fail(delivery, ActorDied(f"{self.name}.{delivery.endpoint.name} was cancelled"))
         except Exception as error:
@@ -148,9 +200,27 @@ class Cell:
                 self._crashed(error)
         finally:
             self._running.discard(delivery)
-            if self._current is delivery:
-                self._current = None
-                self._pump()
+            self._release(delivery)
+
+    async def _produce(self, delivery: Delivery) -> None:
+        """Run the generator no further than the consumer's window allows."""
+        outlet: Outlet = delivery.outcome  # type: ignore[assignment]
+        window, endpoint = outlet.window, delivery.endpoint
+        items = endpoint.function(self.actor, *delivery.args, **delivery.kwargs)
+        try:
+            while not delivery.cancelled:
+                if not window.open:
+                    await window.room()
+                try:
+                    value = await anext(items)
+                except StopAsyncIteration:
+                    return
+                try:
+                    await outlet.item(endpoint, value)
+                except EncodeError as error:
+                    raise _Unfit(str(error)) from error
+        finally:
+            await items.aclose()
 
     def _fail(self, delivery: Delivery, fault: RuntimeFault) -> None:
         if not delivery.cancelled:

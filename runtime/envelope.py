@@ -12,7 +12,12 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     CAST       actor, endpoint, trace, args, kwargs
     REPLY      id, typed, value                 ``typed``: the value holds dataclasses
     FAULT      id, tag, kind, text, traceback
-    CANCEL     id                               the caller gave up
+    CANCEL     id                               the caller gave up, or closed the stream
+    OPEN       id, actor, endpoint, seconds left to start, seconds left in all (0: no limit), trace, args, kwargs,
+               items and bytes of the window    for a stream (``remote_streams.py``)
+    ITEM       id, number from 1, typed, value
+    CREDIT     id, items, bytes                 totals that the consumer has taken
+    END        id, items                        the stream's regular end; FAULT is the other
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from blockwright.transport.wire import Buffer
 
 VERSION = 1
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
+OPEN, ITEM, CREDIT, END = range(12, 16)
 
 _SHAPES: dict[int, tuple[type, ...]] = {
     HELLO: (int, str),
@@ -39,6 +45,10 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     REPLY: (int, bool, object),
     FAULT: (int, int, str, str, str),
     CANCEL: (int,),
+    OPEN: (int, str, str, float, float, str, list, dict, int, int),
+    ITEM: (int, int, bool, object),
+    CREDIT: (int, int, int),
+    END: (int, int),
 }
 
 

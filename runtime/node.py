@@ -28,6 +28,7 @@ from blockwright.runtime.life import STOPPED, Lives
 from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable, fire
 from blockwright.runtime.reception import OnLink, Reception
 from blockwright.runtime.ref import Address, Ref, parse_address
+from blockwright.runtime.streams import Inlet, Stream
 from blockwright.transport.address import PeerId, check_name, private_directory
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Transport
@@ -159,6 +160,16 @@ class Node:
     ) -> Any:
         """What ``Ref`` does; see there."""
         return await self.calls.call(self._route(target), target, endpoint, args, kwargs, patience, returns)
+
+    def stream(
+        self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
+    ) -> Stream:
+        """What ``Ref`` does; see there."""
+
+        def opener(patience: float) -> Inlet:
+            return self.calls.streams.open(self._route(target), target, endpoint, args, kwargs, patience, returns)
+
+        return Stream(opener, patience)
 
     def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What ``Ref`` does; see there."""

@@ -10,10 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime.cell import Delivery
 from blockwright.transport.address import PeerId
+
+if TYPE_CHECKING:
+    from blockwright.runtime.remote_streams import RemoteInlet
 
 log = logging.getLogger("blockwright.runtime")
 
@@ -41,7 +44,8 @@ class Peer:
     payload: dict[str, Any] = field(default_factory=dict)  # of the last heartbeat
     lost: bool = False  # the connection broke; calls fail, the end is not declared yet
     pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
-    inbound: dict[int, Delivery] = field(default_factory=dict)  # calls from it that wait or run here, by id
+    inbound: dict[int, Delivery] = field(default_factory=dict)  # calls and streams from it that wait or run here, by id
+    streams: dict[int, RemoteInlet] = field(default_factory=dict)  # streams from it that are read here, by id
     monitors: list[OnDown] = field(default_factory=list)
 
     @property

@@ -14,6 +14,7 @@ from blockwright.runtime import envelope
 from blockwright.runtime.codec import decode
 from blockwright.runtime.errors import DecodeError
 from blockwright.runtime.peers import Down, Peer
+from blockwright.runtime.remote_streams import size_of
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.errors import AddressError
 from blockwright.transport.wire import Buffer, Traffic
@@ -48,7 +49,10 @@ class Reception:
                 node.dropped["stranger"] += 1
             else:
                 peer.heard = node.clock.now()
-                self._on_known(peer, tag, fields)
+                if tag == envelope.ITEM:
+                    node.calls.streams.on_item(peer, size_of(body, buffers), *fields)
+                else:
+                    self._on_known(peer, tag, fields)
         except (DecodeError, AddressError) as error:
             self.on_garbage(f"from {sender}: {error}")
 
@@ -111,6 +115,12 @@ class Reception:
             calls.on_fault(peer, *fields)
         elif tag == envelope.CANCEL:
             calls.on_cancel(peer, *fields)
+        elif tag == envelope.CREDIT:
+            calls.streams.on_credit(peer, *fields)
+        elif tag == envelope.OPEN:
+            calls.streams.on_open(peer, *fields)
+        elif tag == envelope.END:
+            calls.streams.on_end(peer, *fields)
         elif tag == envelope.HEARTBEAT:
             peer.heartbeat_at = self._node.clock.now()
             peer.payload = decode(dict[str, Any], fields[0])

@@ -8,10 +8,11 @@ business. References are cheap and may outlive the actor.
 from __future__ import annotations
 
 import re
-from collections.abc import Coroutine
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, NamedTuple, Protocol, TypeVar, cast, overload
 
 from blockwright.runtime.actor import RESERVED, Actor
+from blockwright.runtime.streams import Stream
 from blockwright.transport.address import check_name
 from blockwright.transport.errors import AddressError
 
@@ -56,6 +57,11 @@ class Caller(Protocol):
     ) -> Coroutine[Any, Any, Any]:
         """``patience``: seconds to wait for the answer."""
 
+    def stream(
+        self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
+    ) -> Stream:
+        """``patience``: seconds to wait for each item."""
+
     def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
 
     def current_incarnation(self, node: str) -> int: ...
@@ -65,11 +71,11 @@ CALL_TIMEOUT = 30.0  # seconds
 
 
 class Method:
-    """An endpoint of a reference."""
+    """An endpoint of a reference that knows its class, and so that this one is no stream."""
 
     __slots__ = ("_caller", "_name", "_returns", "_target")
 
-    def __init__(self, caller: Caller, target: Address, name: str, returns: Any) -> None:
+    def __init__(self, caller: Caller, target: Address, name: str, returns: Any = None) -> None:
         self._caller, self._target, self._name, self._returns = caller, target, name, returns
 
     @overload
@@ -92,10 +98,76 @@ class Method:
         self._caller.cast(self._target, self._name, args, kwargs)
 
 
-class Ref:
-    """``await ref.add(3)``, ``ref.add.cast(3)``."""
+class StreamMethod:
+    """A streaming endpoint of a reference that knows its class."""
 
-    __slots__ = ("_actor", "_caller", "address")
+    __slots__ = ("_caller", "_name", "_returns", "_target")
+
+    def __init__(self, caller: Caller, target: Address, name: str, returns: Any) -> None:
+        self._caller, self._target, self._name, self._returns = caller, target, name, returns
+
+    def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Stream:
+        """``async for`` over the items. ``timeout``: seconds to wait for each; ``returns``: annotation of one item."""
+        wanted = self._returns if returns is None else returns
+        return self._caller.stream(self._target, self._name, args, kwargs, timeout, wanted)
+
+
+class AnyMethod(Method):
+    """An endpoint of a reference without a class: how the result is used says whether it is a call or a stream."""
+
+    __slots__ = ()
+
+    @overload
+    def __call__(self, *args: Any, timeout: float = ..., returns: type[T], **kwargs: Any) -> Request[T]: ...
+    @overload
+    def __call__(self, *args: Any, timeout: float = ..., returns: Any = ..., **kwargs: Any) -> Request[Any]: ...
+    def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Any:
+        """To be awaited, or read with ``async for``; see ``Method`` and ``StreamMethod``."""
+        call = self._caller.call(self._target, self._name, args, kwargs, timeout, returns)
+        return Request(call, lambda: self._caller.stream(self._target, self._name, args, kwargs, timeout, returns))
+
+
+class Request(Coroutine[Any, Any, T]):
+    """A call (awaited, or made a task) or a stream (``async for``, ``async with``), whichever it is used as first."""
+
+    __slots__ = ("_call", "_make", "_stream")
+
+    def __init__(self, call: Coroutine[Any, Any, T], make: Callable[[], Stream]) -> None:
+        self._call, self._make = call, make
+        self._stream: Stream | None = None
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._call.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._call.send(value)
+
+    def throw(self, *args: Any) -> Any:
+        return self._call.throw(*args)
+
+    def close(self) -> None:
+        self._call.close()
+
+    def __aiter__(self) -> Stream:
+        if self._stream is None:
+            self._call.close()  # never started; closed, it does not complain of not being awaited
+            self._stream = self._make()
+        return self._stream
+
+    async def __aenter__(self) -> Stream:
+        return await self.__aiter__().__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.__aiter__().__aexit__(*error)
+
+    async def aclose(self) -> None:
+        await self.__aiter__().aclose()
+
+
+class Ref:
+    """``await ref.add(3)``, ``ref.add.cast(3)``, ``async for item in ref.items()``."""
+
+    __slots__ = ("__dict__", "_actor", "_caller", "address")
 
     def __init__(self, caller: Caller, address: Address, actor: type[Actor] | None = None) -> None:
         self._caller, self.address, self._actor = caller, address, actor
@@ -118,15 +190,20 @@ class Ref:
         """Of the actor; 0 when the reference follows whichever is current."""
         return self.address.life
 
-    def __getattr__(self, endpoint: str) -> Method:
+    def __getattr__(self, endpoint: str) -> AnyMethod:
+        """Made at first use, then an attribute. (The type is that of a reference without a class: it fits every use.)"""
         if endpoint.startswith("_") or endpoint in RESERVED:
             raise AttributeError(endpoint)
-        returns = None
-        if self._actor is not None:
-            if endpoint not in self._actor.endpoints:
-                raise AttributeError(f"{self._actor.__qualname__} has no endpoint {endpoint!r}")
-            returns = self._actor.endpoints[endpoint].returns
-        return Method(self._caller, self.address, endpoint, returns)
+        method: Any
+        if self._actor is None:
+            method = AnyMethod(self._caller, self.address, endpoint)
+        elif (declared := self._actor.endpoints.get(endpoint)) is None:
+            raise AttributeError(f"{self._actor.__qualname__} has no endpoint {endpoint!r}")
+        else:
+            made = StreamMethod if declared.stream else Method
+            method = made(self._caller, self.address, endpoint, declared.returns)
+        self.__dict__[endpoint] = method
+        return cast(AnyMethod, method)
 
     def __str__(self) -> str:
         return str(self.address)

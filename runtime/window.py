@@ -1,0 +1,48 @@
+"""Credit of a stream: how far its producer may run ahead of its consumer, in items and bytes.
+
+Owns the producer's counts and its wait for room. Counts are totals since the start, so that saying one twice does no harm
+and the next one makes up for one that was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+WINDOW_ITEMS = 128  # sent and not yet taken by the consumer
+WINDOW_BYTES = 4 << 20  # likewise; the last item may go beyond it
+
+
+class Window:
+    """``items`` and ``size`` (bytes) may be on their way or wait unread."""
+
+    __slots__ = ("_bytes", "_items", "_sent_bytes", "_taken_bytes", "_taken_items", "_waiter", "sent")
+
+    def __init__(self, items: int, size: int) -> None:
+        self._items, self._bytes = items, size
+        self.sent = self._sent_bytes = self._taken_items = self._taken_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether one more item may be made."""
+        return self.sent - self._taken_items < self._items and self._sent_bytes - self._taken_bytes < self._bytes
+
+    def send(self, size: int) -> None:
+        self.sent += 1
+        self._sent_bytes += size
+
+    def taken(self, items: int, size: int) -> None:
+        """Totals that the consumer has taken; what cannot be (a peer's nonsense) is cut to what was sent."""
+        self._taken_items = max(self._taken_items, min(items, self.sent))
+        self._taken_bytes = max(self._taken_bytes, min(size, self._sent_bytes))
+        if self._waiter is not None and self.open and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def room(self) -> None:
+        """Wait until ``open``."""
+        while not self.open:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
