@@ -104,7 +104,8 @@ class Calls:
 
     def cast(self, to: Peer | Cell, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send; failures to deliver are dead letters. Raises EncodeError for arguments that cannot travel."""
-        trace = TRACE.get() or f"{self._origin}.{next(self._ids)}"
+        number = next(self._ids)
+        trace = TRACE.get() or f"{self._origin}.{number}"
         outcome = CastOutcome(f"{target}.{endpoint}", self.dead_letter)
         if isinstance(to, Cell):
             try:
@@ -115,7 +116,7 @@ class Calls:
                 to.deliver(Delivery(declared, args, kwargs, outcome, deadline=None, trace=trace))
             return
         sink = Sink()
-        body = pack([envelope.CAST, target.key, endpoint, trace, encode(args, sink), encode(kwargs, sink)])
+        body = pack([envelope.CAST, number, target.key, endpoint, trace, encode(args, sink), encode(kwargs, sink)])
         try:
             self.send(to, body, sink.buffers)
         except MessageTooLarge as error:
@@ -172,8 +173,6 @@ class Calls:
         stream: bool,
     ) -> tuple[Cell, Endpoint, dict[str, Any]] | None:
         """Who is asked for what; None when the peer was answered with a fault."""
-        if number in peer.inbound:
-            raise DecodeError(f"call {number} of {peer.id} came twice")
         try:
             if not 0 < left <= LONGEST:
                 raise DeadlineExceeded(f"{actor}.{endpoint} expired on its way")
@@ -184,7 +183,9 @@ class Calls:
             self.reply(peer, number, [envelope.FAULT, number, *fault_to_wire(fault)], [])
             return None
 
-    def on_cast(self, peer: Peer, actor: str, endpoint: str, trace: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def on_cast(
+        self, peer: Peer, number: int, actor: str, endpoint: str, trace: str, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
         outcome = CastOutcome(f"{actor}.{endpoint} from {peer.id}", self.dead_letter)
         try:
             cell = self._find(actor)

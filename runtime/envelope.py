@@ -9,7 +9,7 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     STOP                                        head to worker: stop in order
     HEARTBEAT  payload                          from the event loop of a node that is alive
     CALL       id, actor, endpoint, seconds left, trace, args, kwargs
-    CAST       actor, endpoint, trace, args, kwargs
+    CAST       number, actor, endpoint, trace, args, kwargs
     REPLY      id, typed, value                 ``typed``: the value holds dataclasses
     FAULT      id, tag, kind, text, traceback
     CANCEL     id                               the caller gave up, or closed the stream
@@ -18,6 +18,8 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     ITEM       id, number from 1, typed, value
     CREDIT     id, items, bytes                 totals that the consumer has taken
     END        id, items                        the stream's regular end; FAULT is the other
+
+Ids and numbers of one sender rise; of what makes a node act, ``NUMBERED``, none is obeyed twice, nor a late copy at all.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from blockwright.transport.wire import Buffer
 VERSION = 1
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
 OPEN, ITEM, CREDIT, END = range(12, 16)
+NUMBERED = frozenset((CALL, CAST, OPEN))  # whose first field is the id or number
 
 _SHAPES: dict[int, tuple[type, ...]] = {
     HELLO: (int, str),
@@ -41,7 +44,7 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     STOP: (),
     HEARTBEAT: (dict,),
     CALL: (int, str, str, float, str, list, dict),
-    CAST: (str, str, str, list, dict),
+    CAST: (int, str, str, str, list, dict),
     REPLY: (int, bool, object),
     FAULT: (int, int, str, str, str),
     CANCEL: (int,),

@@ -42,6 +42,7 @@ class Peer:
     heard: float  # when the last message came, by this node's clock
     heartbeat_at: float | None = None  # when the last heartbeat came
     payload: dict[str, Any] = field(default_factory=dict)  # of the last heartbeat
+    numbered: int = 0  # of the last call or cast from it that was let in
     lost: bool = False  # the connection broke; calls fail, the end is not declared yet
     pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
     inbound: dict[int, Delivery] = field(default_factory=dict)  # calls and streams from it that wait or run here, by id

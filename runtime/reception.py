@@ -105,6 +105,11 @@ class Reception:
 
     def _on_known(self, peer: Peer, tag: int, fields: list[Any]) -> None:
         calls = self._node.calls
+        if tag in envelope.NUMBERED:
+            if fields[0] <= peer.numbered:
+                self._node.dropped["duplicate"] += 1
+                return
+            peer.numbered = fields[0]
         if tag == envelope.CALL:
             calls.on_call(peer, *fields)
         elif tag == envelope.CAST:

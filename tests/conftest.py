@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ["blockwright.runtime.testing.pytest_plugin"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -2,7 +2,9 @@
 
 Owns a ``Network`` on which loopback transports find each other. Order, limits and the moment of delivery (a later turn of
 the loop) are those of sockets; buffers are copied, so that a sender that changes one after sending is found out in tests.
-``cut`` is the death of a process as its peers see it, ``freeze`` is SIGSTOP. Never used between processes.
+``cut`` is the death of a process as its peers see it, ``freeze`` is SIGSTOP. How a message gets across, and how the loss of
+a peer is noticed, are methods of the network, so that ``runtime.testing`` puts time and faults there. Never used between
+processes.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from blockwright.transport import wire
 from blockwright.transport.address import PeerId
@@ -37,6 +40,21 @@ class Network:
         """Stop delivery from and to a member, without telling anyone."""
         self.members[endpoint].frozen = True
 
+    def carry(self, source: LoopbackTransport, target: LoopbackTransport, lane: Traffic | None, message: Message) -> None:
+        """Bring a message across: its ``deliver`` at a later turn of the loop, in order. ``lane`` None: control."""
+        target.enqueue(message)
+
+    def notify_lost(self, member: LoopbackTransport, peer: PeerId) -> None:
+        """Let a member notice that its connection to ``peer`` is broken."""
+        asyncio.get_running_loop().call_soon(member.lose, peer)
+
+
+class Message(NamedTuple):
+    """On its way."""
+
+    body: bytes  # of link traffic: the header
+    deliver: Callable[[], None]
+
 
 class LoopbackTransport:
     """See the module and ``interface.Transport``."""
@@ -47,9 +65,17 @@ class LoopbackTransport:
         self.frozen = False
         self._network = network
         self._peers: dict[PeerId, str] = {}
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[Message] = deque()
         self._started = self._closed = False
         network.members[self.endpoint] = self
+
+    @property
+    def started(self) -> bool:
+        return self._started
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def start(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -63,18 +89,18 @@ class LoopbackTransport:
             return
         self._peers[peer] = endpoint
         if endpoint not in self._network.members:
-            self._loop.call_soon(self._lose, peer)
+            self._network.notify_lost(self, peer)
 
     def disconnect(self, peer: PeerId) -> None:
         self._peers.pop(peer, None)
 
     def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = ()) -> None:
         copies = [memoryview(bytes(b)) for b in wire.checked(body, buffers)]
-        self._post(peer, lambda to: to._receiver.on_message(self.peer, body, copies))
+        self._post(peer, None, body, lambda to: to._receiver.on_message(self.peer, body, copies))
 
     def send_link(self, peer: PeerId, kind: Traffic, header: bytes, buffers: Sequence[Buffer]) -> None:
         copies = [memoryview(bytes(b)) for b in wire.checked(header, buffers)]
-        self._post(peer, lambda to: to._receiver.on_link(self.peer, kind, header, copies))
+        self._post(peer, kind, header, lambda to: to._receiver.on_link(self.peer, kind, header, copies))
 
     def close(self) -> None:
         if self._closed:
@@ -84,26 +110,30 @@ class LoopbackTransport:
         self._inbox.clear()
         for member in list(self._network.members.values()):
             if self.peer in member._peers:
-                member._loop.call_soon(member._lose, self.peer)
+                self._network.notify_lost(member, self.peer)
 
-    def _post(self, peer: PeerId, deliver: Callable[[LoopbackTransport], None]) -> None:
+    def enqueue(self, message: Message) -> None:
+        """It has come across and is delivered at the next turn of the loop."""
+        self._inbox.append(message)
+        if len(self._inbox) == 1 and self._started:
+            self._loop.call_soon(self._drain)
+
+    def lose(self, peer: PeerId) -> None:
+        """The connection to ``peer`` is broken."""
+        if not self._closed and self._peers.pop(peer, None) is not None:
+            self._receiver.on_lost(peer)
+
+    def _post(self, peer: PeerId, lane: Traffic | None, body: bytes, deliver: Callable[[LoopbackTransport], None]) -> None:
         endpoint = self._peers.get(peer)
         if endpoint is None or self._closed:
             raise PeerGone(f"node {peer} is not connected")
         member = self._network.members.get(endpoint)
-        if member is None or member.frozen or self.frozen:
-            return
-        member._inbox.append(lambda: deliver(member))
-        if len(member._inbox) == 1 and member._started:
-            member._loop.call_soon(member._drain)
+        if member is not None and not member.frozen and not self.frozen:
+            self._network.carry(self, member, lane, Message(body, lambda: deliver(member)))
 
     def _drain(self) -> None:
         while self._inbox and not self._closed and not self.frozen:
             try:
-                self._inbox.popleft()()
+                self._inbox.popleft().deliver()
             except Exception as error:  # a fault above must not leave the rest of the messages lying
                 self._loop.call_exception_handler({"message": f"a message to {self.peer} failed", "exception": error})
-
-    def _lose(self, peer: PeerId) -> None:
-        if not self._closed and self._peers.pop(peer, None) is not None:
-            self._receiver.on_lost(peer)

@@ -179,12 +179,23 @@ async def test_strangers_are_not_heard(rig, pair):
     a, _ = pair
     c = await rig.add("c")
     c._transport.connect(a.id, a.endpoint)
-    c._transport.send(a.id, pack([envelope.CAST, "echo", "echo", "", [1], {}]))
+    c._transport.send(a.id, pack([envelope.CAST, 1, "echo", "echo", "", [1], {}]))
     c._transport.send(a.id, pack([envelope.HELLO, envelope.VERSION + 1, c.endpoint]))
     await turns()
     assert a.dropped["stranger"] == 1
     assert a.dropped["version"] == 1
     assert "c" not in a.peers()
+
+
+async def test_nothing_is_obeyed_twice(rig, pair):
+    a, b = pair
+    cast = pack([envelope.CAST, 7, "echo", "echo", "", [1], {}])
+    late = pack([envelope.CALL, 6, "echo", "echo", 1.0, "", [1], {}])
+    for message in (cast, cast, late):
+        b._transport.send(a.id, message)
+    await turns()
+    assert a.dropped["duplicate"] == 2
+    assert a.table.current["b"].inbound == {}
 
 
 async def test_only_the_head_is_obeyed(rig, pair):

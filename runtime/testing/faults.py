@@ -1,0 +1,127 @@
+"""What goes wrong in a simulation, and when: values that say it, and random plans of them.
+
+Times are virtual seconds from the moment at which all nodes are up. A fault names nodes, not lives: it hits whichever life
+of the node is current. Nothing here acts; ``simulation.py`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from blockwright.transport.wire import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The next ``count`` control messages from ``source`` to ``target`` are lost; the connection lives on."""
+
+    at: float
+    source: str
+    target: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The next ``count`` control messages from ``source`` to ``target`` come a second time, ``lag`` seconds later."""
+
+    at: float
+    source: str
+    target: str
+    count: int = 1
+    lag: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """For ``lasting`` seconds each message from ``source`` to ``target`` takes ``extra`` seconds more, still in order."""
+
+    at: float
+    source: str
+    target: str
+    extra: float
+    lasting: float
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLane:
+    """One lane from ``source`` to ``target`` stands still for ``lasting`` seconds; the others overtake it.
+
+    lane: a class of link traffic; None for control messages.
+    """
+
+    at: float
+    source: str
+    target: str
+    lane: Traffic | None
+    lasting: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """``nodes`` and the others cannot reach each other for ``lasting`` seconds. Connections that carry nothing for longer
+    than the network's patience break on both ends, and what was on its way is lost; else it arrives late."""
+
+    at: float
+    nodes: tuple[str, ...]
+    lasting: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """SIGSTOP, and SIGCONT ``lasting`` seconds later: no line of the node's code runs, its timers are late."""
+
+    at: float
+    node: str
+    lasting: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL: no line of the node's code runs any more, not even ``finally``. See ``Simulation(restart=...)``."""
+
+    at: float
+    node: str
+
+
+Fault = Drop | Duplicate | Delay | HoldLane | Partition | Pause | Kill
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Faults in any order."""
+
+    faults: tuple[Fault, ...] = ()
+
+    @staticmethod
+    def random(random: Random, nodes: Sequence[str], *, count: int, within: float) -> FaultPlan:
+        """``count`` faults of all kinds within so many seconds.
+
+        nodes: the head first; it is cut off and slowed down like the others, but neither paused nor killed.
+        """
+        if len(nodes) < 2:
+            raise ValueError(f"{len(nodes)} node cannot lose touch with another; give the head and at least one more")
+        return FaultPlan(tuple(_random_fault(random, list(nodes), within) for _ in range(count)))
+
+
+def _random_fault(random: Random, nodes: list[str], within: float) -> Fault:
+    at = random.uniform(0.0, within)
+    source, target = random.sample(nodes, 2)
+    worker = random.choice(nodes[1:])
+    kind = random.choice((Drop, Duplicate, Delay, HoldLane, Partition, Pause, Kill))
+    if kind is Drop:
+        return Drop(at, source, target, random.randint(1, 3))
+    if kind is Duplicate:
+        return Duplicate(at, source, target, random.randint(1, 10), random.uniform(0.0, 0.2))
+    if kind is Delay:
+        return Delay(at, source, target, random.uniform(0.001, 0.5), random.uniform(0.1, 1.0))
+    if kind is HoldLane:
+        return HoldLane(at, source, target, random.choice((None, *Traffic)), random.uniform(0.05, 0.5))
+    if kind is Partition:
+        side = random.sample(nodes, random.randint(1, len(nodes) - 1))
+        return Partition(at, tuple(side), random.uniform(0.1, 2.0))
+    if kind is Pause:
+        return Pause(at, worker, random.choice((0.1, 0.5, 1.0, 4.0)))
+    return Kill(at, worker)

@@ -1,0 +1,74 @@
+"""The launcher of a simulation: each node is a life of the virtual loop, with a transport on the simulated network.
+
+Owns stopping, going on and killing of lives, and tells the head of an end as a process's exit would be told: later, on the
+head's own loop turn. A killed life is kept, never run: what its tasks would do on their way out, a killed process does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from blockwright.runtime.inprocess import InProcessLauncher
+from blockwright.runtime.launcher import NodeSpec, OnExit
+from blockwright.runtime.node import Node
+from blockwright.runtime.testing.loop import Life, VirtualLoop
+from blockwright.runtime.testing.network import SimulatedNetwork
+from blockwright.transport.address import PeerId
+
+EXIT_TOLD = (0.0005, 0.02)  # seconds until the head learns of an exit
+
+
+class SimulatedLauncher(InProcessLauncher):
+    """See the module and ``Launcher``."""
+
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        loop: VirtualLoop,
+        random: Random,
+        program: Callable[[Node], Awaitable[None]],
+    ) -> None:
+        super().__init__(network=network)
+        self._program = program
+        self.lives: dict[PeerId, Life] = {}  # all that ever were
+        self._loop, self._random = loop, random
+        self._kept: list[set[asyncio.Task[Any]]] = []  # the loop refers to tasks weakly
+
+    async def start(self, on_exit: OnExit) -> None:
+        head = contextvars.copy_context()
+
+        def told(node: PeerId, status: int) -> None:
+            self._loop.call_later(self._random.uniform(*EXIT_TOLD), on_exit, node, status, context=head.copy())
+
+        await super().start(told)
+
+    async def spawn(self, spec: NodeSpec) -> int:
+        self.lives[spec.id] = life = Life(str(spec.id), self._program)
+        return await self._loop.create_task(super().spawn(spec), context=life.context.copy())
+
+    def kill(self, node: PeerId) -> None:
+        if self._tasks.pop(node, None) is None:
+            return
+        self._kept.append(asyncio.all_tasks(self._loop))
+        self.lives[node].running = False
+        self.network.cut(self._transports.pop(node).endpoint)
+        self._on_exit(node, -signal.SIGKILL)
+
+    def pause(self, node: PeerId) -> None:
+        """As SIGSTOP."""
+        if node in self._tasks:
+            self.lives[node].running = False
+
+    def resume(self, node: PeerId) -> None:
+        """As SIGCONT. Does nothing to what was killed meanwhile."""
+        if node in self._tasks and not self.lives[node].running:
+            self._loop.resume(self.lives[node])
+
+    async def stop(self) -> None:
+        for node in list(self._tasks):
+            self.kill(node)

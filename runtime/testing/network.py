@@ -1,0 +1,211 @@
+"""The network of a simulation: the loopback network with time on the way, and faults.
+
+Each lane of each direction between two lives is a pipe of its own. Without faults a pipe keeps order, delivers each message
+once after a latency drawn from the seed, and loses only what was on its way when a life or the connection ended: that is
+what ZeroMQ promises. ``Drop`` and ``Duplicate`` go beyond it (what a reconnect or a careless relay does), so the runtime
+above must be safe under more than its own transport does. Who was killed has sent all, or nothing, of what was on its way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextvars import Context
+from dataclasses import dataclass, field
+from random import Random
+
+from blockwright.runtime.testing.faults import Delay, Drop, Duplicate, HoldLane, Partition
+from blockwright.runtime.testing.loop import LIFE, VirtualLoop
+from blockwright.runtime.testing.trace import Trace, message_name
+from blockwright.transport.address import PeerId
+from blockwright.transport.errors import QueueFull
+from blockwright.transport.loopback import LoopbackTransport, Message, Network
+from blockwright.transport.outbound import QUEUE_MESSAGES
+from blockwright.transport.wire import Traffic
+
+Lane = Traffic | None  # None: control messages
+
+
+@dataclass(slots=True)
+class _Way:
+    """What is wrong between two nodes, in one direction."""
+
+    drops: int = 0
+    duplicates: int = 0
+    lag: float = 0.0
+    extra: float = 0.0  # seconds on top of the latency ...
+    extra_until: float = 0.0  # ... until then
+    held: dict[Lane, float] = field(default_factory=dict)  # lanes that stand still, and until when
+
+
+class _Pipe:
+    """One lane of one direction between two lives."""
+
+    __slots__ = ("_armed", "_last", "_network", "_waiting", "closed", "lane", "source", "target")
+
+    def __init__(self, network: SimulatedNetwork, source: PeerId, target: LoopbackTransport, lane: Lane) -> None:
+        self.source, self.target, self.lane = source, target, lane
+        self.closed = self._armed = False
+        self._network = network
+        self._waiting: deque[tuple[float, Message]] = deque()
+        self._last = 0.0  # when the last message is due: none overtakes another
+
+    def put(self, message: Message, due: float) -> None:
+        if self.closed:
+            return
+        if len(self._waiting) >= QUEUE_MESSAGES:
+            raise QueueFull(f"{len(self._waiting)} messages wait for {self.target.peer}; send less or slower")
+        self._last = due = max(due, self._last)
+        self._waiting.append((due, message))
+        if not self._armed:
+            self._arm(due)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+    def _arm(self, when: float) -> None:
+        self._armed = True
+        self._network.loop.call_at(when, self._fire, context=self._network.context_of(self.target))
+
+    def _fire(self) -> None:
+        """Runs as part of the receiving life: while that is stopped, messages lie here."""
+        self._armed = False
+        now, waiting, target = self._network.loop.time(), self._waiting, self.target
+        until = self._network.blocked_until(self)
+        while waiting and not target.closed and not self.closed:
+            due = max(waiting[0][0], until)
+            if due > now:
+                self._arm(due)
+                return
+            message = waiting.popleft()[1]
+            self._network.trace.add(now, "deliver", self.source, target.peer, *_described(self.lane, message))
+            if target.started:
+                try:
+                    message.deliver()
+                except Exception as error:  # a fault above must not leave the rest of the messages lying
+                    text = f"a message to {target.peer} failed"
+                    self._network.loop.call_exception_handler({"message": text, "exception": error})
+            else:
+                target.enqueue(message)
+
+
+class SimulatedNetwork(Network):
+    """See the module. latency: least and most seconds. patience: seconds of a partition after which connections break."""
+
+    def __init__(
+        self, loop: VirtualLoop, random: Random, trace: Trace, *, latency: tuple[float, float], patience: float
+    ) -> None:
+        super().__init__()
+        self.loop, self.trace = loop, trace
+        self.closed = False  # nothing gets across any more: the simulation is being taken down
+        self._random, self._latency, self._patience = random, latency, patience
+        self._pipes: dict[tuple[PeerId, PeerId, Lane], _Pipe] = {}
+        self._ways: dict[tuple[str, str], _Way] = {}
+        self._partitions: list[tuple[frozenset[str], float]] = []  # one side, until when
+        self._contexts: dict[PeerId, Context] = {}
+
+    # ---- what loopback transports ask
+
+    def transport(self, peer: PeerId) -> LoopbackTransport:
+        """A new member, of the life that runs now."""
+        life = LIFE.get()
+        assert life is not None, "a transport belongs to a life"
+        self._contexts[peer] = life.context.copy()
+        return super().transport(peer)
+
+    def cut(self, endpoint: str) -> None:
+        if (member := self.members.get(endpoint)) is not None and self._random.random() < 0.5:
+            for (source, _, _), pipe in self._pipes.items():
+                if source == member.peer:
+                    pipe.clear()
+        super().cut(endpoint)
+
+    def carry(self, source: LoopbackTransport, target: LoopbackTransport, lane: Lane, message: Message) -> None:
+        if self.closed:
+            return
+        now = self.loop.time()
+        due = now + self._random.uniform(*self._latency)
+        pipe = self._pipe(source.peer, target, lane)
+        way = self._ways.get((source.peer.name, target.peer.name))
+        if way is not None:
+            if lane is None and way.drops > 0:
+                way.drops -= 1
+                self.trace.add(now, "drop", source.peer, target.peer, *_described(lane, message))
+                return
+            if now < way.extra_until:
+                due += way.extra
+            if lane is None and way.duplicates > 0:
+                way.duplicates -= 1
+                self.loop.call_at(due + way.lag, self._again, pipe, message, context=Context())
+        pipe.put(message, due)
+
+    def notify_lost(self, member: LoopbackTransport, peer: PeerId) -> None:
+        """After what the peer sent before, so in the pipe; never, as long as the way is blocked."""
+        pipe = self._pipe(peer, member, None)
+        message = Message(b"", lambda: self._break(pipe))
+        pipe.put(message, self.loop.time() + self._random.uniform(*self._latency))
+
+    # ---- what pipes ask
+
+    def context_of(self, member: LoopbackTransport) -> Context:
+        return self._contexts[member.peer]
+
+    def blocked_until(self, pipe: _Pipe) -> float:
+        source, target = pipe.source.name, pipe.target.peer.name
+        until = 0.0
+        if (way := self._ways.get((source, target))) is not None:
+            until = way.held.get(pipe.lane, 0.0)
+        for side, end in self._partitions:
+            if (source in side) != (target in side):
+                until = max(until, end)
+        return until
+
+    # ---- faults
+
+    def apply(self, fault: Drop | Duplicate | Delay | HoldLane | Partition) -> None:
+        now = self.loop.time()
+        if isinstance(fault, Partition):
+            self._partitions = [(side, end) for side, end in self._partitions if end > now]
+            self._partitions.append((frozenset(fault.nodes), now + fault.lasting))
+            if fault.lasting > self._patience:
+                self.loop.call_later(self._patience, self._break_across, frozenset(fault.nodes))
+            return
+        way = self._ways.setdefault((fault.source, fault.target), _Way())
+        if isinstance(fault, Drop):
+            way.drops += fault.count
+        elif isinstance(fault, Duplicate):
+            way.duplicates, way.lag = way.duplicates + fault.count, fault.lag
+        elif isinstance(fault, Delay):
+            way.extra, way.extra_until = fault.extra, now + fault.lasting
+        else:
+            way.held[fault.lane] = now + fault.lasting
+
+    def _again(self, pipe: _Pipe, message: Message) -> None:
+        self.trace.add(self.loop.time(), "duplicate", pipe.source, pipe.target.peer, *_described(pipe.lane, message))
+        pipe.put(message, self.loop.time())
+
+    def _break_across(self, side: frozenset[str]) -> None:
+        members = list(self.members.values())
+        for one in members:
+            for other in members:
+                if (one.peer.name in side) != (other.peer.name in side):
+                    self._break(self._pipe(other.peer, one, None))
+
+    def _break(self, pipe: _Pipe) -> None:
+        """The connection has ended as ``pipe.target`` sees it; what follows is another connection's."""
+        member, peer = pipe.target, pipe.source
+        for key in [key for key in self._pipes if key[0] == peer and key[1] == member.peer]:
+            broken = self._pipes.pop(key)
+            broken.closed = True
+        self.trace.add(self.loop.time(), "lost", peer, "by", member.peer)
+        self.loop.call_soon(member.lose, peer, context=self._contexts[member.peer])
+
+    def _pipe(self, source: PeerId, target: LoopbackTransport, lane: Lane) -> _Pipe:
+        key = (source, target.peer, lane)
+        pipe = self._pipes.get(key)
+        if pipe is None:
+            pipe = self._pipes[key] = _Pipe(self, source, target, lane)
+        return pipe
+
+
+def _described(lane: Lane, message: Message) -> tuple[str, int]:
+    return (message_name(message.body) if lane is None else lane.name), len(message.body)

@@ -1,0 +1,234 @@
+"""A whole cluster in one process, under virtual time, with faults: the product's own code on a simulated machine.
+
+    async def setup(node):                       # on each life of each worker node
+        await node.spawn(Account(100), name="account")
+
+    async def scenario(sim):                     # on the head
+        await sim.head.ref("w0/account").pay("w1/account", 30, timeout=5)
+
+    Simulation(seed=7, nodes=3, faults=5, setup=setup).run(scenario)
+
+Everything is drawn from the seed, also ``random`` and what asyncio runs next: the same seed gives the same ``trace.digest``
+in any process. Time passes only when nothing is ready, so that an hour of heartbeats takes a moment. Nodes, heads, monitors
+and fencing are ``runtime.node`` and ``runtime.cluster`` themselves; simulated are the loop, the network, the processes.
+What os.urandom, threads, sockets or files would give is not: code under test must not need them (``ManualClock`` stays for
+tests of one part on an ordinary loop).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextvars import Context
+from random import Random
+from typing import Any, TypeVar
+
+from blockwright.runtime.cluster import Cluster
+from blockwright.runtime.launcher import LaunchError
+from blockwright.runtime.node import Node
+from blockwright.runtime.peers import Down
+from blockwright.runtime.testing.faults import Fault, FaultPlan, Kill, Pause
+from blockwright.runtime.testing.launcher import SimulatedLauncher
+from blockwright.runtime.testing.loop import LIFE, Life, VirtualLoop
+from blockwright.runtime.testing.network import SimulatedNetwork
+from blockwright.runtime.testing.trace import Trace
+from blockwright.transport.address import PeerId
+
+T = TypeVar("T")
+Setup = Callable[[Node], Awaitable[None]]
+SEED = "BLOCKWRIGHT_SEED"  # environment variable: run this seed only
+HEAD = "head"
+
+
+class Unhandled(Exception):
+    """Something raised where nobody awaited it: in a callback, or in a task that was dropped."""
+
+
+def seeds(count: int, first: int = 0) -> Sequence[int]:
+    """So many seeds, or the one in the environment variable BLOCKWRIGHT_SEED."""
+    return [int(os.environ[SEED])] if SEED in os.environ else range(first, first + count)
+
+
+class Simulation:
+    """See the module. Runs one scenario, once.
+
+    nodes: names, or how many ("w0", "w1", ...), besides the head. faults: a plan, or how many random ones.
+    within: seconds in which random faults begin. restart: seconds after which a node that is down is launched again; None:
+    never. latency: least and most seconds of a message. patience: seconds of a partition until connections break.
+    heartbeat, silence: as for ``Cluster``. limit: virtual seconds after which a scenario that has not ended is ``Stalled``.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        nodes: int | Sequence[str] = 3,
+        faults: FaultPlan | int = 0,
+        within: float = 3.0,
+        setup: Setup | None = None,
+        restart: float | None = 0.5,
+        latency: tuple[float, float] = (0.0002, 0.002),
+        patience: float = 1.0,
+        heartbeat: float = 0.5,
+        silence: float = 2.5,
+        limit: float = 3600.0,
+    ) -> None:
+        self.seed = seed
+        self.names = tuple(f"w{i}" for i in range(nodes)) if isinstance(nodes, int) else tuple(nodes)
+        self.random = Random(f"{seed}/scenario")  # for the scenario and its actors
+        if isinstance(faults, int):
+            faults = FaultPlan.random(Random(f"{seed}/faults"), (HEAD, *self.names), count=faults, within=within)
+        self.plan = faults
+        self.trace = Trace()
+        self.nodes: dict[str, Node] = {}  # the current or last life of each; white-box checks look here
+        self.loop = VirtualLoop(limit=limit)  # type: ignore[abstract]  # what it has not raises NotImplementedError
+        self._setup, self._restart, self._intervals = setup, restart, (heartbeat, silence)
+        world = Random(f"{seed}/world")
+        self.network = SimulatedNetwork(self.loop, world, self.trace, latency=latency, patience=patience)
+        self._launcher = SimulatedLauncher(self.network, self.loop, world, self._start_node)
+        self._head_life = Life(f"{HEAD}#1")
+        self._calm_at, self._ending = 0.0, False
+        self._relaunches: set[asyncio.Task[None]] = set()
+
+    @property
+    def head(self) -> Node:
+        """The head's node: spawn actors on it, take references from it."""
+        return self.cluster.node
+
+    @property
+    def time(self) -> float:
+        """Virtual seconds since the loop began."""
+        return self.loop.time()
+
+    @property
+    def replay(self) -> str:
+        """How to run this again."""
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        return f"{SEED}={self.seed} python -m pytest '{test}'" if test else f"Simulation(seed={self.seed}, ...)"
+
+    def run(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
+        """The scenario's result. What it raises gets a note that says how to run it again. Raises Stalled, Unhandled."""
+        try:
+            with self._world():
+                main = self.loop.create_task(self._main(scenario), context=self._head_life.context.copy())
+                result: T = self.loop.run_until_complete(main)
+                if self.loop.errors:
+                    first = self.loop.errors[0]
+                    raise Unhandled(f"{len(self.loop.errors)} errors that nobody awaited; {first}") from first.get(
+                        "exception"
+                    )
+        except BaseException as error:
+            error.add_note(f"seed {self.seed}, at {self.time:.6f} s of virtual time; again: {self.replay}")
+            raise
+        return result
+
+    def note(self, *what: object) -> None:
+        """Add to the trace. Only what is the same in every run: no addresses of objects."""
+        self.trace.add(self.time, "note", *what)
+
+    def inject(self, fault: Fault) -> None:
+        """Let a fault happen now, whatever its ``at``."""
+        self.trace.add(self.time, "fault", fault)
+        self._calm_at = max(self._calm_at, self.time + getattr(fault, "lasting", 0.0) + getattr(fault, "lag", 0.0))
+        if isinstance(fault, Kill):
+            self._launcher.kill(self._current(fault.node))
+        elif isinstance(fault, Pause):
+            node = self._current(fault.node)
+            self._launcher.pause(node)
+            self.loop.call_later(fault.lasting, self._launcher.resume, node, context=Context())
+        else:
+            self.network.apply(fault)
+
+    async def until_calm(self) -> None:
+        """Until all planned faults have begun, and all that began is over."""
+        while self.time < self._calm_at:  # noqa: ASYNC110 - what is injected meanwhile moves it
+            await asyncio.sleep(self._calm_at - self.time)
+
+    # ---- inside
+
+    async def _main(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
+        heartbeat, silence = self._intervals
+        self.cluster = Cluster(HEAD, launcher=self._launcher, heartbeat=heartbeat, silence=silence)
+        await self.cluster.start()
+        self.nodes[HEAD] = self.cluster.node
+        self.cluster.on_up(lambda name, incarnation: self.trace.add(self.time, "up", f"{name}#{incarnation}"))
+        self.cluster.on_down(self._on_down)
+        for name in self.names:
+            await self._launch(name)
+        for name in self.names:
+            await self.cluster.wait_up(name)
+        start = self.time
+        for fault in self.plan.faults:
+            self._calm_at = max(self._calm_at, start + fault.at)
+            self.loop.call_at(start + fault.at, self.inject, fault, context=Context())
+        result = await scenario(self)
+        self._ending = True
+        await self.cluster.stop()
+        return result
+
+    async def _launch(self, name: str) -> None:
+        await self.cluster.launch(name, f"{__name__}:enter", None)
+
+    def _on_down(self, down: Down) -> None:
+        self.trace.add(self.time, "down", f"{down.node}#{down.incarnation}", down.cause)
+        if self._restart is not None and not self._ending:
+            task = asyncio.ensure_future(self._launch_again(down.node))
+            self._relaunches.add(task)
+            task.add_done_callback(self._relaunches.discard)
+
+    async def _launch_again(self, name: str) -> None:
+        assert self._restart is not None
+        await asyncio.sleep(self._restart)
+        with contextlib.suppress(ValueError, LaunchError):  # the scenario was faster, or the cluster stops
+            await self._launch(name)
+
+    def _current(self, name: str) -> PeerId:
+        member = self.cluster.members().get(name)
+        if member is None:
+            raise ValueError(f"the simulation has no node {name!r} that can be paused or killed; it has {self.names}")
+        return member.id
+
+    async def _start_node(self, node: Node) -> None:
+        self.nodes[node.name] = node
+        if self._setup is not None:
+            await self._setup(node)
+
+    @contextlib.contextmanager
+    def _world(self) -> Iterator[None]:
+        """Nothing from outside gets in: neither the state of ``random`` nor when garbage is collected, which finalizes."""
+        state, collecting = random.getstate(), gc.isenabled()
+        random.seed(f"{self.seed}/global")
+        gc.disable()
+        try:
+            yield
+        finally:
+            self._take_down()
+            random.setstate(state)
+            if collecting:
+                gc.enable()
+
+    def _take_down(self) -> None:
+        """Let all tasks end, also those of lives that were killed, with nobody listening."""
+        self.trace.sealed = self.network.closed = self._ending = True
+        self.loop.limit = float("inf")
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        for life in self._launcher.lives.values():
+            if not life.running:
+                self.loop.resume(life)
+        if tasks:  # what they start on their way out is dropped with the loop
+            self.loop.run_until_complete(asyncio.wait(tasks))
+        self.loop.close()
+
+
+async def enter(node: Node, config: Any) -> None:
+    """Entry function of every node of a simulation."""
+    life = LIFE.get()
+    assert life is not None, "only a simulation starts this"
+    assert life.program is not None, "the head has no entry function"
+    await life.program(node)
