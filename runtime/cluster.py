@@ -1,9 +1,14 @@
 """The head's view of the cluster: who was launched, who is up, who is down and why.
 
-Owns incarnation numbers and the declaration of a node's end, made exactly once for each life from three sources: the
-launcher reports an exit (crash), the connection breaks (crash, seen first), or heartbeats stop (hang). Silence is counted
-only while this loop itself runs, so a head that stalls blames nobody. Whoever is declared down is fenced everywhere and
-killed. Whether to start a node again is not decided here.
+Owns incarnation numbers and the declaration of a node's end, made exactly once for each life, with its cause:
+
+    "exited N"      the process ended (its launcher says with which status); a broken connection is the first sign
+    "disconnected"  the connection broke and no launcher explains it
+    "unreachable"   pings of the transport stay unanswered: the host, the network, or a stopped process
+    "hung"          pings are answered, but the node's event loop sends no heartbeats: it is stuck in Python or native code
+
+Silence is counted only while this loop itself runs, so a head that stalls blames nobody. Whoever is declared down is fenced
+everywhere and killed. Whether to start a node again is not decided here.
 """
 
 from __future__ import annotations
@@ -22,12 +27,16 @@ from blockwright.runtime.launcher import Launcher, LaunchError, NodeSpec
 from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down, Peer
 from blockwright.transport.address import PeerId
+from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.errors import Refused
+from blockwright.transport.interface import UNREACHABLE
 
 log = logging.getLogger("blockwright.runtime")
 OnUp = Callable[[str, int], None]
 OnDown = Callable[[Down], None]
 EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
 STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
+PING_SHARE = 0.75  # of ``silence``: pings must fail before heartbeats do, so that their failing is the cause
 STOP_GRACE = 5.0  # seconds for nodes to stop in order
 
 
@@ -49,7 +58,8 @@ class Cluster:
     """See the module. Its ``node`` is the head: spawn actors on it, ask it for references.
 
     heartbeat: seconds between heartbeats of all nodes. silence: seconds without any after which a node is down.
-    startup: seconds that a launched node may take until its entry function returns.
+    startup: seconds that a launched node may take until its entry function returns. listen: where all nodes do, see ``Node``
+    ("": socket files; "tcp://HOST:PORT": the head there, the launched ones at the same HOST). keys: of the cluster.
     """
 
     def __init__(
@@ -60,22 +70,27 @@ class Cluster:
         heartbeat: float = 0.5,
         silence: float = 2.5,
         startup: float = 120.0,
+        listen: str = "",
+        keys: ClusterKeys | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._launcher, self._heartbeat = launcher, heartbeat
         self._silence, self._startup = silence, startup
+        self._listen, self._keys = listen, keys
         self._id, self._clock = PeerId(name, 1), clock
         self._members: dict[str, Member] = {}  # the last life of each name
         self._on_up: list[OnUp] = []
         self._on_down: list[OnDown] = []
         self._timer: Timer | None = None
+        self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
         self._stopping = False
 
     # ---- what the application calls
 
     async def start(self) -> None:
         await self._launcher.start(self._exited)
-        transport = self._launcher.head_transport(self._id)
+        transport = self._launcher.head_transport(self._id, self._listen, self._keys)
+        transport.watch(PING_SHARE * self._silence)
         self.node = Node(self._id.name, transport=transport, clock=self._clock, heartbeat_interval=self._heartbeat)
         self.node.membership = self
         await self.node.start()
@@ -106,6 +121,8 @@ class Cluster:
             head=str(self._id),
             head_endpoint=self.node.endpoint,
             directory=self._launcher.directory,
+            listen=f"{self._listen.rpartition(':')[0]}:0" if self._listen else "",
+            keys=[self._keys.public, self._keys.secret] if self._keys is not None else [],
             heartbeat=self._heartbeat,
         )
         self._members[name] = member = Member(node)
@@ -180,10 +197,17 @@ class Cluster:
         for callback in self._on_up:
             _guarded(callback, member.id.name, member.id.incarnation)
 
-    def lost(self, peer: Peer) -> None:
-        member = self._members[peer.id.name]
-        when = self.node.clock.now() + EXIT_GRACE
-        self.node.clock.call_at(when, lambda: self._declare(member, "disconnected"))
+    def lost(self, peer: Peer, cause: str) -> None:
+        member, now = self._members[peer.id.name], self.node.clock.now()
+        if cause != UNREACHABLE:
+            self.node.clock.call_at(now + EXIT_GRACE, lambda: self._declare(member, cause))
+        elif now < self._stalled_until or now - self._checked > STALL_FACTOR * self._heartbeat / 2:
+            self.node.recheck(peer)
+        else:
+            self._declare(member, cause)
+
+    def join(self, name: str) -> PeerId:
+        raise Refused(f"node {name} was not launched by {self._id}")
 
     # ---- declarations
 
@@ -198,6 +222,8 @@ class Cluster:
         now, period = self.node.clock.now(), self._heartbeat / 2
         self._timer = self.node.clock.call_at(now + period, self._check)
         step = min(now - self._checked, STALL_FACTOR * period)
+        if step < now - self._checked:
+            self._stalled_until = now + self._silence
         self._checked = now
         for member in list(self._members.values()):
             if member.state == "down":
@@ -206,8 +232,10 @@ class Cluster:
             if member.state == "up" and peer is not None and peer.heard != member.heard:
                 member.heard, member.silent = peer.heard, 0.0
             member.silent += step
-            if member.silent > (self._silence if member.state == "up" else self._startup):
-                self._declare(member, "silent")
+            if member.state == "up" and member.silent > self._silence:
+                self._declare(member, "hung")
+            elif member.state == "starting" and member.silent > self._startup:
+                self._declare(member, f"not up within {self._startup:g} s")
 
     def _declare(self, member: Member, cause: str) -> None:
         if member.state == "down" or (self._stopping and not cause.startswith("exited")):

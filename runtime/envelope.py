@@ -2,7 +2,7 @@
 
 Owns the tags, the shape of each message and its check on arrival; bodies of calls are the codec's. Nothing here acts.
 
-    HELLO      version, own endpoint            first message to any peer
+    HELLO      own endpoint                     first message to any peer (the transport compared versions)
     READY                                       worker to head: the entry function returned
     BOOK       [[node, incarnation, endpoint]]  head to all: who is up
     DOWN       node, incarnation, cause         head to all: declared down, fence it
@@ -31,13 +31,12 @@ from blockwright.runtime.codec import unpack
 from blockwright.runtime.errors import DecodeError
 from blockwright.transport.wire import Buffer
 
-VERSION = 1
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
 OPEN, ITEM, CREDIT, END = range(12, 16)
 NUMBERED = frozenset((CALL, CAST, OPEN))  # whose first field is the id or number
 
 _SHAPES: dict[int, tuple[type, ...]] = {
-    HELLO: (int, str),
+    HELLO: (str,),
     READY: (),
     BOOK: (list,),
     DOWN: (str, int, str),

@@ -20,6 +20,7 @@ from blockwright.runtime.codec import decode, encode, pack, unpack
 from blockwright.runtime.launcher import NodeSpec
 from blockwright.runtime.node import Node
 from blockwright.transport.address import parse_identity
+from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.interface import Transport
 
 Entry = Callable[[Node, Any], Awaitable[None]]
@@ -51,6 +52,8 @@ async def live(spec: NodeSpec, *, transport: Transport | None = None, clock: Clo
     node = Node(
         spec.name,
         directory=Path(spec.directory) if spec.directory else None,
+        listen=spec.listen or True,
+        keys=ClusterKeys(*spec.keys) if spec.keys else None,
         incarnation=spec.incarnation,
         transport=transport,
         clock=clock,

@@ -7,10 +7,11 @@ the cluster's business.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from blockwright.transport.address import PeerId
+from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.interface import Transport
 
 OnExit = Callable[[PeerId, int], None]  # status: exit code, or minus the signal
@@ -27,6 +28,8 @@ class NodeSpec:
     head: str  # identity, "name#incarnation"
     head_endpoint: str
     directory: str  # of the cluster's sockets
+    listen: str = ""  # "tcp://HOST:PORT" instead of a socket in the directory
+    keys: list[bytes] = field(default_factory=list, repr=False)  # public and secret of the cluster, or none
     heartbeat: float  # seconds between heartbeats
 
     @property
@@ -42,8 +45,8 @@ class Launcher(Protocol):
     async def start(self, on_exit: OnExit) -> None:
         """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause."""
 
-    def head_transport(self, head: PeerId) -> Transport:
-        """The transport on which the head is reached by what this launcher spawns."""
+    def head_transport(self, head: PeerId, listen: str, keys: ClusterKeys | None) -> Transport:
+        """The transport on which the head is reached by what this launcher spawns; listen, keys: see ``Cluster``."""
 
     @property
     def directory(self) -> str:

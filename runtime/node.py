@@ -30,6 +30,7 @@ from blockwright.runtime.reception import OnLink, Reception
 from blockwright.runtime.ref import Address, Ref, parse_address
 from blockwright.runtime.streams import Inlet, Stream
 from blockwright.transport.address import PeerId, check_name, private_directory
+from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Transport
 from blockwright.transport.link import Link
@@ -45,18 +46,24 @@ class Membership(Protocol):
 
     def admits(self, peer: PeerId) -> bool: ...
     def ready(self, peer: Peer) -> None: ...
-    def lost(self, peer: Peer) -> None: ...
+    def lost(self, peer: Peer, cause: str) -> None: ...
+    def join(self, name: str) -> PeerId: ...
 
 
 class Node:
-    """See the module. ``listen=False``: no sockets, actors of this process only."""
+    """See the module.
+
+    listen: True is a socket file in ``directory`` (mode 0700, a fresh one if None); "tcp://HOST:PORT" (port 0: any) is for
+    peers elsewhere, with ``keys`` unless HOST is 127.0.0.1; False is none: actors of this process only.
+    """
 
     def __init__(
         self,
         name: str,
         *,
         directory: Path | None = None,
-        listen: bool = True,
+        listen: bool | str = True,
+        keys: ClusterKeys | None = None,
         incarnation: int = 1,
         transport: Transport | None = None,
         clock: Clock | None = None,
@@ -68,7 +75,8 @@ class Node:
         self.membership: Membership | None = None
         self.dropped: Counter[str] = Counter()  # received messages that were not let in, by reason
         self.closed = asyncio.Event()  # set when this node was told to stop, or its head is gone
-        self._directory, self._listen, self._transport = directory, listen, transport
+        self.farewell = ""  # why it was closed
+        self._directory, self._listen, self._keys, self._transport = directory, listen, keys, transport
         self._clock_given, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
         self.table = PeerTable()
         self.lives = Lives(self)
@@ -104,7 +112,8 @@ class Node:
         self._self = Peer(self.id, "", self.clock.now())
         self._loop = asyncio.get_running_loop()
         if self._transport is None and self._listen:
-            self._transport = SocketTransport(self.id, private_directory(self._directory))
+            where = self._listen if isinstance(self._listen, str) else private_directory(self._directory)
+            self._transport = SocketTransport(self.id, where, self._keys)
         if self._transport is not None:
             self._transport.start(self._reception)
             self._beat()
@@ -129,7 +138,13 @@ class Node:
         if self._transport is not None:
             self._transport.close()
         self.open = False
-        self.closed.set()
+        self.close("it was stopped")
+
+    def close(self, why: str) -> None:
+        """Ask whoever runs this node to stop it."""
+        if not self.closed.is_set():
+            self.farewell = why
+            self.closed.set()
 
     # ---- actors
 
@@ -240,6 +255,11 @@ class Node:
             self.fail_calls(peer, down.cause)
         self.table.remove(down)
 
+    def recheck(self, peer: Peer) -> None:
+        """Begin to watch anew a peer that was reported unreachable."""
+        if self._transport is not None:
+            self._transport.recheck(peer.id)
+
     def tell(self, peer: Peer, message: list[Any]) -> None:
         """Send a system message; a peer that cannot take it is noticed by other means."""
         with contextlib.suppress(PeerGone, QueueFull):
@@ -283,7 +303,7 @@ class Node:
             self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))
         met = Peer(peer, endpoint, self.clock.now())
         self.table.add(met)
-        self.tell(met, [envelope.HELLO, envelope.VERSION, self._transport.endpoint])
+        self.tell(met, [envelope.HELLO, self._transport.endpoint])
         return met
 
     def _beat(self) -> None:
@@ -299,5 +319,6 @@ class Node:
             log.exception("the heartbeat payload of %s cannot be made", self.id)
             body = pack([envelope.HEARTBEAT, {}])
         for peer in list(self.table.current.values()):
-            with contextlib.suppress(PeerGone, QueueFull):
-                self._send(peer, body, [])
+            if self._transport is not None and not peer.lost:
+                with contextlib.suppress(PeerGone, QueueFull):
+                    self._transport.send_pulse(peer.id, body)

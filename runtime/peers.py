@@ -23,7 +23,7 @@ log = logging.getLogger("blockwright.runtime")
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """A life of a node ended. ``cause``: "exited N" (negative: signal), "killed", "silent", "disconnected", ..."""
+    """A life of a node ended. ``cause``: see ``cluster``; "killed", "replaced by incarnation N"."""
 
     node: str
     incarnation: int

@@ -23,6 +23,7 @@ from blockwright.runtime.codec import unpack
 from blockwright.runtime.forkserver import EXITED, FAILED, KILL, LENGTH, READY, SETUP, SPAWN, SPAWNED, frame
 from blockwright.runtime.launcher import LaunchError, NodeSpec, OnExit
 from blockwright.transport.address import PeerId, private_directory, remove_directory
+from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.sockets import SocketTransport
 
@@ -57,9 +58,9 @@ class ForkserverLauncher:
         await self._open()
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
-    def head_transport(self, head: PeerId) -> Transport:
+    def head_transport(self, head: PeerId, listen: str, keys: ClusterKeys | None) -> Transport:
         assert self._path is not None, "started before"
-        return SocketTransport(head, self._path)
+        return SocketTransport(head, listen or self._path, keys)
 
     async def spawn(self, spec: NodeSpec) -> int:
         await self._connected.wait()

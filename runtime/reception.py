@@ -16,7 +16,8 @@ from blockwright.runtime.errors import DecodeError
 from blockwright.runtime.peers import Down, Peer
 from blockwright.runtime.remote_streams import size_of
 from blockwright.transport.address import PeerId, check_name
-from blockwright.transport.errors import AddressError
+from blockwright.transport.errors import AddressError, KeysError, Refused
+from blockwright.transport.interface import UNREACHABLE
 from blockwright.transport.wire import Buffer, Traffic
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Reception:
                     node.calls.streams.on_item(peer, size_of(body, buffers), *fields)
                 else:
                     self._on_known(peer, tag, fields)
-        except (DecodeError, AddressError) as error:
+        except (DecodeError, AddressError, KeysError) as error:
             self.on_garbage(f"from {sender}: {error}")
 
     def on_link(self, sender: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
@@ -70,32 +71,32 @@ class Reception:
             except Exception:
                 log.exception("the receiver of %s traffic from %s raised", kind.name, sender)
 
-    def on_lost(self, lost: PeerId) -> None:
+    def on_lost(self, lost: PeerId, cause: str) -> None:
         node = self._node
         peer = node.table.find(lost)
         if peer is None:
             return
-        peer.lost = True
         if node.membership is not None:
-            node.fail_calls(peer, "the connection broke")
-            node.membership.lost(peer)
+            if cause != UNREACHABLE:
+                peer.lost = True
+                node.fail_calls(peer, cause)
+            node.membership.lost(peer, cause)
             return
-        node.declare_down(Down(lost.name, lost.incarnation, "disconnected"))
+        node.declare_down(Down(lost.name, lost.incarnation, cause))
         if lost == node.head:
-            node.closed.set()
+            node.close(f"the head {lost} is down: {cause}")
+
+    def on_join(self, name: str) -> PeerId:
+        if self._node.membership is None:
+            raise Refused(f"node {self._node.id} is not the head of a cluster")
+        return self._node.membership.join(name)
 
     def on_garbage(self, reason: str) -> None:
         self._node.dropped["garbage"] += 1
         log.warning("node %s dropped a message: %s", self._node.id, reason)
 
-    def _on_hello(self, sender: PeerId, version: int, endpoint: str) -> None:
+    def _on_hello(self, sender: PeerId, endpoint: str) -> None:
         node = self._node
-        if version != envelope.VERSION:
-            node.dropped["version"] += 1
-            log.error(
-                "node %s speaks version %d, this one %d; run the same release everywhere", sender, version, envelope.VERSION
-            )
-            return
         if node.known(sender) is not None:
             return
         if node.membership is not None and not node.membership.admits(sender):
@@ -140,12 +141,11 @@ class Reception:
     def _on_head(self, tag: int, fields: list[Any]) -> None:
         node = self._node
         if tag == envelope.STOP:
-            node.closed.set()
+            node.close("the head stopped it")
         elif tag == envelope.DOWN:
             name, incarnation, cause = fields
             if (name, incarnation) == node.id:
-                log.error("node %s was declared down (%s) and stops", node.id, cause)
-                node.closed.set()
+                node.close(f"the head declared it down: {cause}")
             else:
                 node.declare_down(Down(name, incarnation, cause))
         else:

@@ -1,14 +1,17 @@
 """Names of nodes on the wire and where their sockets lie.
 
-Owns the identity of a peer (name and incarnation), its text form ``name#incarnation``, and the path of its socket in the
-cluster's private directory. Knows nothing of actors and opens no socket.
+Owns the identity of a peer (name and incarnation), its text form ``name#incarnation``, the path of its socket in the
+cluster's private directory, and the form of TCP endpoints. Knows nothing of actors and opens no socket but to learn which
+of this machine's addresses another one would see.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
+import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -18,6 +21,7 @@ from blockwright.transport.errors import AddressError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _IDENTITY = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})#([1-9][0-9]{0,17})")
+_TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _LONGEST_PATH = 107  # sun_path holds 108 bytes with the final zero
 
 
@@ -68,6 +72,42 @@ def ipc_endpoint(directory: Path, peer: PeerId) -> str:
     if len(path.encode()) > _LONGEST_PATH:
         raise AddressError(f"socket path {path} is longer than {_LONGEST_PATH} bytes; give a shorter directory")
     return f"ipc://{path}"
+
+
+def tcp_parts(endpoint: str) -> tuple[str, int]:
+    """(host, port) of ``tcp://HOST:PORT``, an IPv6 address without its brackets. Raises AddressError."""
+    match = _TCP.fullmatch(endpoint)
+    if match is None or int(match[2]) > 65535:
+        raise AddressError(f"{endpoint[:200]!r} is not of the form tcp://HOST:PORT")
+    return match[1].strip("[]"), int(match[2])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether it stands for all addresses of this machine, and so tells others nothing."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def own_address(host: str, port: int) -> str:
+    """The address of this machine from which it reaches another; nothing is sent. Raises AddressError."""
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
+            found: str = probe.getsockname()[0]
+    except OSError as error:
+        raise AddressError(f"there is no way from here to {host}:{port}: {error}") from error
+    return f"[{found}]" if ":" in found else found
 
 
 def remove_directory(path: Path) -> None:

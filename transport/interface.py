@@ -13,6 +13,8 @@ from typing import Protocol
 from blockwright.transport.address import PeerId
 from blockwright.transport.wire import Buffer, Traffic
 
+UNREACHABLE = "unreachable"
+
 
 class Receiver(Protocol):
     """The node above a transport."""
@@ -23,8 +25,17 @@ class Receiver(Protocol):
     def on_link(self, peer: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
         """Link traffic, in the order sent on that link."""
 
-    def on_lost(self, peer: PeerId) -> None:
-        """The connection to ``peer`` broke and will not come back. Not called after ``disconnect``."""
+    def on_lost(self, peer: PeerId, cause: str) -> None:
+        """The connection to ``peer`` is no more. Not called after ``disconnect``. Causes:
+
+        "disconnected..." it broke and will not come back: the process ended, or closed it
+        "refused: WHY"    it was never let in
+        UNREACHABLE       it stands, but nothing answers there: host, network, or a stopped process. The way is not
+                          closed yet: the receiver decides between ``disconnect`` and ``recheck``
+        """
+
+    def on_join(self, name: str) -> PeerId:
+        """A node of that name asks to be a member; the identity it shall have. Raises Refused."""
 
     def on_garbage(self, reason: str) -> None:
         """A message that fits no layout was dropped."""
@@ -41,11 +52,20 @@ class Transport(Protocol):
     def connect(self, peer: PeerId, endpoint: str) -> None:
         """Make ``peer`` reachable; does nothing when it is."""
 
+    def watch(self, seconds: float) -> None:
+        """From here on, peers whose process does not answer for so long are reported as UNREACHABLE."""
+
+    def recheck(self, peer: PeerId) -> None:
+        """After UNREACHABLE: begin to watch ``peer`` anew."""
+
     def disconnect(self, peer: PeerId) -> None:
         """Forget ``peer``; what is queued for it is dropped."""
 
     def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = ()) -> None:
         """Queue a control message. Raises PeerGone, QueueFull, MessageTooLarge; buffers must not change afterwards."""
+
+    def send_pulse(self, peer: PeerId, body: bytes) -> None:
+        """Queue a control message on a way of its own, past all others: a heartbeat. Raises as ``send``."""
 
     def send_link(self, peer: PeerId, kind: Traffic, header: bytes, buffers: Sequence[Buffer]) -> None:
         """Queue link traffic, apart from control messages. Raises as ``send``."""

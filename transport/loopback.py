@@ -98,6 +98,15 @@ class LoopbackTransport:
         copies = [memoryview(bytes(b)) for b in wire.checked(body, buffers)]
         self._post(peer, None, body, lambda to: to._receiver.on_message(self.peer, body, copies))
 
+    def send_pulse(self, peer: PeerId, body: bytes) -> None:
+        self.send(peer, body)
+
+    def watch(self, seconds: float) -> None:
+        pass  # there is no way that could break by itself
+
+    def recheck(self, peer: PeerId) -> None:
+        pass
+
     def send_link(self, peer: PeerId, kind: Traffic, header: bytes, buffers: Sequence[Buffer]) -> None:
         copies = [memoryview(bytes(b)) for b in wire.checked(header, buffers)]
         self._post(peer, kind, header, lambda to: to._receiver.on_link(self.peer, kind, header, copies))
@@ -121,7 +130,7 @@ class LoopbackTransport:
     def lose(self, peer: PeerId) -> None:
         """The connection to ``peer`` is broken."""
         if not self._closed and self._peers.pop(peer, None) is not None:
-            self._receiver.on_lost(peer)
+            self._receiver.on_lost(peer, "disconnected")
 
     def _post(self, peer: PeerId, lane: Traffic | None, body: bytes, deliver: Callable[[LoopbackTransport], None]) -> None:
         endpoint = self._peers.get(peer)

@@ -1,9 +1,9 @@
 """One direction to one peer: a DEALER socket that only sends, and its bounded out-queue.
 
 Owns coalescing (small messages of one loop tick share a frame), back-pressure (NOBLOCK sends; what libzmq does not take
-waits here, bounded in messages and bytes, until POLLOUT) and the watch for a broken connection (socket monitor). Never
-receives, and never reconnects: an endpoint belongs to one incarnation, so a broken connection is the end of that peer and
-no message can be lost in a silent reconnect.
+waits here, bounded in messages and bytes, until POLLOUT) and the watch for a broken connection (socket monitor). Receives
+nothing but the answer to its greeting, before which it sends nothing else. Never reconnects: an endpoint belongs to one
+incarnation, so a broken connection is the end of that peer and no message can be lost in a silent reconnect.
 """
 
 from __future__ import annotations
@@ -15,47 +15,56 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from blockwright.transport import wire
-from blockwright.transport.errors import PeerGone, QueueFull
-from blockwright.transport.wire import Buffer
+from blockwright.transport import greeting, wire
+from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.errors import AddressError, PeerGone, QueueFull, Refused
+from blockwright.transport.greeting import Greeting
+from blockwright.transport.wire import Buffer, WireError
 
 COPY_LIMIT = 64 << 10  # bytes; below, a copy is cheaper than sharing the buffer with libzmq's thread
 QUEUE_MESSAGES = 8192
 QUEUE_BYTES = 256 << 20
 HIGH_WATER = 256  # messages inside libzmq, where nothing can be counted or reordered
 _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)  # arithmetic on pyzmq's enums is slow
+CONNECT_TIMEOUT = 10_000  # ms for a TCP connection; the system's own is minutes
 _EVENT = struct.Struct("=HI")
-_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_FAILED = {  # handshakes that failed, by what is known about why
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "refused: the other end does not take this cluster's key",
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "refused: the handshake failed; do both ends use the keys of one cluster?",
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "disconnected in the handshake; is a node with the same keys there?",
+}
+_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | sum(_FAILED)
+Context = zmq.Context[zmq.Socket[bytes]]
 
 
 class Outbound:
-    """See the module. ``identity`` must be unique among all that connect to ``endpoint``."""
+    """See the module. ``patience``: seconds within which the other process must answer pings, or the connection ends."""
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        loop: asyncio.AbstractEventLoop,
+        context: Context,
         endpoint: str,
-        identity: str,
-        on_lost: Callable[[], None],
+        hello: Greeting,
+        on_lost: Callable[[str], None],
+        *,
+        keys: ClusterKeys | None = None,
+        patience: float | None = None,
     ) -> None:
-        self._loop, self._on_lost = loop, on_lost
+        self._loop, self._on_lost, self._hello = asyncio.get_running_loop(), on_lost, hello
         self._batch: list[bytes] = []
         self._batch_bytes = 0
         self._flush_due = False
-        self._waiting: deque[list[Buffer]] = deque()  # not empty only while libzmq takes no more
+        self._waiting: deque[list[Buffer]] = deque()  # not empty only until welcomed and while libzmq takes no more
         self._waiting_bytes = 0
-        self._closed = False
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.linger = 0
-        self._socket.sndhwm = HIGH_WATER
-        self._socket.set(zmq.RECONNECT_IVL, -1)
-        self._socket.set(zmq.ROUTING_ID, identity.encode())
+        self._welcomed = self._closed = False
+        self._socket = open_dealer(context, endpoint, keys, patience)
         self._monitor = self._socket.get_monitor_socket(_LOST)
         self._watching = False
-        loop.add_reader(self._monitor.fileno(), self._on_monitor)
+        self._loop.add_reader(self._monitor.fileno(), self._on_monitor)
         self._socket.connect(endpoint)
-        loop.call_soon(self._on_monitor)
+        self._socket.send(hello.pack(), _NOBLOCK)
+        self._loop.call_soon(self._on_monitor)
+        self._watch(True)
 
     def send_small(self, body: bytes) -> None:
         """Send ``body``, at the latest at the end of this loop tick, perhaps in one frame with others."""
@@ -113,7 +122,7 @@ class Outbound:
             self._send([frame])
 
     def _send(self, frames: list[Buffer]) -> None:
-        if self._waiting or not self._offer(frames):
+        if self._waiting or not self._welcomed or not self._offer(frames):
             self._waiting.append(frames)
             self._waiting_bytes += sum(map(len, frames))
             self._watch(True)
@@ -129,18 +138,18 @@ class Outbound:
         return True
 
     def _watch(self, wanted: bool) -> None:
-        """Wait for POLLOUT. The descriptor is edge-triggered, so the state is read once more after it is added."""
+        """Wait for POLLIN or POLLOUT. The descriptor is edge-triggered, so the state is read once more after it is added."""
         if wanted == self._watching:
             return
         self._watching = wanted
         if wanted:
-            self._loop.add_reader(self._socket.fileno(), self._on_writable)
-            self._loop.call_soon(self._on_writable)
+            self._loop.add_reader(self._socket.fileno(), self._on_ready)
+            self._loop.call_soon(self._on_ready)
         else:
             self._loop.remove_reader(self._socket.fileno())
 
-    def _on_writable(self) -> None:
-        if self._closed or not self._watching:
+    def _on_ready(self) -> None:
+        if self._closed or not self._watching or not (self._welcomed or self._read_answer()):
             return
         # A failed NOBLOCK send processes libzmq's pending commands, as reading EVENTS would: no edge is lost.
         while self._waiting:
@@ -149,12 +158,50 @@ class Outbound:
             self._waiting_bytes -= sum(map(len, self._waiting.popleft()))
         self._watch(False)
 
+    def _read_answer(self) -> bool:
+        """Whether the greeting was answered with a welcome."""
+        try:
+            answer = self._socket.recv(_NOBLOCK)
+        except zmq.Again:
+            return False
+        try:
+            if greeting.parse_answer(answer) != (self._hello.to, self._hello.sender):
+                raise Refused("another node answered")
+        except (Refused, WireError, AddressError) as error:
+            self._end(f"refused: {error}")
+            return False
+        self._welcomed = True
+        return True
+
     def _on_monitor(self) -> None:
         while not self._closed:
             try:
                 event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            if len(event) == _EVENT.size and _EVENT.unpack(event)[0] & _LOST:
-                self.close()
-                self._on_lost()
+            number = _EVENT.unpack(event)[0] if len(event) == _EVENT.size else 0
+            if number & _LOST:
+                self._end(_FAILED.get(number, "disconnected"))
+
+    def _end(self, cause: str) -> None:
+        self.close()
+        self._on_lost(cause)
+
+
+def open_dealer(context: Context, endpoint: str, keys: ClusterKeys | None, patience: float | None) -> zmq.Socket[bytes]:
+    """A socket for one connection to ``endpoint``, which does not come back once it is broken; not connected yet."""
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.sndhwm, socket.rcvhwm = HIGH_WATER, 1
+    socket.set(zmq.MAXMSGSIZE, greeting.LONGEST)  # no more than an answer is expected
+    socket.set(zmq.RECONNECT_IVL, -1)
+    socket.set(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT)
+    if endpoint.startswith("tcp://["):
+        socket.set(zmq.IPV6, 1)
+    if patience is not None:
+        # Answered by libzmq's thread over there: says that the host and the network live, not that the node does.
+        socket.set(zmq.HEARTBEAT_IVL, max(1, round(patience * 250)))
+        socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, round(patience * 750)))
+    if keys is not None:
+        keys.protect(socket, server=False)
+    return socket

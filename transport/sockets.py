@@ -1,48 +1,64 @@
-"""The transport between processes: one ROUTER that only receives, and an ``Outbound`` for each peer and lane.
+"""The transport between processes: one ROUTER that receives, and an ``Outbound`` for each peer and lane.
 
-Each direction has a socket of its own. The ROUTER never sends, so it can neither drop silently nor block, and its
-edge-triggered descriptor needs no care beyond draining until EAGAIN. Link traffic has a second DEALER to the same ROUTER:
-bulk data queued on one never delays control messages on the other. A wake-up drains at most ``DRAIN`` messages, so that
-one peer cannot starve the loop. Plain sockets with ``add_reader``, not ``zmq.asyncio``: half the latency, less CPU.
+Each direction has a socket of its own. The ROUTER sends nothing but one answer to each greeting, so it can neither drop
+silently nor block, and its edge-triggered descriptor needs no care beyond draining until EAGAIN. Who speaks is known from
+the greeting of the connection (``reception`` of greetings: ``Sessions``), not from a routing id that anybody could claim.
+Link traffic and heartbeats have DEALERs of their own to the same ROUTER: bulk data never delays control messages, and
+neither delays a heartbeat. A wake-up drains at most ``DRAIN`` messages, so that one peer cannot starve the loop. Plain
+sockets with ``add_reader``, not ``zmq.asyncio``: half the latency, less CPU.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import zmq
 
-from blockwright.transport import wire
-from blockwright.transport.address import PeerId, ipc_endpoint, parse_identity, private_directory
-from blockwright.transport.errors import AddressError, PeerGone
-from blockwright.transport.interface import Receiver
+from blockwright.transport import greeting, wire
+from blockwright.transport.address import PeerId, ipc_endpoint, is_loopback, is_wildcard, private_directory, tcp_parts
+from blockwright.transport.curve import Authenticator, ClusterKeys
+from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
+from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.interface import UNREACHABLE, Receiver
 from blockwright.transport.outbound import HIGH_WATER, Outbound
+from blockwright.transport.sessions import Sessions
 from blockwright.transport.wire import Buffer, Traffic, WireError
 
+log = logging.getLogger("blockwright.transport")
 DRAIN = 256  # messages in one go
-_LINK_SUFFIX = "+link"
+TCP_PATIENCE = 30.0  # seconds without a sign of a peer's process, unless ``watch`` says otherwise
+PULSE_GRACE = 0.02  # seconds in which the loss of a pulse alone may turn out to be the loss of everything
 _NOBLOCK, _POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)  # arithmetic on pyzmq's enums is slow
 _BATCH_MARK = bytes([wire.BATCH])
 
 
 class SocketTransport:
-    """See the module and ``interface.Transport``. Binds at once, in ``directory`` (mode 0700)."""
+    """See the module and ``interface.Transport``. Binds at once.
 
-    def __init__(self, peer: PeerId, directory: Path) -> None:
+    listen: a directory (mode 0700, made if missing) for a socket file of its own, or ``tcp://HOST:PORT`` (port 0: any).
+    keys: of the cluster; an address that others than this machine can reach is refused without. Raises AddressError,
+    KeysError.
+    """
+
+    def __init__(self, peer: PeerId, listen: Path | str, keys: ClusterKeys | None = None) -> None:
         self.peer = peer
-        self.endpoint = ipc_endpoint(private_directory(directory), peer)
+        self._keys = keys
+        self._patience = TCP_PATIENCE if isinstance(listen, str) else None
+        wanted = ipc_endpoint(private_directory(listen), peer) if isinstance(listen, Path) else _checked(listen, keys)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
-        self._router.linger = 0
-        self._router.rcvhwm = HIGH_WATER
-        self._router.set(zmq.MAXMSGSIZE, wire.MAX_FRAME)
-        self._router.bind(self.endpoint)
-        self._control: dict[PeerId, Outbound] = {}
-        self._links: dict[PeerId, Outbound] = {}
+        self._authenticator = Authenticator(self._context, keys) if keys is not None else None
+        try:
+            self.endpoint = self._bind(wanted)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise AddressError(f"cannot listen on {wanted}: {error}") from error
+        self._sessions = Sessions(peer)
+        self._lanes: dict[tuple[PeerId, Lane], Outbound] = {}
         self._endpoints: dict[PeerId, str] = {}
         self._started = self._closed = False
 
@@ -50,26 +66,48 @@ class SocketTransport:
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._started = True
+        if self._authenticator is not None:
+            self._authenticator.start()
         self._loop.add_reader(self._router.fileno(), self._drain)
         self._loop.call_soon(self._drain)  # what came before the descriptor was watched made its edge already
 
     def connect(self, peer: PeerId, endpoint: str) -> None:
-        """Raises AddressError for an endpoint that is no socket of this cluster's directory."""
-        directory = self.endpoint.rpartition("/")[0]
-        if endpoint.rpartition("/")[0] != directory or "\0" in endpoint:
-            raise AddressError(f"endpoint {endpoint[:200]!r} of {peer} is not in {directory}")
-        if peer not in self._control and not self._closed:
-            self._control[peer] = self._open(peer, endpoint, "")
+        """Raises AddressError for an endpoint that is no socket of this cluster's directory, or KeysError for one on
+        another machine without keys."""
+        if self.endpoint.startswith("ipc://"):
+            directory = self.endpoint.rpartition("/")[0]
+            if endpoint.rpartition("/")[0] != directory or "\0" in endpoint:
+                raise AddressError(f"endpoint {endpoint[:200]!r} of {peer} is not in {directory}")
+        else:
+            _checked(endpoint, self._keys)
+        if peer not in self._endpoints and not self._closed:
             self._endpoints[peer] = endpoint
+            for lane in (Lane.CONTROL, Lane.PULSE):
+                self._open(peer, lane)
 
     def disconnect(self, peer: PeerId) -> None:
         self._endpoints.pop(peer, None)
-        for table in (self._control, self._links):
-            if outbound := table.pop(peer, None):
+        self._sessions.release(peer)
+        for lane in Lane:
+            if outbound := self._lanes.pop((peer, lane), None):
                 outbound.close()
 
+    def watch(self, seconds: float) -> None:
+        self._patience = seconds
+
+    def recheck(self, peer: PeerId) -> None:
+        if peer in self._endpoints:
+            self._open(peer, Lane.PULSE)
+
+    def send_pulse(self, peer: PeerId, body: bytes) -> None:
+        outbound = self._lanes.get((peer, Lane.PULSE))
+        if outbound is None:
+            raise PeerGone(f"node {peer} is not connected")
+        wire.checked(body, ())
+        outbound.send_small(body)
+
     def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = ()) -> None:
-        outbound = self._control.get(peer)
+        outbound = self._lanes.get((peer, Lane.CONTROL))
         if outbound is None:
             raise PeerGone(f"node {peer} is not connected")
         flat = wire.checked(body, buffers)
@@ -82,9 +120,8 @@ class SocketTransport:
         if peer not in self._endpoints:
             raise PeerGone(f"node {peer} is not connected")
         flat = wire.checked(header, buffers)
-        if peer not in self._links:
-            self._links[peer] = self._open(peer, self._endpoints[peer], _LINK_SUFFIX)
-        self._links[peer].send_frames([wire.LINK_MARKS[kind], header, *flat])
+        outbound = self._lanes.get((peer, Lane.LINK)) or self._open(peer, Lane.LINK)
+        outbound.send_frames([wire.LINK_MARKS[kind], header, *flat])
 
     def close(self) -> None:
         if self._closed:
@@ -94,18 +131,58 @@ class SocketTransport:
             self.disconnect(peer)
         if self._started:
             self._loop.remove_reader(self._router.fileno())
+        if self._authenticator is not None:
+            self._authenticator.close()
         self._router.close(linger=0)
         self._context.destroy(linger=0)
-        with contextlib.suppress(OSError):
-            Path(self.endpoint.removeprefix("ipc://")).unlink()
+        if self.endpoint.startswith("ipc://"):
+            with contextlib.suppress(OSError):
+                Path(self.endpoint.removeprefix("ipc://")).unlink()
 
-    def _open(self, peer: PeerId, endpoint: str, suffix: str) -> Outbound:
-        return Outbound(self._context, self._loop, endpoint, f"{self.peer}{suffix}", lambda: self._on_lost(peer))
+    def _bind(self, wanted: str) -> str:
+        router = self._router
+        router.linger = 0
+        router.rcvhwm = HIGH_WATER
+        router.set(zmq.MAXMSGSIZE, wire.MAX_FRAME)
+        router.set(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot be sent is an error here, not a silent drop
+        if wanted.startswith("tcp://["):
+            router.set(zmq.IPV6, 1)
+        if self._keys is not None:
+            self._keys.protect(router, server=True)
+        router.bind(wanted)
+        if not wanted.startswith("tcp://"):
+            return wanted
+        bound = router.get(zmq.LAST_ENDPOINT)
+        assert isinstance(bound, bytes), "the type of this option"
+        port = bound.rstrip(b"\0").decode().rpartition(":")[2]
+        return f"{wanted.rpartition(':')[0]}:{port}"
 
-    def _on_lost(self, peer: PeerId) -> None:
-        if peer in self._endpoints:
-            self.disconnect(peer)
-            self._receiver.on_lost(peer)
+    def _open(self, peer: PeerId, lane: Lane) -> Outbound:
+        made = Outbound(
+            self._context,
+            self._endpoints[peer],
+            Greeting(self.peer, peer, lane),
+            lambda cause: self._on_lost(peer, lane, cause),
+            keys=self._keys,
+            patience=self._patience if lane is Lane.PULSE else None,
+        )
+        self._lanes[peer, lane] = made
+        return made
+
+    def _on_lost(self, peer: PeerId, lane: Lane, cause: str) -> None:
+        if peer not in self._endpoints:
+            return
+        if lane is Lane.PULSE and cause.startswith("disconnected"):
+            # Pings are sent here alone. If the process ended, the other connections break in the same moment.
+            lost = self._lanes.pop((peer, lane))
+            self._loop.call_later(PULSE_GRACE, self._on_pulse_lost, peer, lost)
+            return
+        self.disconnect(peer)
+        self._receiver.on_lost(peer, cause)
+
+    def _on_pulse_lost(self, peer: PeerId, lost: Outbound) -> None:
+        if peer in self._endpoints and (peer, Lane.PULSE) not in self._lanes:
+            self._receiver.on_lost(peer, UNREACHABLE)
 
     def _drain(self) -> None:
         router = self._router
@@ -120,15 +197,34 @@ class SocketTransport:
             while parts and parts[-1].more:
                 parts.append(router.recv(copy=False))
             try:
-                self._deliver(identity, mark, parts)
-            except (WireError, AddressError, UnicodeDecodeError) as error:
+                if (peer := self._sessions.peers.get(identity)) is not None:
+                    self._deliver(peer, mark, parts)
+                elif parts:
+                    raise WireError("a connection begins with a message instead of a greeting")
+                else:
+                    self._welcome(identity, mark)
+            except (WireError, AddressError) as error:
                 self._receiver.on_garbage(str(error))
             except Exception as error:  # a fault above must not leave the rest of the messages lying
                 self._loop.call_exception_handler({"message": f"a message to {self.peer} failed", "exception": error})
         self._loop.call_soon(self._drain)
 
-    def _deliver(self, identity: bytes, mark: bytes, parts: list[zmq.Frame]) -> None:
-        peer = _sender(identity)
+    def _welcome(self, identity: bytes, frame: bytes) -> None:
+        """Answer a connection's first message. Raises WireError if it is no greeting."""
+        try:
+            said = greeting.parse(frame)
+            if isinstance(said, str):
+                answer = greeting.pack_welcome(self.peer, self._receiver.on_join(said))
+            else:
+                self._sessions.admit(identity, said)
+                answer = greeting.pack_welcome(self.peer, said.sender)
+        except Refused as error:
+            log.warning("node %s refused a connection: %s", self.peer, error)
+            answer = greeting.pack_refusal(str(error))
+        with contextlib.suppress(zmq.ZMQError):  # it is gone already, or does not read: its affair
+            self._router.send_multipart([identity, answer], _NOBLOCK)
+
+    def _deliver(self, peer: PeerId, mark: bytes, parts: list[zmq.Frame]) -> None:
         if mark[:1] == _BATCH_MARK and not parts:
             for body in wire.unpack_batch(mark):
                 self._receiver.on_message(peer, body, [])
@@ -142,7 +238,11 @@ class SocketTransport:
             self._receiver.on_link(peer, wire.link_kind(mark), parts[0].bytes, buffers)
 
 
-@lru_cache(maxsize=1024)
-def _sender(identity: bytes) -> PeerId:
-    """Who a routing id is of. Raises AddressError, UnicodeDecodeError."""
-    return parse_identity(identity.decode("ascii").removesuffix(_LINK_SUFFIX))
+def _checked(endpoint: str, keys: ClusterKeys | None) -> str:
+    """A TCP endpoint that may be bound or connected to. Raises AddressError, KeysError."""
+    host, _ = tcp_parts(endpoint)
+    if is_wildcard(host):
+        raise AddressError(f"{endpoint} stands for every address of this machine; give the one at which others reach it")
+    if keys is None and not is_loopback(host):
+        raise KeysError(f"{endpoint} can be reached from other machines, so keys are needed; give keys or use 127.0.0.1")
+    return endpoint

@@ -112,8 +112,8 @@ async def test_silence_means_down_fenced_and_killed(rig):
     await rig.advance(2.25)
     assert rig.downs == []
     await rig.advance(1.0)
-    assert rig.downs == [Down("w0", 1, "silent")]
-    with pytest.raises(NodeDown, match="silent"):
+    assert rig.downs == [Down("w0", 1, "hung")]
+    with pytest.raises(NodeDown, match="hung"):
         await call
     await turns()
     assert PeerId("w0", 1) not in rig.launcher.list()
@@ -131,7 +131,7 @@ async def test_a_stalled_head_blames_nobody(rig):
     assert rig.downs == []
     rig.launcher.freeze(PeerId("w1", 1))
     await rig.advance(4.0)
-    assert rig.downs == [Down("w1", 1, "silent")]
+    assert rig.downs == [Down("w1", 1, "hung")]
 
 
 async def test_an_entry_that_fails_is_a_down_without_an_up(rig, caplog):
@@ -153,7 +153,7 @@ async def test_a_start_that_never_ends_is_given_up(rig):
     await rig.advance(59)
     assert rig.downs == []
     await rig.advance(2)
-    assert rig.downs == [Down("w0", 1, "silent")]
+    assert rig.downs == [Down("w0", 1, "not up within 60 s")]
     assert rig.ups == []
 
 

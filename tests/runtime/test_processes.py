@@ -122,7 +122,7 @@ async def test_interrupts_do_not_reach_workers(rig):
     await rig.launch("w1")
 
 
-async def test_a_stopped_process_is_silent_fenced_and_killed(tmp_path):
+async def test_a_stopped_process_is_unreachable_fenced_and_killed(tmp_path):
     rig = Rig(tmp_path / "sockets", silence=0.4)
     await rig.hub.start()
     await rig.launch("w0", "w1")
@@ -131,8 +131,8 @@ async def test_a_stopped_process_is_silent_fenced_and_killed(tmp_path):
     call = asyncio.create_task(rig.ref("w0").add(1))
     async with asyncio.timeout(20):
         await rig.down.wait()
-    assert rig.downs[0] == Down("w0", 1, "silent")
-    with pytest.raises(NodeDown, match="silent"):
+    assert rig.downs[0] == Down("w0", 1, "unreachable")
+    with pytest.raises(NodeDown, match="unreachable"):
         await call
     await rig.hub.members()["w0"].exited.wait()
     with pytest.raises(ProcessLookupError):

@@ -122,7 +122,7 @@ async def test_a_stopped_worker_is_declared_down_within_3_seconds_and_replaced(
         await client.finished()
         check(answers, expected)
         after = await client.ready()
-        assert after["w1"]["cause"] == "silent"
+        assert after["w1"]["cause"] == "unreachable"
         assert after["w1"]["incarnation"] == before["w1"]["incarnation"] + 1
 
 

@@ -5,6 +5,7 @@ import pytest
 import uvloop
 
 from blockwright.transport.address import PeerId
+from blockwright.transport.errors import Refused
 
 
 class Recorder:
@@ -14,6 +15,7 @@ class Recorder:
         self.messages: list[tuple[PeerId, bytes, list[bytes]]] = []
         self.links: list[tuple] = []
         self.lost: list[PeerId] = []
+        self.causes: list[str] = []
         self.garbage: list[str] = []
         self._changed = asyncio.Event()
 
@@ -25,13 +27,17 @@ class Recorder:
         self.links.append((peer, kind, header, [bytes(b) for b in buffers]))
         self._changed.set()
 
-    def on_lost(self, peer):
+    def on_lost(self, peer, cause):
         self.lost.append(peer)
+        self.causes.append(cause)
         self._changed.set()
 
     def on_garbage(self, reason):
         self.garbage.append(reason)
         self._changed.set()
+
+    def on_join(self, name):
+        raise Refused(f"{name} is not wanted")
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):

@@ -6,13 +6,18 @@ import stat
 import pytest
 import zmq
 
-from blockwright.transport import outbound, wire
+from blockwright.transport import greeting, outbound, wire
 from blockwright.transport.address import PeerId
+from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import AddressError, MessageTooLarge, PeerGone, QueueFull
+from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.sockets import DRAIN, SocketTransport
 from blockwright.transport.wire import Traffic
 
 A, B = PeerId("a", 1), PeerId("b", 3)
+
+
+KEYS = ClusterKeys.generate()
 
 
 @pytest.fixture
@@ -21,11 +26,19 @@ def directory(tmp_path):
     return tmp_path
 
 
+@pytest.fixture(params=["ipc", "tcp", "tcp with keys"])
+def way(request, directory):
+    """What comes after the peer to make a transport."""
+    ways = {"ipc": (directory,), "tcp": ("tcp://127.0.0.1:0",), "tcp with keys": ("tcp://127.0.0.1:0", KEYS)}
+    return ways[request.param]
+
+
 class Pair:
     """Two started transports, ``a`` connected to ``b``."""
 
-    def __init__(self, directory, recorder):
-        self.a, self.b = SocketTransport(A, directory), SocketTransport(B, directory)
+    def __init__(self, way, recorder):
+        way = way if isinstance(way, tuple) else (way,)
+        self.a, self.b = SocketTransport(A, *way), SocketTransport(B, *way)
         self.at_a, self.at_b = recorder(), recorder()
 
     async def __aenter__(self):
@@ -39,9 +52,9 @@ class Pair:
         self.b.close()
 
 
-def test_messages_arrive_in_order_small_and_large_mixed(run, directory, recorder):
+def test_messages_arrive_in_order_small_and_large_mixed(run, way, recorder):
     async def main():
-        async with Pair(directory, recorder) as pair:
+        async with Pair(way, recorder) as pair:
             sent = []
             for i in range(3 * DRAIN):
                 body = b"%d " % i + b"x" * ((70_000, 10, 3_000)[i % 3] if i % 50 < 3 else 5)
@@ -68,8 +81,11 @@ def test_small_messages_of_a_tick_share_a_frame(run, directory):
         for i in range(50):
             a.send(B, b"%d" % i)
         await asyncio.sleep(0)
-        identity, frame = router.recv_multipart()
-        assert identity == b"a#1"
+        frame = greeting.GREETING
+        while frame[:1] == greeting.GREETING:
+            await asyncio.to_thread(router.poll)
+            identity, frame = router.recv_multipart()
+            router.send_multipart([identity, greeting.pack_welcome(B, A)])
         assert [bytes(b) for b in wire.unpack_batch(frame)] == [b"%d" % i for i in range(50)]
         a.close()
         context.destroy(linger=0)
@@ -77,11 +93,11 @@ def test_small_messages_of_a_tick_share_a_frame(run, directory):
     run(main())
 
 
-def test_nothing_hangs_under_two_way_traffic(run, directory, recorder):
+def test_nothing_hangs_under_two_way_traffic(run, way, recorder):
     """The descriptor is edge-triggered: a missed re-check would leave messages lying for ever."""
 
     async def main():
-        async with Pair(directory, recorder) as pair:
+        async with Pair(way, recorder) as pair:
             pair.b.connect(A, pair.a.endpoint)
             for i in range(300):
                 for _ in range(i % 7):
@@ -95,11 +111,11 @@ def test_nothing_hangs_under_two_way_traffic(run, directory, recorder):
     run(main())
 
 
-def test_a_slow_reader_gives_queue_full_and_loses_nothing(run, directory, recorder, monkeypatch):
+def test_a_slow_reader_gives_queue_full_and_loses_nothing(run, way, recorder, monkeypatch):
     monkeypatch.setattr(outbound, "QUEUE_MESSAGES", 40)
 
     async def main():
-        a, b = SocketTransport(A, directory), SocketTransport(B, directory)  # b is bound and does not read yet
+        a, b = SocketTransport(A, *way), SocketTransport(B, *way)  # b is bound and does not read yet
         at_a, at_b = recorder(), recorder()
         a.start(at_a)
         a.connect(B, b.endpoint)
@@ -122,9 +138,9 @@ def test_a_slow_reader_gives_queue_full_and_loses_nothing(run, directory, record
     run(main())
 
 
-def test_link_traffic_passes_control_messages_by(run, directory, recorder):
+def test_link_traffic_passes_control_messages_by(run, way, recorder):
     async def main():
-        async with Pair(directory, recorder) as pair:
+        async with Pair(way, recorder) as pair:
             view = memoryview(bytearray(range(256)) * 1024)
             pair.a.send_link(B, Traffic.ACTIVATION, b"h1", [view, b"small"])
             pair.a.send_link(B, Traffic.KV, b"h2", [])
@@ -138,9 +154,9 @@ def test_link_traffic_passes_control_messages_by(run, directory, recorder):
     run(main())
 
 
-def test_a_closed_peer_is_lost_once_and_gone(run, directory, recorder):
+def test_a_closed_peer_is_lost_once_and_gone(run, way, recorder):
     async def main():
-        async with Pair(directory, recorder) as pair:
+        async with Pair(way, recorder) as pair:
             pair.a.send(B, b"x")
             pair.a.send_link(B, Traffic.KV, b"h", [])
             await pair.at_b.until(lambda: pair.at_b.messages != [] and pair.at_b.links != [])
@@ -167,9 +183,9 @@ def test_a_peer_that_is_not_there_is_lost(run, directory, recorder):
     run(main())
 
 
-def test_no_loss_is_told_after_disconnect(run, directory, recorder):
+def test_no_loss_is_told_after_disconnect(run, way, recorder):
     async def main():
-        async with Pair(directory, recorder) as pair:
+        async with Pair(way, recorder) as pair:
             pair.a.send(B, b"x")
             await pair.at_b.until(lambda: pair.at_b.messages != [])
             pair.a.disconnect(B)
@@ -181,17 +197,20 @@ def test_no_loss_is_told_after_disconnect(run, directory, recorder):
     run(main())
 
 
-def test_garbage_on_the_router_is_dropped_and_others_go_on(run, directory, recorder):
+def test_garbage_on_the_router_is_dropped_and_others_go_on(run, way, recorder):
     async def main():
-        async with Pair(directory, recorder) as pair:
+        async with Pair(way, recorder) as pair:
             context = zmq.Context()
             sent, dealers = 0, []
-            for identity in (b"nonsense", b"x#1", b"\xff\xfe#2", None):
+            for hello in (b"nonsense", Greeting(PeerId("x", 1), B, Lane.CONTROL).pack(), b"\x03\xff\xfe", None):
                 dealer = context.socket(zmq.DEALER)
                 dealers.append(dealer)
-                if identity is not None:
-                    dealer.set(zmq.ROUTING_ID, identity)
+                if pair.b._keys is not None:
+                    KEYS.protect(dealer, server=False)
                 dealer.connect(pair.b.endpoint)
+                if hello is not None:
+                    dealer.send(hello)
+                    sent += b"x#1" not in hello
                 for parts in (
                     [b""],
                     [b"", b"\x02", b"x"],

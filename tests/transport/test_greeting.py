@@ -1,0 +1,90 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockwright.transport import greeting, sessions
+from blockwright.transport.address import PeerId
+from blockwright.transport.errors import AddressError, Refused
+from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.sessions import Sessions
+from blockwright.transport.wire import WireError
+
+A, B = PeerId("a", 1), PeerId("b", 3)
+
+
+@pytest.mark.parametrize("lane", list(Lane))
+def test_a_greeting_and_its_answers_can_be_read(lane):
+    said = Greeting(A, B, lane)
+    assert greeting.parse(said.pack()) == said
+    assert greeting.parse_answer(greeting.pack_welcome(B, A)) == (B, A)
+    with pytest.raises(Refused, match="for a reason"):
+        greeting.parse_answer(greeting.pack_refusal("for a reason"))
+
+
+def test_asking_to_join():
+    assert greeting.parse(greeting.pack_join("w9")) == "w9"
+    with pytest.raises(AddressError):
+        greeting.pack_join("w 9")
+
+
+def test_another_version_is_named_whatever_else_it_says():
+    with pytest.raises(Refused, match="version 99 was offered and this node speaks 1; run the same release"):
+        greeting.parse(greeting.GREETING + b"blockwright 99 in words of the future")
+
+
+@given(st.binary(max_size=600), st.sampled_from([b"", greeting.GREETING, greeting.GREETING + b"blockwright 1 "]))
+def test_garbage_is_no_greeting(data, start):
+    try:
+        said = greeting.parse(start + data)
+    except (WireError, Refused):
+        return
+    assert isinstance(said, str | Greeting)
+
+
+@given(st.binary(max_size=600))
+def test_garbage_is_no_answer(data):
+    with pytest.raises((WireError, Refused, AddressError)):
+        greeting.parse_answer(data)
+
+
+def test_a_reason_stays_one_short_printable_line():
+    answer = greeting.pack_refusal("a\nb\x1b[31m" + "x" * 10_000)
+    assert len(answer) <= greeting.LONGEST
+    with pytest.raises(Refused, match=r"^a\?b\?\[31mx+$"):
+        greeting.parse_answer(answer)
+
+
+def test_a_connection_for_another_node_is_refused():
+    table = Sessions(B)
+    for wrong in (PeerId("c", 3), PeerId("b", 2), PeerId("b", 4)):
+        with pytest.raises(Refused, match=f"this is node b#3, not {wrong}; its address is out of date"):
+            table.admit(b"1", Greeting(A, wrong, Lane.CONTROL))
+    assert table.peers == {}
+
+
+def test_a_second_bearer_of_a_name_is_refused_until_the_first_is_over():
+    table = Sessions(B)
+    for lane in Lane:
+        table.admit(lane.value.encode(), Greeting(A, B, lane))
+    for lane in (Lane.CONTROL, Lane.LINK):
+        with pytest.raises(Refused, match="a#1 is connected already"):
+            table.admit(b"second", Greeting(A, B, lane))
+    table.admit(b"pulse again", Greeting(A, B, Lane.PULSE))
+    table.admit(b"next life", Greeting(PeerId("a", 2), B, Lane.CONTROL))
+    table.release(A)
+    assert table.peers[b"control"] == A, "what it still sends must be known as its, to be fenced"
+    table.admit(b"second", Greeting(A, B, Lane.CONTROL))
+
+
+def test_only_so_many_connections_are_remembered(monkeypatch):
+    monkeypatch.setattr(sessions, "MOST", 3)
+    table = Sessions(B)
+    for i in range(1, 10):
+        over = PeerId("a", i)
+        table.admit(b"%d" % i, Greeting(over, B, Lane.CONTROL))
+        table.release(over)
+        assert len(table.peers) <= 3
+    for i in range(3):
+        table.admit(b"x%d" % i, Greeting(PeerId("x", i + 1), B, Lane.CONTROL))
+    with pytest.raises(Refused, match="3 connections are open"):
+        table.admit(b"x4", Greeting(PeerId("x", 4), B, Lane.CONTROL))

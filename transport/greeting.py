@@ -1,0 +1,88 @@
+"""What is said on a connection before anything else: who connects, whom it means to reach, and in which version.
+
+A ZeroMQ connection says only that something listens there. So the connecting end greets and sends nothing more until it is
+welcomed: a process that took the port of another, a node of another release, a second bearer of a name and an address
+learnt too late are refused with a sentence, not met with silence. Text, since it must be readable by every version:
+
+    GREETING  "blockwright VERSION LANE FROM TO"     FROM, TO: name#incarnation
+    GREETING  "blockwright VERSION join NAME"        a node without a number asks for one
+    WELCOME   "SELF OTHER"                           who welcomes whom
+    REFUSAL   a sentence
+
+Owns that text; decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from blockwright.transport.address import PeerId, check_name, parse_identity
+from blockwright.transport.errors import AddressError, Refused
+from blockwright.transport.wire import WireError
+
+VERSION = 1  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
+GREETING, WELCOME, REFUSAL = b"\x03", b"\x04", b"\x05"
+LONGEST = 512  # bytes of any of the three
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+
+
+class Lane(Enum):
+    """Each has a connection of its own."""
+
+    CONTROL = "control"
+    LINK = "link"  # bulk data, which must not delay control messages
+    PULSE = "pulse"  # heartbeats, which must not wait behind a large message (libzmq#2709)
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    sender: PeerId
+    to: PeerId
+    lane: Lane
+
+    def pack(self) -> bytes:
+        return GREETING + f"blockwright {VERSION} {self.lane.value} {self.sender} {self.to}".encode()
+
+
+def pack_join(name: str) -> bytes:
+    """Asks the head for an incarnation of ``name``."""
+    return GREETING + f"blockwright {VERSION} join {check_name(name)}".encode()
+
+
+def parse(frame: bytes) -> Greeting | str:
+    """The greeting, or the name that wants to join. Raises WireError (no greeting) and Refused (another version)."""
+    if frame[:1] != GREETING or len(frame) > LONGEST:
+        raise WireError(f"a connection begins with {frame[:16].hex()}, which is no greeting")
+    try:
+        words = frame[1:].decode("ascii").split(" ")
+        if len(words) >= 2 and words[0] == "blockwright" and words[1] != str(VERSION):
+            raise Refused(
+                f"version {words[1][:16]} was offered and this node speaks {VERSION}; run the same release everywhere"
+            )
+        if len(words) == 4 and words[2] == "join":
+            return check_name(words[3])
+        _, _, lane, sender, to = words
+        return Greeting(parse_identity(sender), parse_identity(to), Lane(lane))
+    except (ValueError, AddressError) as error:
+        raise WireError(f"a greeting that cannot be read: {error}") from error
+
+
+def pack_welcome(self: PeerId, other: PeerId) -> bytes:
+    return WELCOME + f"{self} {other}".encode()
+
+
+def pack_refusal(reason: str) -> bytes:
+    return (REFUSAL + _UNPRINTABLE.sub("?", reason).encode())[:LONGEST]
+
+
+def parse_answer(frame: bytes) -> tuple[PeerId, PeerId]:
+    """(who welcomes, whom). Raises Refused with the other end's sentence, WireError, AddressError."""
+    text = _UNPRINTABLE.sub("?", frame[1:LONGEST].decode("latin-1"))
+    if frame[:1] == REFUSAL:
+        raise Refused(text)
+    if frame[:1] != WELCOME or text.count(" ") != 1:
+        raise WireError(f"a greeting was answered with {frame[:16].hex()}")
+    own, other = text.split(" ")
+    return parse_identity(own), parse_identity(other)

@@ -1,0 +1,48 @@
+"""Which incoming connection is whose: filled by greetings, asked for each message that arrives.
+
+Owns the refusal of connections that mean another node (the port changed hands, or the address is old) and of a second
+bearer of a name and incarnation, which a ROUTER by itself would ignore without a word (libzmq#4503). Never touches a
+socket. A connection has an id that the ROUTER drew for it, so that nobody can speak in another's name.
+"""
+
+from __future__ import annotations
+
+from blockwright.transport.address import PeerId
+from blockwright.transport.errors import Refused
+from blockwright.transport.greeting import Greeting, Lane
+
+MOST = 16384  # connections remembered; three for each peer
+
+
+class Sessions:
+    """See the module."""
+
+    def __init__(self, own: PeerId) -> None:
+        self.peers: dict[bytes, PeerId] = {}  # by connection id
+        self._claims: dict[tuple[PeerId, Lane], bytes] = {}
+        self._own = own
+
+    def admit(self, connection: bytes, said: Greeting) -> None:
+        """From here on the connection speaks for the sender. Raises Refused."""
+        claim = (said.sender, said.lane)
+        if said.to != self._own:
+            raise Refused(f"this is node {self._own}, not {said.to}; its address is out of date")
+        if claim in self._claims and said.lane is not Lane.PULSE:  # a pulse alone may be taken up again
+            raise Refused(f"node {said.sender} is connected already; names and incarnations must be unique")
+        if len(self.peers) >= MOST:
+            self._forget()
+        self._claims[claim] = connection
+        self.peers[connection] = said.sender
+
+    def release(self, peer: PeerId) -> None:
+        """The peer is over; what still comes on its connections goes on being known as its."""
+        for lane in Lane:
+            self._claims.pop((peer, lane), None)
+
+    def _forget(self) -> None:
+        """Connections of peers that are over. Raises Refused when there are none."""
+        living = set(self._claims.values())
+        for connection in [c for c in self.peers if c not in living]:
+            del self.peers[connection]
+        if len(self.peers) >= MOST:
+            raise Refused(f"{MOST} connections are open; no more are taken")
