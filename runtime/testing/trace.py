@@ -10,9 +10,7 @@ import hashlib
 
 from blockwright.runtime import envelope
 
-_NAMES = {
-    value: name for name, value in vars(envelope).items() if name.isupper() and type(value) is int and name != "VERSION"
-}
+_NAMES = {value: name for name, value in vars(envelope).items() if name.isupper() and type(value) is int}
 
 
 class Trace:

@@ -191,17 +191,17 @@ def test_a_paused_node_stands_still_and_goes_on():
     assert [round(b - a, 2) for a, b in itertools.pairwise(times)][:4] == [0.1, 0.1, 1.05, 0.1]
 
 
-def test_a_paused_node_is_declared_silent():
+def test_a_paused_node_is_declared_hung():
     rig = Rig(Pause(0.0, "w0", 10.0), silence=2.0)
     downs = []
 
     async def scenario(sim):
         sim.cluster.on_down(downs.append)
-        with pytest.raises(NodeDown, match="silent"):
+        with pytest.raises(NodeDown, match="hung"):
             await rig.ref("w0").add("x")
 
     rig.sim.run(scenario)
-    assert [(d.node, d.incarnation, d.cause) for d in downs] == [("w0", 1, "silent")]
+    assert [(d.node, d.incarnation, d.cause) for d in downs] == [("w0", 1, "hung")]
 
 
 def test_a_killed_node_runs_nothing_more_and_comes_back():
