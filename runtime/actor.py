@@ -7,6 +7,7 @@ Owns the declaration side: the decorator, the table of endpoints and their compi
 from __future__ import annotations
 
 import inspect
+import logging
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from blockwright.runtime.errors import DecodeError
 
 if TYPE_CHECKING:
     from blockwright.runtime.node import Node
+    from blockwright.runtime.peers import Down
     from blockwright.runtime.ref import Ref
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any] | AsyncIterator[Any]])
+log = logging.getLogger("blockwright.runtime")
 RESERVED = frozenset(("node", "name", "incarnation", "life", "address"))  # of a Ref
 _RESERVED_PARAMETERS = frozenset(("timeout", "returns"))
 
@@ -125,6 +128,13 @@ class Endpoint:
         return out
 
 
+async def _do(actor: Actor, work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+INTERNAL = Endpoint("(internal)", _do, _Mark(urgent=True, concurrent=False))  # what the runtime itself puts in a mailbox
+
+
 class Actor:
     """Base of all actors. Messages are handled one at a time, in order, each lane for itself.
 
@@ -154,3 +164,19 @@ class Actor:
 
     async def on_stop(self) -> None:
         """After the last message, whatever ended the actor except a kill."""
+
+    async def on_down(self, down: Down) -> None:
+        """An actor that this one monitors is over. Comes in turn like a message, ahead of normal ones."""
+        log.warning("actor %s monitors %s, which ended (%s), and has no on_down", self.ref, down.ref, down.cause)
+
+    def monitor(self, ref: Ref) -> Callable[[], None]:
+        """Have ``on_down`` called once when that life is over, whatever the cause. Returns what undoes this."""
+        return self.node.links.monitor(self, ref.address)
+
+    def link(self, ref: Ref) -> None:
+        """When either of the two dies abnormally (all but being stopped in order), so does the other."""
+        self.node.links.link(self, ref.address)
+
+    def unlink(self, ref: Ref) -> None:
+        """Undo ``link``; the reference is the one that it was given."""
+        self.node.links.unlink(self, ref.address)

@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from blockwright.runtime.actor import Actor, Crash, Endpoint
+from blockwright.runtime.actor import INTERNAL, Actor, Crash, Endpoint
 from blockwright.runtime.clock import Clock
 from blockwright.runtime.errors import (
     ActorDied,
@@ -102,6 +102,7 @@ class Cell:
         crashed: Callable[[Exception], None] | None = None,
     ) -> None:
         self.actor, self.name, self.life = actor, name, life
+        self.restarts = 0  # by its supervisor
         self.over = ""  # why nothing more is taken: what ends or has ended the actor
         self._crashed = crashed
         self._clock = clock
@@ -131,6 +132,12 @@ class Cell:
             delivery.outcome.failed(MailboxFull(f"mailbox of {self.name} holds {self._mailbox.limit} messages"))
         else:
             self._pump()
+
+    def post(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something in the actor's turn, ahead of normal messages, however full the mailbox is."""
+        outcome = InternalOutcome(self.name)
+        self._mailbox.put(Delivery(INTERNAL, (work,), {}, outcome, deadline=None, trace=""), urgent=True, beyond=True)
+        self._pump()
 
     def close(self, cause: str) -> None:
         """Refuse new messages from here on; what waits and runs is not touched."""
@@ -246,6 +253,20 @@ class CastOutcome:
     def failed(self, fault: RuntimeFault) -> None:
         self._count(type(fault).__name__)
         log.error("a cast to %s failed: %s", self._target, fault)
+
+
+class InternalOutcome:
+    """Of what the runtime itself asked the actor to do: an error is logged."""
+
+    def __init__(self, actor: str) -> None:
+        self._actor = actor
+
+    def returned(self, endpoint: Endpoint, value: Any) -> None:
+        pass
+
+    def failed(self, fault: RuntimeFault) -> None:
+        if isinstance(fault, RemoteError):
+            log.error("actor %s failed: %s", self._actor, fault, exc_info=fault.__cause__)
 
 
 class FutureOutcome:

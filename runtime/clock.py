@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 
 class Timer(Protocol):
@@ -22,6 +22,17 @@ class Clock(Protocol):
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back once when ``now() >= when``, unless cancelled."""
+
+
+async def first_within(clock: Clock, seconds: float, waits: Iterable[asyncio.Future[Any]]) -> None:
+    """Until one of the futures is done or that much time of ``clock`` has passed. Cancels nothing, raises nothing."""
+    bound: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_at(clock.now() + seconds, lambda: None if bound.done() else bound.set_result(None))
+    try:
+        await asyncio.wait([*waits, bound], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+        bound.cancel()
 
 
 class LoopClock:

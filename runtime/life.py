@@ -12,23 +12,28 @@ import asyncio
 import contextvars
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime.actor import Actor, Crash
 from blockwright.runtime.cell import Cell
-from blockwright.runtime.clock import Clock
-from blockwright.runtime.errors import ActorDied, NoSuchActor, RuntimeFault
+from blockwright.runtime.clock import first_within
+from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor, RuntimeFault
+from blockwright.runtime.peers import Down
 from blockwright.runtime.ref import Address, Ref
 
 if TYPE_CHECKING:
     from blockwright.runtime.node import Node
 
 log = logging.getLogger("blockwright.runtime")
+CAUSE_LIMIT = 500  # characters
 REMEMBERED = 4096  # ended names whose last cause is kept
 GRACE = 5.0  # seconds in which cancelled work must end; after them the actor counts as ended, with an error in the log
 ON_STOP = 30.0  # seconds that ``on_stop`` may take
+OnEnd = Callable[[str], None]  # takes the cause
+Work = Callable[[], Awaitable[None]]
 STOPPED, KILLED = "stopped", "killed"  # causes; others start with "crashed: ", "start failed: ", "linked ", "owner "
 
 
@@ -38,13 +43,17 @@ class Life:
 
     address: Address
     actor: Actor
+    owner: Address | None = None  # the actor that it does not outlive
     cell: Cell | None = None  # none while it starts
     starter: asyncio.Task[None] | None = None  # runs ``on_start``
     ending: asyncio.Task[Exception | None] | None = None
     cause: str = ""  # of its end, from when that begins
     killed: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    on_end: list[Callable[[str], None]] = field(default_factory=list)
+    on_end: list[OnEnd] = field(default_factory=list)  # who is told of the end
+    held: dict[object, Callable[[], None]] = field(default_factory=dict)  # what to take back then: monitors that it set
+    backlog: list[Work] = field(default_factory=list)  # for when it has started
+    ticket: str = ""  # of the request that spawned it
 
 
 class Lives:
@@ -88,13 +97,23 @@ class Lives:
 
     # ---- beginning
 
-    async def start(self, actor: Actor, name: str, mailbox: int) -> Ref:
-        """Begin a life under a name that is free: ``on_start``, then messages. Raises what ``on_start`` raises."""
+    async def start(
+        self, actor: Actor, name: str, mailbox: int, *, owner: Address | None = None, restarts: int = 0, ticket: str = ""
+    ) -> Ref:
+        """Begin a life under a name that is free: ``on_start``, then messages. Raises what ``on_start`` raises.
+
+        owner: an actor that this one does not outlive, wherever it is. restarts: how often its supervisor started it before.
+        """
+        if self._node.stopping:
+            raise NodeDown(f"node {self._node.id} is stopping and starts no actor")
         if name in self.current:
             raise ValueError(f"node {self._node.name} has an actor {name!r} already; choose another name or despawn it")
         number = max(self._over.get(name, (0, ""))[0], self._forgotten) + 1
         address = Address(self._node.name, name, self._node.incarnation, number)
-        self.current[name] = life = Life(address, actor)
+        self.current[name] = life = Life(address, actor, ticket=ticket)
+        if owner is not None:
+            life.owner = owner
+            life.held[owner] = self._node.monitors.watch(owner, partial(self._owner_over, life))
         actor.node, actor.ref = self._node, Ref(self._node, address, type(actor))
         life.starter = asyncio.get_running_loop().create_task(actor.on_start(), name=f"start {address}")
         try:
@@ -114,8 +133,26 @@ class Lives:
             life=number,
             crashed=lambda error: self.crashed(life, error),
         )
+        life.cell.restarts = restarts
         self.cells[name] = life.cell
+        for work in life.backlog:
+            self.post(life, work)
+        life.backlog.clear()
         return actor.ref
+
+    def of(self, actor: Actor) -> Life:
+        """The life that this actor is in. Raises ActorDied when it is over."""
+        return self._living(actor.ref.name, actor.ref.life)
+
+    def post(self, life: Life, work: Work) -> None:
+        """Run something in the actor's turn, ahead of normal messages, however full its mailbox is."""
+        if life.cell is None:
+            life.backlog.append(work)
+        elif not life.cell.over:
+            life.cell.post(work)
+
+    def _owner_over(self, life: Life, down: Down) -> None:
+        self.end(life, f"owner {down.ref} is over: {down.cause}"[:CAUSE_LIMIT])
 
     # ---- ending
 
@@ -208,9 +245,17 @@ class Lives:
         if len(self._over) > REMEMBERED:
             _, (number, _) = self._over.popitem(last=False)
             self._forgotten = max(self._forgotten, number)
+        for take_back in list(life.held.values()):
+            take_back()
         callbacks, life.on_end = life.on_end, []
         for callback in callbacks:
             callback(cause)
+
+    def living(self, key: str) -> Life | None:
+        """The life that ``name`` or ``name#life`` is in, also while it starts or ends."""
+        name, _, number = key.partition("#")
+        life = self.current.get(name)
+        return life if life is not None and number in ("", str(life.address.life)) else None
 
     def _living(self, name: str, number: int) -> Life:
         life = self.current.get(name)
@@ -233,17 +278,6 @@ class Lives:
             await first_within(self._node.clock, seconds, [gathered])
         finally:
             gathered.cancel()
-
-
-async def first_within(clock: Clock, seconds: float, waits: Iterable[asyncio.Future[Any]]) -> None:
-    """Until one of the futures is done or that much time of ``clock`` has passed. Cancels nothing, raises nothing."""
-    bound: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_at(clock.now() + seconds, lambda: None if bound.done() else bound.set_result(None))
-    try:
-        await asyncio.wait([*waits, bound], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        timer.cancel()
-        bound.cancel()
 
 
 def describe(error: BaseException) -> str:

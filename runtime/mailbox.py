@@ -21,10 +21,10 @@ class Mailbox(Generic[T]):
         self.limit = limit
         self._lanes: tuple[deque[T], deque[T]] = (deque(), deque())  # normal, urgent
 
-    def put(self, message: T, *, urgent: bool = False) -> bool:
-        """False when the lane is full."""
+    def put(self, message: T, *, urgent: bool = False, beyond: bool = False) -> bool:
+        """False when the lane is full. beyond: let it in all the same (the actor asked for it, so it is bounded by that)."""
         lane = self._lanes[urgent]
-        if len(lane) >= self.limit:
+        if len(lane) >= self.limit and not beyond:
             return False
         lane.append(message)
         return True

@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,10 +25,15 @@ from blockwright.runtime.clock import Clock, LoopClock, Timer
 from blockwright.runtime.codec import encode, pack
 from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor
 from blockwright.runtime.life import STOPPED, Lives
+from blockwright.runtime.linked import Links
+from blockwright.runtime.monitors import SYSTEM, Monitors
 from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable, fire
 from blockwright.runtime.reception import OnLink, Reception
-from blockwright.runtime.ref import Address, Ref, parse_address
+from blockwright.runtime.ref import CALL_TIMEOUT, Address, Ref, parse_address
+from blockwright.runtime.spawning import Spawn, end_anywhere
 from blockwright.runtime.streams import Inlet, Stream
+from blockwright.runtime.system import MAILBOX as SYSTEM_MAILBOX
+from blockwright.runtime.system import System
 from blockwright.transport.address import PeerId, check_name, private_directory
 from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import PeerGone, QueueFull
@@ -79,7 +84,7 @@ class Node:
         self._directory, self._listen, self._keys, self._transport = directory, listen, keys, transport
         self._clock_given, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
         self.table = PeerTable()
-        self.lives = Lives(self)
+        self.lives, self.monitors, self.links = Lives(self), Monitors(self), Links(self)
         self._reception = Reception(self)
         self.head: PeerId | None = None
         self._timer: Timer | None = None
@@ -100,6 +105,10 @@ class Node:
         return self._transport.endpoint if self._transport is not None else ""
 
     @property
+    def stopping(self) -> bool:
+        return self._stop is not None
+
+    @property
     def dead_letters(self) -> Counter[str]:
         """Casts and answers that reached nobody, by error."""
         return self.calls.dead_letters
@@ -111,6 +120,7 @@ class Node:
         self.calls = Calls(str(self.id), self.clock, self._send, self.lives.find)
         self._self = Peer(self.id, "", self.clock.now())
         self._loop = asyncio.get_running_loop()
+        await self.lives.start(System(), SYSTEM, SYSTEM_MAILBOX)
         if self._transport is None and self._listen:
             where = self._listen if isinstance(self._listen, str) else private_directory(self._directory)
             self._transport = SocketTransport(self.id, where, self._keys)
@@ -129,7 +139,11 @@ class Node:
 
     async def _stopped(self) -> None:
         for life in reversed(list(self.lives.current.values())):
-            await self.lives.end(life, STOPPED)
+            if life.address.name != SYSTEM:
+                await self.lives.end(life, STOPPED)
+        await self.monitors.flush()
+        self.monitors.close()
+        await self.lives.stop(SYSTEM)
         if self._timer is not None:
             self._timer.cancel()
         for peer in [*self.table.current.values(), self._self]:
@@ -148,12 +162,38 @@ class Node:
 
     # ---- actors
 
-    async def spawn(self, actor: Actor, *, name: str, mailbox: int = MAILBOX) -> Ref:
-        """Start an actor under a name that is free. An error in its ``on_start`` is raised here."""
-        check_name(name)
-        for declared in actor.endpoints.values():
-            declared.check_types()
-        return await self.lives.start(actor, name, mailbox)
+    async def spawn(
+        self,
+        actor: Actor | type[Actor] | str,
+        *,
+        name: str,
+        on: str = "",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        mailbox: int = MAILBOX,
+        patience: float = CALL_TIMEOUT,
+        owner: Address | None = None,
+        restarts: int = 0,
+    ) -> Ref:
+        """Start an actor under a name that is free, and return a reference to this life.
+
+        actor: an instance (on this node only), a class, or its import name "module:Qualname". on: a node, this one if empty.
+        args, kwargs: for the class; on another node typed by the annotations of its ``__init__``. mailbox: messages in
+        each lane. patience: seconds until another node's answer. owner: an actor that this one does not outlive. restarts:
+        to be shown. An error in the class or ``on_start`` is raised here; as RemoteError when it came from another node.
+        """
+        request = Spawn(actor, check_name(name), args, kwargs or {}, mailbox, owner, restarts)
+        return await (request.here(self) if on in ("", self.name) else request.elsewhere(self, on, patience))
+
+    async def stop_actor(self, ref: Ref, *, drain: float = 5.0) -> None:
+        """End an actor anywhere in order: it takes nothing new, handles what waits (``drain`` seconds at most), runs
+        ``on_stop``; returns when it is over. Also when it is over already; raises NoSuchActor for a name that nobody has,
+        NodeDown, RemoteError with what ``on_stop`` raised."""
+        await end_anywhere(self, ref.address, drain)
+
+    async def kill_actor(self, ref: Ref) -> None:
+        """End an actor anywhere at once, without ``on_stop``. Raises as ``stop_actor`` does."""
+        await end_anywhere(self, ref.address, None)
 
     async def despawn(self, name: str) -> None:
         """Stop an actor of this node; what waits for it fails with ActorDied. Raises NoSuchActor; what ``on_stop`` does."""
@@ -202,8 +242,10 @@ class Node:
         """Nodes that are up, by name."""
         return {name: peer for name, peer in self.table.current.items() if not peer.lost}
 
-    def monitor(self, node: str, on_down: OnDown) -> Callable[[], None]:
-        """Call ``on_down`` once when the node's current life ends; soon, when it is not up. Returns what undoes this."""
+    def monitor(self, node: str | Ref, on_down: OnDown) -> Callable[[], None]:
+        """Call ``on_down`` once when the node's, or the actor's, life is over; soon, if it is. Returns what undoes this."""
+        if isinstance(node, Ref):
+            return self.monitors.watch(node.address, on_down)
         peer = self.table.current.get(node)
         if peer is None:
             last = self.table.last_down.get(node, Down(node, 0, "not up"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime.cell import Delivery
+from blockwright.runtime.ref import Address
 from blockwright.transport.address import PeerId
 
 if TYPE_CHECKING:
@@ -23,11 +24,21 @@ log = logging.getLogger("blockwright.runtime")
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """A life of a node ended. ``cause``: see ``cluster``; "killed", "replaced by incarnation N"."""
+    """A life of a node, or of an actor, ended. ``cause`` for nodes: see ``cluster``, "killed", "replaced by incarnation N";
+    for actors: "stopped", "crashed: ...", "killed", "node down: ...", "no such actor", ... (``life.py``)."""
 
     node: str
     incarnation: int
     cause: str
+    actor: str = ""  # its name, where an actor was monitored
+    life: int = 0  # of the actor; 0 if there was none
+
+    @property
+    def ref(self) -> str:
+        """Address of the actor, or identity of the node."""
+        if self.actor:
+            return str(Address(self.node, self.actor, self.incarnation, self.life))
+        return str(PeerId(self.node, self.incarnation))
 
 
 OnDown = Callable[[Down], None]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.runtime import Actor, ManualClock, Node, Ref
+from blockwright.tests.runtime.lives import Nodes
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
 
@@ -65,3 +66,16 @@ async def sides(request):
     yield made
     await callee.stop()
     await caller.stop()
+
+
+@pytest.fixture
+async def nodes():
+    """An empty network of nodes under a manual clock."""
+    made = Nodes()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def node(nodes):
+    return await nodes.add("a")

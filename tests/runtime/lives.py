@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from blockwright.runtime import Actor, Crash, ManualClock, Node, endpoint
+import numpy as np
+
+from blockwright.runtime import Actor, Crash, Down, ManualClock, Node, endpoint
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
 
@@ -105,3 +109,60 @@ class Nodes:
             self.clock.advance(0.25)
         assert task.done(), "it takes more than 100 s"
         return task.result()
+
+
+@dataclass(frozen=True)
+class Spot:
+    x: int
+    y: int = 0
+
+
+class Placed(Actor):
+    """Takes typed arguments; its start does as told."""
+
+    def __init__(self, spot: Spot, data: np.ndarray | None = None, *, loose=None, start: str = "") -> None:
+        self.spot, self.data, self.loose, self._start = spot, data, loose, start
+
+    async def on_start(self) -> None:
+        if self._start == "fail":
+            raise ValueError("not here")
+        if self._start == "hang":
+            await asyncio.Event().wait()
+
+    @endpoint
+    async def where(self) -> str:
+        return f"{self.node.name} {self.spot} {self.loose} {0 if self.data is None else int(self.data.sum())}"
+
+    class Inner(Mortal):
+        """Has a qualified name."""
+
+
+class Witness(Actor):
+    """Monitors and links as told; remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.downs: list[Down] = []
+        self.undos: list[Callable[[], None]] = []
+
+    @endpoint
+    async def observe(self, address: str) -> None:
+        self.undos.append(self.monitor(self.node.ref(address)))
+
+    @endpoint
+    async def tie(self, address: str) -> None:
+        self.link(self.node.ref(address))
+
+    @endpoint
+    async def untie(self, address: str) -> None:
+        self.unlink(self.node.ref(address))
+
+    @endpoint(concurrent=True)
+    async def heard(self) -> list[str]:
+        return [f"{down.ref} {down.cause}" for down in self.downs]
+
+    @endpoint
+    async def crash(self) -> None:
+        raise Crash("witness")
+
+    async def on_down(self, down: Down) -> None:
+        self.downs.append(down)

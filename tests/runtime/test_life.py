@@ -10,20 +10,8 @@ import pytest
 from blockwright.runtime import Actor, ActorDied, NoSuchActor, Ref, RemoteError, endpoint
 from blockwright.runtime import life as life_module
 from blockwright.runtime.ref import Address, parse_address
-from blockwright.tests.runtime.lives import Brittle, Mortal, Nodes, turns
+from blockwright.tests.runtime.lives import Brittle, Mortal, turns
 from blockwright.transport.errors import AddressError
-
-
-@pytest.fixture
-async def nodes():
-    made = Nodes()
-    yield made
-    await made.stop()
-
-
-@pytest.fixture
-async def node(nodes):
-    return await nodes.add("a")
 
 
 @pytest.fixture(params=["here", "there"])
@@ -166,7 +154,7 @@ async def test_an_end_goes_on_when_who_asked_for_it_is_cancelled(node):
     assert await call == 0
     await turns()
     assert actor.log[-1] == "stop "
-    assert not node.lives.current
+    assert set(node.lives.current) == {"$node"}
 
 
 async def test_a_kill_runs_no_on_stop_and_shortens_an_end(nodes, node):
@@ -254,7 +242,7 @@ async def test_a_start_can_be_ended(nodes, node):
     starting.cancel()
     await turns()
     assert starting.cancelled()
-    assert not node.lives.current
+    assert set(node.lives.current) == {"$node"}
     starting = asyncio.ensure_future(node.spawn(Late(), name="x"))
     await turns()
     await node.stop()

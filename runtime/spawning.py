@@ -1,0 +1,157 @@
+"""Starting actors elsewhere: a class travels as its import name, its arguments as plain data typed by its ``__init__``.
+
+Owns import names (only importable subclasses of ``Actor``; nothing is unpickled), the check of arguments against
+annotations, and what becomes of a spawn whose answer nobody waits for any more: the actor is ended. Lives are ``life``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import itertools
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blockwright.runtime.actor import Actor
+from blockwright.runtime.buffers import Sink
+from blockwright.runtime.codec import decode, encode, pack, unpack
+from blockwright.runtime.errors import DeadlineExceeded, DecodeError, EncodeError, NoSuchActor
+from blockwright.runtime.life import GRACE, ON_STOP
+from blockwright.runtime.monitors import SYSTEM
+from blockwright.runtime.ref import Address, Ref, parse_address
+
+if TYPE_CHECKING:
+    from blockwright.runtime.node import Node
+
+_tickets = itertools.count(1)
+
+
+def import_name(kind: type[Actor]) -> str:
+    """``module:Qualname``, by which another process finds the class. Raises ValueError where there is none."""
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise ValueError(f"actor class {name} cannot be imported by another process; move it to the top of a module")
+    return name
+
+
+def load_class(name: str) -> type[Actor]:
+    """The actor class of that import name. Raises ImportError, ValueError."""
+    module, colon, path = name.partition(":")
+    if not colon:
+        raise ValueError(f"actor class {name!r} is not of the form module:Qualname")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and issubclass(found, Actor)):
+        raise ValueError(f"{name} is not a subclass of Actor")
+    return found
+
+
+def construct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Actor:
+    """An instance, from arguments that came as plain data. Raises DecodeError, naming the parameter."""
+    try:
+        bound = inspect.signature(kind).bind(*args, **kwargs)
+    except TypeError as error:
+        raise DecodeError(f"{kind.__qualname__}: {error}") from error
+    annotations = _annotations(kind)
+    for name, value in bound.arguments.items():
+        wanted = annotations.get(name, Any)
+        parameter = bound.signature.parameters[name].kind
+        try:
+            if parameter is inspect.Parameter.VAR_POSITIONAL:
+                bound.arguments[name] = tuple(decode(wanted, item) for item in value)
+            elif parameter is inspect.Parameter.VAR_KEYWORD:
+                bound.arguments[name] = {key: decode(wanted, item) for key, item in value.items()}
+            else:
+                bound.arguments[name] = decode(wanted, value)
+        except DecodeError as error:
+            raise DecodeError(f"{kind.__qualname__}({name}): {error}") from error
+    return kind(*bound.args, **bound.kwargs)
+
+
+def reconstruct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Actor:
+    """An instance on this node, as if the arguments had travelled."""
+    check_arguments(kind, args, kwargs)
+    sink = Sink()
+    body = pack([encode(list(args), sink), encode(dict(kwargs), sink)])
+    plain = unpack(body, [memoryview(buffer) for buffer in sink.buffers])
+    return construct(kind, plain[0], plain[1])
+
+
+def check_arguments(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse, where it can be seen here, what another node could not tell from plain data. Raises EncodeError."""
+    try:
+        bound = inspect.signature(kind).bind(*args, **kwargs)
+    except TypeError as error:
+        raise EncodeError(f"{kind.__qualname__}: {error}") from error
+    annotations = _annotations(kind)
+    for name, value in bound.arguments.items():
+        sink = Sink()
+        try:
+            encode(value, sink)
+        except EncodeError as error:
+            raise EncodeError(f"{kind.__qualname__}({name}): {error}") from error
+        if sink.typed and annotations.get(name, Any) is Any:
+            raise EncodeError(f"{kind.__qualname__}({name}) holds dataclasses; annotate the parameter with its type")
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """What ``Node.spawn`` was asked."""
+
+    actor: Actor | type[Actor] | str
+    name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    mailbox: int
+    owner: Address | None
+    restarts: int
+
+    async def here(self, node: Node, ticket: str = "") -> Ref:
+        actor = self.actor
+        if isinstance(actor, str):
+            actor = reconstruct(load_class(actor), self.args, self.kwargs)
+        elif isinstance(actor, type):
+            actor = actor(*self.args, **self.kwargs)
+        elif self.args or self.kwargs:
+            raise ValueError(f"actor {self.name!r} is an instance already; give its class with args and kwargs")
+        for declared in actor.endpoints.values():
+            declared.check_types()
+        return await node.lives.start(
+            actor, self.name, self.mailbox, owner=self.owner, restarts=self.restarts, ticket=ticket
+        )
+
+    async def elsewhere(self, node: Node, on: str, patience: float) -> Ref:
+        if isinstance(self.actor, Actor):
+            raise ValueError(f"actor {self.name!r} exists in this process; give its class to start it on {on!r}")
+        if isinstance(self.actor, type):
+            check_arguments(self.actor, self.args, self.kwargs)
+        path = self.actor if isinstance(self.actor, str) else import_name(self.actor)
+        ticket = f"{node.id}-{next(_tickets)}"
+        target = Address(on, SYSTEM, node.current_incarnation(on))
+        owner = str(self.owner) if self.owner is not None else ""
+        request = (path, self.name, list(self.args), dict(self.kwargs), self.mailbox, owner, self.restarts, ticket)
+        try:
+            address = await node.call(target, "spawn", request, {}, patience, None)
+        except (asyncio.CancelledError, DeadlineExceeded):
+            # The answer may be on its way: then the cancellation finds no call, and this finds the actor.
+            node.cast(target, "discard", (self.name, ticket), {})
+            raise
+        return Ref(node, parse_address(address), self.actor if isinstance(self.actor, type) else None)
+
+
+async def end_anywhere(node: Node, target: Address, drain: float | None) -> None:
+    """What ``Node.stop_actor`` and, without ``drain``, ``Node.kill_actor`` do."""
+    system = Address(target.node, SYSTEM, target.incarnation or node.current_incarnation(target.node))
+    arguments = (target.key,) if drain is None else (target.key, float(drain))
+    patience = (drain or 0.0) + ON_STOP + 3 * GRACE
+    existed = await node.call(system, "kill" if drain is None else "stop", arguments, {}, patience, None)
+    if not existed:
+        raise NoSuchActor(f"node {target.node} has no actor {target.name!r}")
+
+
+def _annotations(kind: type[Actor]) -> dict[str, Any]:
+    return typing.get_type_hints(kind.__init__)

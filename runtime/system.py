@@ -1,0 +1,104 @@
+"""The actor that serves other nodes: they spawn, stop and monitor actors here by ordinary calls to it.
+
+Owns nothing but the tickets of spawns that were given up; it hands every request to the part of its node that answers it.
+Every node has one, under a name that no application can take.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from blockwright.runtime.actor import Actor, endpoint
+from blockwright.runtime.errors import ActorDied, NoSuchActor
+from blockwright.runtime.ref import parse_address
+from blockwright.runtime.spawning import Spawn, construct, load_class
+from blockwright.transport.address import check_name
+
+MAILBOX = 1 << 16
+GIVEN_UP = 1024  # tickets remembered
+
+
+class System(Actor):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._given_up: OrderedDict[str, None] = OrderedDict()
+
+    @endpoint(concurrent=True)
+    async def spawn(
+        self,
+        what: str,
+        name: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        mailbox: int,
+        owner: str,
+        restarts: int,
+        ticket: str,
+    ) -> str:
+        """Address of the new life."""
+        if ticket in self._given_up:
+            raise ValueError(f"this spawn of {name!r} was given up before it began")
+        actor = construct(load_class(what), args, kwargs)
+        of = parse_address(owner) if owner else None
+        return str(await Spawn(actor, check_name(name), (), {}, mailbox, of, restarts).here(self.node, ticket))
+
+    @endpoint
+    async def discard(self, name: str, ticket: str) -> None:
+        """Who asked for this spawn does not know how it ended: end the actor, or keep it from starting."""
+        self._given_up[ticket] = None
+        if len(self._given_up) > GIVEN_UP:
+            self._given_up.popitem(last=False)
+        life = self.node.lives.current.get(name)
+        if life is not None and life.ticket == ticket:
+            self.node.lives.end(life, "its spawner gave up")
+
+    @endpoint(concurrent=True)
+    async def stop(self, key: str, drain: float) -> bool:
+        """Whether there was such an actor. Raises what its ``on_stop`` raised."""
+        return await self._end(key, drain)
+
+    @endpoint(concurrent=True)
+    async def kill(self, key: str) -> bool:
+        """Whether there was such an actor."""
+        return await self._end(key, None)
+
+    async def _end(self, key: str, drain: float | None) -> bool:
+        name, _, life = key.partition("#")
+        try:
+            if drain is None:
+                await self.node.lives.kill(check_name(name), int(life or 0))
+            else:
+                await self.node.lives.stop(check_name(name), int(life or 0), drain=drain)
+        except NoSuchActor:
+            return False
+        except ActorDied:
+            pass
+        return True
+
+    @endpoint
+    async def current(self, name: str) -> int:
+        """Number of the actor's current life; 0 if it has none."""
+        living = self.node.lives.living(name)
+        return living.address.life if living is not None else 0
+
+    @endpoint
+    async def watch(self, watcher: str, number: int, key: str) -> list[Any]:
+        return list(self.node.monitors.add(watcher, number, key))
+
+    @endpoint
+    async def unwatch(self, watcher: str, number: int) -> None:
+        self.node.monitors.remove(watcher, number)
+
+    @endpoint
+    async def ended(self, number: int, life: int, cause: str) -> None:
+        self.node.monitors.ended(number, life, cause)
+
+    @endpoint
+    async def tie(self, key: str, other: str) -> None:
+        self.node.links.accept(key, other)
+
+    @endpoint
+    async def untie(self, key: str, other: str) -> None:
+        self.node.links.release(key, other)
