@@ -6,6 +6,7 @@ in pieces. No torch and no tensor in memory: loading is ``gpu/loader.py``'s.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,10 +22,13 @@ from blockwright.gpu.model.config import (
     HeadConfig,
     MlpConfig,
     ModelConfig,
+    ParallelConfig,
     TensorRef,
+    attention_of,
 )
 from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.registry import Architecture, find
+from blockwright.gpu.model.parts import Architecture, Source
+from blockwright.gpu.model.registry import find
 from blockwright.gpu.tensor_files import check_dtype, read_tensors
 from blockwright.policies.chain import Component, Kind, KvLayout
 
@@ -38,6 +42,7 @@ KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
     AttentionConfig: Kind.ATTENTION,
     MlpConfig: Kind.MLP,
+    ParallelConfig: Kind.PARALLEL,
     HeadConfig: Kind.HEAD,
 }
 
@@ -71,14 +76,15 @@ class Checkpoint:
                 f"{fields.source}: the checkpoint is quantised ({method}), which is not supported; "
                 "use it in float32, bfloat16 or float16"
             )
-        name, architecture = find(fields)
+        architecture = find(fields)
         tensors = read_tensors(path)
-        config = architecture.read(name, fields, _stored_type(architecture, tensors))
+        config, chain = architecture.read(architecture.name, fields, _stored_type(architecture, tensors))
         if config.dtype not in STORED_TYPES.values():
             raise CheckpointError(
                 f"{fields.source}: dtype {config.dtype!r} is not supported; convert it to float32, bfloat16 or float16"
             )
-        parts = _assign(path, architecture, config, tensors)
+        tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
+        parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
         return cls(path, config, _generation(path, config), parts)
 
     @property
@@ -96,8 +102,8 @@ class Checkpoint:
         ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") are of the KV layout, which is no part of an
         identity. Raises ``CheckpointError`` when a file has changed since it was opened.
         """
-        places = {(ref.path, ref.offset, ref.nbytes): ref for _, roles in self._parts for ref in roles.values()}
-        total, done = sum(ref.nbytes for ref in places.values()), 0
+        places = {ref for _, roles in self._parts for ref in roles.values()}
+        total, done = sum(ref.nbytes for ref in places), 0
 
         def advance(n: int) -> None:
             nonlocal done
@@ -105,13 +111,9 @@ class Checkpoint:
             if progress is not None:
                 progress(done, total)
 
-        hashes = {place: hash_tensor(ref, advance) for place, ref in places.items()}
+        hashes = {ref: hash_tensor(ref, advance) for ref in sorted(places, key=lambda ref: (ref.path, ref.offset))}
         ids = [
-            component_id(
-                KINDS[type(config)],
-                config,
-                {role: hashes[ref.path, ref.offset, ref.nbytes] for role, ref in roles.items()},
-            )
+            component_id(KINDS[type(config)], config, {role: hashes[ref] for role, ref in roles.items()})
             for config, roles in self._parts
         ]
         return self.specs_with_ids(page_size, kv_dtype, ids)
@@ -130,9 +132,8 @@ class Checkpoint:
 
 
 def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> ComponentSpec:
-    kv = None
-    if isinstance(config, AttentionConfig):
-        kv = KvLayout(config.kv_heads, config.head_dim, kv_dtype, page_size)
+    attention = attention_of(config)
+    kv = KvLayout(attention.kv_heads, attention.head_dim, kv_dtype, page_size) if attention is not None else None
     component = Component(
         id=id,
         kind=KINDS[type(config)],
@@ -171,26 +172,34 @@ def _stored_type(architecture: Architecture, tensors: dict[str, TensorRef]) -> s
     return STORED_TYPES.get(ref.dtype, "float32") if ref is not None else "float32"
 
 
-def _assign(path: Path, architecture: Architecture, config: ModelConfig, tensors: dict[str, TensorRef]) -> Parts:
-    """Every role of every component with its tensor, checked for presence, type and shape."""
-    tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
-    parts: Parts = []
-    for part, roles in architecture.components(config):
-        refs: dict[str, TensorRef] = {}
-        for role, (name, shape) in roles.items():
-            # a tied pair may be stored under either name; stored under both, each keeps its own (as transformers has it)
-            ref = tensors.get(name) or tensors.get(tie.get(name, ""))
-            if ref is None:
-                raise CheckpointError(_missing(path, name, tensors))
-            check_dtype(ref)
-            if ref.shape != shape:
-                raise CheckpointError(
-                    f"{ref.path}: tensor {ref.name} has shape {list(ref.shape)} where config.json asks for {list(shape)}; "
-                    "use the config.json that was saved with the weights"
-                )
-            refs[role] = ref
-        parts.append((part, refs))
-    return parts
+def _assign(
+    path: Path, roles: dict[str, Source], tie: dict[str, str], tensors: dict[str, TensorRef]
+) -> dict[str, TensorRef]:
+    """Every role of a component with its tensor, checked for presence, type and shape."""
+    refs = {}
+    for role, source in roles.items():
+        # a tied pair may be stored under either name; stored under both, each keeps its own (as transformers has it)
+        ref = tensors.get(source.name) or tensors.get(tie.get(source.name, ""))
+        if ref is None:
+            raise CheckpointError(_missing(path, source.name, tensors))
+        check_dtype(ref)
+        if ref.shape != source.shape:
+            raise CheckpointError(
+                f"{ref.path}: tensor {ref.name} has shape {list(ref.shape)} where config.json asks for "
+                f"{list(source.shape)}; use the config.json that was saved with the weights"
+            )
+        refs[role] = ref if source.rows is None else _rows(ref, *source.rows)
+    return refs
+
+
+def _rows(ref: TensorRef, first: int, count: int, period: int) -> TensorRef:
+    """The rows of a fused tensor that play one role."""
+    periods = ref.shape[0] // period
+    row = ref.nbytes // ref.shape[0]
+    shape = (count * periods, *ref.shape[1:])
+    stretch, step = (count * row, period * row) if periods > 1 else (0, 0)
+    offset, nbytes = ref.offset + first * row, count * periods * row
+    return dataclasses.replace(ref, shape=shape, offset=offset, nbytes=nbytes, stretch=stretch, step=step)
 
 
 def _missing(path: Path, name: str, tensors: dict[str, TensorRef]) -> str:

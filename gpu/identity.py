@@ -27,17 +27,19 @@ def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
     fd = os.open(ref.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         done = 0
-        while done < ref.nbytes:
-            piece = buffer[: min(len(buffer), ref.nbytes - done)]
-            n = os.preadv(fd, [piece], ref.offset + done)
-            if n == 0:
-                raise CheckpointError(
-                    f"{ref.path} ends within tensor {ref.name} ({done} of {ref.nbytes} bytes); download it again"
-                )
-            digest.update(piece[:n])
-            done += n
-            if progress is not None:
-                progress(n)
+        for offset, length in ref.stretches():
+            end = offset + length
+            while offset < end:
+                piece = buffer[: min(len(buffer), end - offset)]
+                n = os.preadv(fd, [piece], offset)
+                if n == 0:
+                    raise CheckpointError(
+                        f"{ref.path} ends within tensor {ref.name} ({done} of {ref.nbytes} bytes); download it again"
+                    )
+                digest.update(piece[:n])
+                offset, done = offset + n, done + n
+                if progress is not None:
+                    progress(n)
     finally:
         os.close(fd)
     return digest.digest()

@@ -20,17 +20,21 @@ def read_tensor(ref: TensorRef) -> torch.Tensor:
     dtype = DTYPES[ref.dtype]
     if ref.nbytes == 0:
         return torch.empty(ref.shape, dtype=dtype)
+    first, last = ref.stretches()[0], ref.stretches()[-1]
+    nbytes = last[0] + last[1] - first[0]  # more than the tensor's where it is some of the rows of a fused one
     base = ref.offset - ref.offset % mmap.ALLOCATIONGRANULARITY
     skip = ref.offset - base
     try:
         with open(ref.path, "rb") as file:
             # a copy-on-write mapping counts as writable, which torch asks of buffers; nobody writes
-            pages = mmap.mmap(file.fileno(), skip + ref.nbytes, access=mmap.ACCESS_COPY, offset=base)
+            pages = mmap.mmap(file.fileno(), skip + nbytes, access=mmap.ACCESS_COPY, offset=base)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{ref.path}: tensor {ref.name} cannot be read ({error}); download the file again") from None
     pages.madvise(mmap.MADV_SEQUENTIAL)
-    raw = torch.frombuffer(pages, dtype=torch.uint8, count=ref.nbytes, offset=skip)
-    if skip % dtype.itemsize:  # old files align nothing
+    raw = torch.frombuffer(pages, dtype=torch.uint8, count=nbytes, offset=skip)
+    if ref.stretch:
+        raw = raw.as_strided((ref.nbytes // ref.stretch, ref.stretch), (ref.step, 1)).reshape(-1)
+    elif skip % dtype.itemsize:  # old files align nothing
         raw = raw.clone()
     return raw.view(dtype).view(ref.shape)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,38 @@ import torch
 
 from blockwright.gpu.backend import Batch, Packed
 from blockwright.gpu.errors import BackendError
-from blockwright.gpu.model.config import AttentionConfig, ComponentSpec, EmbeddingConfig, HeadConfig, MlpConfig, RopeConfig
-from blockwright.gpu.native_library import ATTENTION, EMBEDDING, ERRORS, HEAD, MLP, ComponentRecord, library
-from blockwright.gpu.native_packing import DTYPES, NativePacked, pack, packed_bytes
+from blockwright.gpu.model.config import (
+    AttentionConfig,
+    ComponentSpec,
+    EmbeddingConfig,
+    HeadConfig,
+    MlpConfig,
+    NormConfig,
+    ParallelConfig,
+    RopeConfig,
+    attention_of,
+)
+from blockwright.gpu.native_library import (
+    ACTIVATIONS,
+    ATTENTION,
+    EMBEDDING,
+    ERRORS,
+    HALVES,
+    HALVES_WIDE,
+    HEAD,
+    JOIN,
+    KEEP,
+    LAYER,
+    MLP,
+    NEIGHBOURS,
+    RMS,
+    RMS_WIDE,
+    ComponentRecord,
+    library,
+)
+from blockwright.gpu.native_packing import DTYPES, SECOND, NativePacked, pack, packed_bytes, second
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.torch_ops import inverse_frequencies
+from blockwright.gpu.torch_ops import rotary_table
 from blockwright.policies.chain import KvLayout
 
 SLOT_UNIT = 1024  # bytes
@@ -100,20 +127,21 @@ class NativeBackend:
         packed = tuple(part for part in parts if isinstance(part, NativePacked) and part.dtype == self.dtype)
         if len(packed) != len(parts) or not packed:
             raise BackendError(f"a run needs components packed by a native back end of {self._dtype_name}")
-        records = (ComponentRecord * len(packed))()
-        for part, record in zip(packed, records, strict=True):
-            self._describe(part, record, kv_layer)
-            kv_layer += isinstance(part.spec.config, AttentionConfig)
+        records = (ComponentRecord * sum(1 + isinstance(part.spec.config, ParallelConfig) for part in packed))()
+        following = iter(records)
+        for part in packed:
+            self._describe(part, following, kv_layer)
+            kv_layer += attention_of(part.spec.config) is not None
         widths = {part.spec.config.hidden for part in packed}
         if len(widths) > 1:
             raise BackendError(f"the components of a run have widths {sorted(widths)}; a run needs one width")
         address = ctypes.addressof(records)
-        self._grow_scratch(self._lib.bw_scratch_need(self._ctx, address, len(packed)))
+        self._grow_scratch(self._lib.bw_scratch_need(self._ctx, address, len(records)))
         config = packed[0].spec.config
         vocabulary = config.vocabulary if isinstance(config, HeadConfig) else 0
         if self._max_logits * vocabulary > self._logits.numel():
             self._logits = torch.empty(self._max_logits * vocabulary)
-        return NativeRun(records, address, len(packed), widths.pop(), vocabulary, packed)
+        return NativeRun(records, address, len(records), widths.pop(), vocabulary, packed)
 
     def forward(self, run: NativeRun, batch: Batch) -> None:
         hidden_TD = batch.hidden_TD
@@ -150,20 +178,33 @@ class NativeBackend:
                 f"{list(hidden.shape)}: the caller is wrong"
             )
 
-    def _describe(self, part: NativePacked, record: ComponentRecord, kv_layer: int) -> None:
+    def _describe(self, part: NativePacked, records: Iterator[ComponentRecord], kv_layer: int) -> None:
+        """Fills the next record, or two: of a component of two, attention is kept aside until the feed-forward ends."""
         config = part.spec.config
-        for name, address in part.parts.items():
-            setattr(record, name, address)
-        record.width = config.hidden
+        record = next(records)
+        record.width, record.factor = config.hidden, 1.0
         match config:
             case EmbeddingConfig():
-                record.kind, record.inner = EMBEDDING, config.vocabulary
-            case MlpConfig():
-                record.kind, record.inner, record.eps = MLP, config.intermediate, config.eps
+                record.kind, record.inner, record.factor = EMBEDDING, config.vocabulary, self._multiplier(config)
             case HeadConfig():
-                record.kind, record.inner, record.eps = HEAD, config.vocabulary, config.eps
+                record.kind, record.inner, record.factor = HEAD, config.vocabulary, config.divisor
+                record.softcap = config.softcap
+                _describe_norm(config.norm, record)
+            case MlpConfig():
+                _describe_mlp(config, record)
             case AttentionConfig():
                 self._describe_attention(part, config, record, kv_layer)
+            case ParallelConfig():
+                self._describe_attention(part, config.attention, record, kv_layer)
+                record.side = KEEP
+                follower = next(records)
+                follower.width, follower.side = config.hidden, JOIN
+                _describe_mlp(config.mlp, follower)
+                _point(follower, second(part.parts))
+        _point(record, {name: address for name, address in part.parts.items() if not name.startswith(SECOND)})
+
+    def _multiplier(self, config: EmbeddingConfig) -> float:
+        return torch.tensor(config.multiplier).to(self.dtype).item() if config.multiplier_in_type else config.multiplier
 
     def _describe_attention(
         self, part: NativePacked, config: AttentionConfig, record: ComponentRecord, kv_layer: int
@@ -183,24 +224,42 @@ class NativeBackend:
                 f"KV layer {kv_layer} with pages of {layout.page_size} tokens does not fit tables of {layers} layers and "
                 f"{pages} pages; make the tables larger"
             )
-        record.kind, record.eps, record.scale = ATTENTION, config.eps, config.head_dim**-0.5
+        record.kind, record.scale, record.softcap, record.factor = ATTENTION, config.scale, config.softcap, config.multiplier
+        record.qk_whole = config.qk_norm == "whole"
+        _describe_norm(config.norm, record)
         record.heads, record.kv_heads, record.head_dim = config.heads, config.kv_heads, config.head_dim
         record.window, record.kv_layer, record.page_size = config.window or 0, kv_layer, layout.page_size
         record.slot_bytes, record.arena = self.slot_bytes(layout), self._arenas[layout].data_ptr()
         cos_MH, sin_MH = self._rotary(config.rope, config.head_dim, tables.tokens.shape[1])
-        record.cos, record.sin = cos_MH.data_ptr(), sin_MH.data_ptr()
+        record.cos, record.sin, record.rotary = cos_MH.data_ptr(), sin_MH.data_ptr(), 2 * cos_MH.shape[1]
+        record.rope = NEIGHBOURS if config.rope.interleaved else HALVES_WIDE if config.rope.wide else HALVES
 
     def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         if (rope, head_dim) not in self._rope:
-            angle_MH = torch.arange(length).float()[:, None] * inverse_frequencies(rope, head_dim)
-            # transformers rounds both to the model's type
-            self._rope[rope, head_dim] = angle_MH.cos().to(self.dtype).float(), angle_MH.sin().to(self.dtype).float()
+            cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), self.dtype)
+            self._rope[rope, head_dim] = cos_MH.float().contiguous(), sin_MH.float().contiguous()
         return self._rope[rope, head_dim]
 
     def _grow_scratch(self, need: int) -> None:
         if need > self._scratch.numel():
             self._scratch = torch.empty(need + 64, dtype=torch.uint8)
             self._lib.bw_scratch(self._ctx, -(-self._scratch.data_ptr() // 64) * 64)
+
+
+def _describe_mlp(config: MlpConfig, record: ComponentRecord) -> None:
+    record.kind, record.inner, record.factor = MLP, config.intermediate, config.multiplier
+    record.activation, record.gated = ACTIVATIONS[config.activation], config.gated
+    _describe_norm(config.norm, record)
+
+
+def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:
+    record.eps = norm.eps
+    record.norm_kind = LAYER if norm.kind == "layer" else RMS_WIDE if norm.wide else RMS
+
+
+def _point(record: ComponentRecord, parts: dict[str, int]) -> None:
+    for name, address in parts.items():
+        setattr(record, name, address)
 
 
 def _address(array: np.ndarray) -> int:

@@ -13,6 +13,10 @@ from pathlib import Path
 from blockwright.gpu.errors import BackendError
 
 EMBEDDING, ATTENTION, MLP, HEAD = range(4)
+RMS, RMS_WIDE, LAYER = range(3)
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
+HALVES, HALVES_WIDE, NEIGHBOURS = range(3)
+KEEP, JOIN = 1, 2
 
 ERRORS = {
     1: "the token counts of the batch do not add up to the rows of its hidden states",
@@ -30,10 +34,12 @@ class ComponentRecord(ctypes.Structure):
 
     _fields_ = [
         *((name, _INT) for name in ("kind", "width", "heads", "kv_heads", "head_dim", "window")),
-        *((name, _INT) for name in ("kv_layer", "page_size", "inner", "pad")),
-        *((name, ctypes.c_float) for name in ("eps", "scale")),
+        *((name, _INT) for name in ("kv_layer", "page_size", "inner", "rotary", "rope", "qk_whole", "activation", "gated")),
+        *((name, _INT) for name in ("norm_kind", "side")),
+        *((name, ctypes.c_float) for name in ("eps", "scale", "softcap", "factor")),
         ("slot_bytes", _LONG),
-        *((name, _PTR) for name in ("w0", "w1", "norm", "b0", "b1", "cos", "sin", "arena")),
+        *((name, _PTR) for name in ("w0", "w1", "b0", "b1", "norm", "norm_bias", "post_norm", "q_norm", "k_norm")),
+        *((name, _PTR) for name in ("cos", "sin", "arena")),
     ]
 
 

@@ -7,17 +7,30 @@ Products that read the same rows (q, k, v; gate and up) are packed tensor by ten
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from blockwright.gpu.errors import BackendError
-from blockwright.gpu.model.config import AttentionConfig, ComponentSpec, EmbeddingConfig, HeadConfig, MlpConfig
+from blockwright.gpu.model.config import (
+    AttentionConfig,
+    ComponentConfig,
+    ComponentSpec,
+    EmbeddingConfig,
+    HeadConfig,
+    MlpConfig,
+    NormConfig,
+    ParallelConfig,
+)
 from blockwright.gpu.native_library import library
 
 PANEL = 32  # columns packed together
 HALF = PANEL // 2  # of them the gate's; the others are the same columns of "up"
 ALIGNMENT = 64  # bytes
+SECOND = "mlp."  # before the names of the feed-forward of a parallel component, tensors and parts alike
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +48,47 @@ def _panels(columns: int, width: int, element: int) -> int:
     return -(-columns // PANEL) * PANEL * -(-width * element // 4) * 4
 
 
-def part_sizes(spec: ComponentSpec, dtype: torch.dtype) -> dict[str, int]:
+def part_sizes(config: ComponentConfig, dtype: torch.dtype) -> dict[str, int]:
     """Bytes of each part of the packed form, in the order in which they lie."""
-    config, element = spec.config, dtype.itemsize
+    element = dtype.itemsize
     match config:
         case EmbeddingConfig():
             return {"w0": config.vocabulary * config.hidden * element}
         case HeadConfig():
-            return {"w0": _panels(config.vocabulary, config.hidden, element), "norm": _floats(config.hidden)}
+            return {"w0": _panels(config.vocabulary, config.hidden, element)} | _norm_sizes(config)
         case AttentionConfig():
             inner, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
             sizes = {
                 "w0": _panels(inner, config.hidden, element) + 2 * _panels(kv, config.hidden, element),
                 "w1": _panels(config.hidden, inner, element),
-                "norm": _floats(config.hidden),
-            }
-            biases = {"b0": _floats(inner) + 2 * _floats(kv)} if config.qkv_bias else {}
-            return sizes | biases | ({"b1": _floats(config.hidden)} if config.o_bias else {})
+            } | _norm_sizes(config)
+            if config.qkv_bias:
+                sizes["b0"] = _floats(inner) + 2 * _floats(kv)
+            if config.qk_norm:
+                heads = (config.heads, config.kv_heads) if config.qk_norm == "whole" else (1, 1)
+                sizes |= {f"{role}_norm": _floats(n * config.head_dim) for role, n in zip("qk", heads, strict=True)}
+            return sizes | ({"b1": _floats(config.hidden)} if config.o_bias else {})
         case MlpConfig():
+            columns = _gated(config.intermediate) if config.gated else config.intermediate
             sizes = {
-                "w0": _panels(_gated(config.intermediate), config.hidden, element),
+                "w0": _panels(columns, config.hidden, element),
                 "w1": _panels(config.hidden, config.intermediate, element),
-                "norm": _floats(config.hidden),
             }
-            biases = {"b0": _floats(_gated(config.intermediate)), "b1": _floats(config.hidden)}
-            return sizes | (biases if config.bias else {})
+            biases = {"b0": _floats(columns), "b1": _floats(config.hidden)} if config.bias else {}
+            return sizes | _norm_sizes(config) | biases
+        case ParallelConfig():
+            second = part_sizes(config.mlp, dtype)
+            return part_sizes(config.attention, dtype) | {SECOND + name: size for name, size in second.items()}
+
+
+def _norm_sizes(config: AttentionConfig | MlpConfig | HeadConfig) -> dict[str, int]:
+    size = _floats(config.hidden)
+    if isinstance(config, HeadConfig):
+        return {"norm": size} | ({"norm_bias": size} if config.norm.kind == "layer" else {})
+    sizes = {"norm": size} if config.pre_norm else {}
+    if config.pre_norm and config.norm.kind == "layer":
+        sizes["norm_bias"] = size
+    return sizes | ({"post_norm": size} if config.post_norm else {})
 
 
 def _floats(columns: int) -> int:
@@ -73,7 +102,7 @@ def _gated(intermediate: int) -> int:
 
 def packed_bytes(spec: ComponentSpec, dtype: torch.dtype) -> int:
     """Bytes of the whole packed form."""
-    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in part_sizes(spec, dtype).values())
+    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in part_sizes(spec.config, dtype).values())
 
 
 def pack(spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor, dtype: torch.dtype) -> NativePacked:
@@ -85,47 +114,85 @@ def pack(spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Te
             "were given: the caller's memory is wrong"
         )
     views, offset = {}, 0
-    for name, size in part_sizes(spec, dtype).items():
+    for name, size in part_sizes(spec.config, dtype).items():
         views[name] = memory[offset : offset + size]
         offset += -(-size // ALIGNMENT) * ALIGNMENT
-    _fill(spec, tensors, views, dtype)
+    _fill(spec.config, tensors, views, dtype)
     return NativePacked(spec, {name: view.data_ptr() for name, view in views.items()}, memory, dtype)
 
 
-def _fill(spec: ComponentSpec, tensors: dict[str, torch.Tensor], views: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
-    match spec.config:
+def second(by_name: dict[str, T]) -> dict[str, T]:
+    """Of a component of two: what belongs to the feed-forward, under its own names."""
+    return {name.removeprefix(SECOND): value for name, value in by_name.items() if name.startswith(SECOND)}
+
+
+def _fill(
+    config: ComponentConfig, tensors: dict[str, torch.Tensor], views: dict[str, torch.Tensor], dtype: torch.dtype
+) -> None:
+    match config:
         case EmbeddingConfig():
             raw = tensors["weight"]
             views["w0"].view(dtype).view(raw.shape).copy_(raw)
             return
         case HeadConfig():
             _weight(views["w0"], tensors["weight"], dtype)
+            _norms(config.norm, tensors, views, dtype)
         case AttentionConfig():
-            offset = 0
-            for role in "qkv":
-                offset += _weight(views["w0"][offset:], tensors[role], dtype)
-            _weight(views["w1"], tensors["o"], dtype)
+            _fill_attention(config, tensors, views, dtype)
         case MlpConfig():
-            _weight(views["w0"], tensors["gate"], dtype, HALF, 0)
-            _weight(views["w0"], tensors["up"], dtype, HALF, HALF)
-            _weight(views["w1"], tensors["down"], dtype)
-    _vector(views["norm"], tensors["norm"], dtype)
-    if "b0" in views and isinstance(spec.config, AttentionConfig):
+            _fill_mlp(config, tensors, views, dtype)
+        case ParallelConfig():
+            _fill(config.attention, tensors, views, dtype)
+            _fill(config.mlp, second(tensors), second(views), dtype)
+
+
+def _fill_attention(
+    config: AttentionConfig, tensors: dict[str, torch.Tensor], views: dict[str, torch.Tensor], dtype: torch.dtype
+) -> None:
+    offset = 0
+    for role in "qkv":
+        offset += _weight(views["w0"][offset:], tensors[role], dtype)
+    _weight(views["w1"], tensors["o"], dtype)
+    _norms(config.norm, tensors, views, dtype)
+    if config.qkv_bias:
         offset = 0
         for role in "qkv":
             size = _floats(tensors[role].shape[0])
-            _vector(views["b0"][offset : offset + size], tensors.get(f"{role}_bias"), dtype)
+            _vector(views["b0"][offset : offset + size], tensors[f"{role}_bias"], dtype)
             offset += size
-    elif "b0" in views:
-        pairs = views["b0"].view(torch.float32).view(-1, 2, HALF)
-        for side, role in enumerate(("gate_bias", "up_bias")):
-            flat = torch.zeros(pairs.shape[0] * HALF)
-            if role in tensors:
-                flat[: tensors[role].numel()] = tensors[role].to(dtype)
-            pairs[:, side] = flat.view(-1, HALF)
-    if "b1" in views:
-        role = "o_bias" if isinstance(spec.config, AttentionConfig) else "down_bias"
-        _vector(views["b1"], tensors.get(role), dtype)
+    if config.o_bias:
+        _vector(views["b1"], tensors["o_bias"], dtype)
+
+
+def _fill_mlp(
+    config: MlpConfig, tensors: dict[str, torch.Tensor], views: dict[str, torch.Tensor], dtype: torch.dtype
+) -> None:
+    if config.gated:
+        _weight(views["w0"], tensors["gate"], dtype, HALF, 0)
+        _weight(views["w0"], tensors["up"], dtype, HALF, HALF)
+    else:
+        _weight(views["w0"], tensors["up"], dtype)
+    _weight(views["w1"], tensors["down"], dtype)
+    _norms(config.norm, tensors, views, dtype)
+    if not config.bias:
+        return
+    _vector(views["b1"], tensors["down_bias"], dtype)
+    if not config.gated:
+        _vector(views["b0"], tensors["up_bias"], dtype)
+        return
+    pairs = views["b0"].view(torch.float32).view(-1, 2, HALF)
+    for side, role in enumerate(("gate_bias", "up_bias")):
+        flat = torch.zeros(pairs.shape[0] * HALF)
+        flat[: tensors[role].numel()] = tensors[role].to(dtype)
+        pairs[:, side] = flat.view(-1, HALF)
+
+
+def _norms(norm: NormConfig, tensors: dict[str, torch.Tensor], views: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
+    for role in ("norm", "post_norm", "q_norm", "k_norm"):
+        if role in views:
+            _vector(views[role], tensors[role], dtype, norm.offset)
+    if "norm_bias" in views:
+        _vector(views["norm_bias"], tensors["norm_bias"], dtype)
 
 
 def _weight(view: torch.Tensor, raw: torch.Tensor, dtype: torch.dtype, width: int = PANEL, offset: int = 0) -> int:
@@ -136,8 +203,7 @@ def _weight(view: torch.Tensor, raw: torch.Tensor, dtype: torch.dtype, width: in
     return _panels(columns, rows_width, dtype.itemsize)
 
 
-def _vector(view: torch.Tensor, raw: torch.Tensor | None, dtype: torch.dtype) -> None:
-    """A norm weight or a bias as float32 (of values of the model's type), zeros behind it; all zeros without one."""
+def _vector(view: torch.Tensor, raw: torch.Tensor, dtype: torch.dtype, offset: float = 0.0) -> None:
+    """A norm weight or a bias as float32 (of values of the model's type, plus ``offset``), zeros behind it."""
     floats = view.view(torch.float32).zero_()
-    if raw is not None:
-        floats[: raw.numel()] = raw.to(dtype)
+    floats[: raw.numel()] = raw.to(dtype).float() + offset

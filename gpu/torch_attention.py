@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from blockwright.gpu.backend import Batch
 from blockwright.gpu.model.config import AttentionConfig
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.torch_ops import inverse_frequencies, rotary_table
+from blockwright.gpu.torch_ops import rotary_table, soft_cap
 
 
 class StepIndex:
@@ -39,8 +39,7 @@ class StepIndex:
         """Cosine and sine of the step's positions; shared by components of equal rotary configuration."""
         key = (config.rope, config.head_dim)
         if key not in self._rotary:
-            frequency_H = inverse_frequencies(config.rope, config.head_dim)
-            self._rotary[key] = rotary_table(frequency_H, torch.from_numpy(self.position_T), dtype)
+            self._rotary[key] = rotary_table(config.rope, config.head_dim, torch.from_numpy(self.position_T), dtype)
         return self._rotary[key]
 
 
@@ -51,7 +50,7 @@ def attend(
     kv_C2OKH: torch.Tensor,
     layer: int,
     index: StepIndex,
-    window: int | None,
+    config: AttentionConfig,
 ) -> torch.Tensor:
     """Queries (rotated) to attention output [T, N * H]; ``k_TKH`` (rotated) and ``v_TKH`` go to their slots first."""
     page = kv_C2OKH.shape[2]
@@ -62,15 +61,18 @@ def attend(
     out_TNH = torch.empty_like(q_TNH)
     if index.single_N.size:
         token_N = torch.from_numpy(index.offset_N[index.single_N])
-        out_TNH[token_N] = _single(q_TNH[token_N], kv_C2OKH, layer, index, window)
+        out_TNH[token_N] = _single(q_TNH[token_N], kv_C2OKH, layer, index, config)
     for n in index.longer_N.tolist():
         first, count = int(index.offset_N[n]), int(index.count_N[n])
-        out_TNH[first : first + count] = _longer(q_TNH[first : first + count], kv_C2OKH, layer, index, n, window)
+        out_TNH[first : first + count] = _longer(q_TNH[first : first + count], kv_C2OKH, layer, index, n, config)
     return out_TNH.flatten(1)
 
 
-def _single(q_NQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, window: int | None) -> torch.Tensor:
+def _single(
+    q_NQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, config: AttentionConfig
+) -> torch.Tensor:
     """One query per row, all rows together; rows of fewer positions repeat their last one, masked."""
+    window = config.window
     page, kv_heads, size = kv_C2OKH.shape[2:]
     last_N = index.start_N[index.single_N].astype(np.int64)
     first_N = np.zeros_like(last_N) if window is None else np.maximum(last_N - window + 1, 0)
@@ -84,14 +86,15 @@ def _single(q_NQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: Step
     v_NKSH = kv_C2OKH[slot_NS, 1, within_NS].transpose(1, 2)
     q_NKGH = q_NQH.view(q_NQH.shape[0], kv_heads, -1, size)
     mask_N11S = None if valid_NS.all() else torch.from_numpy(valid_NS)[:, None, None]
-    out_NKGH = F.scaled_dot_product_attention(q_NKGH, k_NKSH, v_NKSH, attn_mask=mask_N11S, scale=size**-0.5)
+    out_NKGH = _weigh(q_NKGH, k_NKSH, v_NKSH, mask_N11S, config)
     return out_NKGH.flatten(1, 2)
 
 
 def _longer(
-    q_TQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, n: int, window: int | None
+    q_TQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, n: int, config: AttentionConfig
 ) -> torch.Tensor:
     """Several queries of batch row ``n``; the query heads of a group share their KV head by a stride of zero."""
+    window = config.window
     page, kv_heads, size = kv_C2OKH.shape[2:]
     start, count = int(index.start_N[n]), int(index.count_N[n])
     first = 0 if window is None else max(start - window + 1, 0)
@@ -107,5 +110,16 @@ def _longer(
     mask_TS = key_S <= own_T1
     if window is not None:
         mask_TS &= key_S > own_T1 - window
-    out_KGTH = F.scaled_dot_product_attention(q_KGTH, k_KGSH, v_KGSH, attn_mask=mask_TS, scale=size**-0.5)
-    return out_KGTH.flatten(0, 1).transpose(0, 1)
+    return _weigh(q_KGTH, k_KGSH, v_KGSH, mask_TS, config).flatten(0, 1).transpose(0, 1)
+
+
+def _weigh(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, config: AttentionConfig
+) -> torch.Tensor:
+    """Softmax-weighted values; capped scores step by step, as transformers has them."""
+    if not config.softcap:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=config.scale)
+    scores = soft_cap(q @ k.transpose(-1, -2) * config.scale, config.softcap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ v

@@ -17,10 +17,18 @@ import torch.nn.functional as F
 
 from blockwright.gpu.backend import Batch, Packed
 from blockwright.gpu.errors import BackendError
-from blockwright.gpu.model.config import AttentionConfig, ComponentSpec, EmbeddingConfig, HeadConfig, MlpConfig
+from blockwright.gpu.model.config import (
+    AttentionConfig,
+    ComponentSpec,
+    EmbeddingConfig,
+    HeadConfig,
+    MlpConfig,
+    ParallelConfig,
+    attention_of,
+)
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.torch_attention import StepIndex, attend
-from blockwright.gpu.torch_ops import feed_forward, rms_norm, rotate
+from blockwright.gpu.torch_ops import feed_forward, normalise, rotate, soft_cap
 from blockwright.policies.chain import KvLayout
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -91,7 +99,7 @@ class TorchBackend:
         for part in parts:
             assert isinstance(part, TorchPacked)
             placed.append((part, kv_layer))
-            kv_layer += isinstance(part.spec.config, AttentionConfig)
+            kv_layer += attention_of(part.spec.config) is not None
         return TorchRun(tuple(placed))
 
     @torch.no_grad()
@@ -103,34 +111,71 @@ class TorchBackend:
             config, weights = part.spec.config, part.weights
             match config:
                 case EmbeddingConfig():
-                    hidden_TD.copy_(F.embedding(index.token_T, weights["weight"]))
+                    hidden_TD.copy_(self._embed(weights["weight"], config, index))
                 case AttentionConfig():
-                    hidden_TD += self._attention(part, config, layer, hidden_TD, index)
+                    hidden_TD += self._attention(part, weights, config, layer, hidden_TD, index)
                 case MlpConfig():
-                    hidden_TD += feed_forward(rms_norm(hidden_TD, weights["norm"], config.eps), weights)
+                    hidden_TD += self._feed_forward(weights, config, hidden_TD)
+                case ParallelConfig():
+                    mine = {role.removeprefix("mlp."): w for role, w in weights.items() if role.startswith("mlp.")}
+                    attended_TD = self._attention(part, weights, config.attention, layer, hidden_TD, index)
+                    hidden_TD += self._feed_forward(mine, config.mlp, hidden_TD) + attended_TD
                 case HeadConfig():
                     raise BackendError("a head is computed by logits(), not by forward()")
 
+    def _embed(self, weight_VD: torch.Tensor, config: EmbeddingConfig, index: StepIndex) -> torch.Tensor:
+        embedded_TD = F.embedding(index.token_T, weight_VD)
+        if config.multiplier == 1.0:
+            return embedded_TD
+        if config.multiplier_in_type:
+            return embedded_TD * torch.tensor(config.multiplier).to(self.dtype)
+        return embedded_TD * config.multiplier
+
     def _attention(
-        self, part: TorchPacked, config: AttentionConfig, layer: int, hidden_TD: torch.Tensor, index: StepIndex
+        self,
+        part: TorchPacked,
+        weights: dict[str, torch.Tensor],
+        config: AttentionConfig,
+        layer: int,
+        hidden_TD: torch.Tensor,
+        index: StepIndex,
     ) -> torch.Tensor:
-        weights, layout = part.weights, part.spec.component.kv
+        layout, norm = part.spec.component.kv, config.norm
         assert layout is not None
-        x_TD = rms_norm(hidden_TD, weights["norm"], config.eps)
-        q_TNH, k_TKH, v_TKH = (
-            F.linear(x_TD, weights[role], weights.get(f"{role}_bias")).view(len(x_TD), -1, config.head_dim) for role in "qkv"
-        )
+        x_TD = normalise(hidden_TD, weights, "norm", norm) if config.pre_norm else hidden_TD
+        q_TQ, k_TQ, v_TQ = (F.linear(x_TD, weights[role], weights.get(f"{role}_bias")) for role in "qkv")
+        if config.qk_norm == "whole":
+            q_TQ, k_TQ = normalise(q_TQ, weights, "q_norm", norm), normalise(k_TQ, weights, "k_norm", norm)
+        q_TNH, k_TKH, v_TKH = (x_TQ.view(len(x_TD), -1, config.head_dim) for x_TQ in (q_TQ, k_TQ, v_TQ))
+        if config.qk_norm == "head":
+            q_TNH, k_TKH = normalise(q_TNH, weights, "q_norm", norm), normalise(k_TKH, weights, "k_norm", norm)
         table = index.rotary(config, self.dtype)
-        q_TNH, k_TKH = rotate(q_TNH, table), rotate(k_TKH, table)
-        out_TQ = attend(q_TNH, k_TKH, v_TKH, self._arenas[layout], layer, index, config.window)
-        return F.linear(out_TQ, weights["o"], weights.get("o_bias"))
+        q_TNH, k_TKH = rotate(q_TNH, table, config.rope), rotate(k_TKH, table, config.rope)
+        out_TQ = attend(q_TNH, k_TKH, v_TKH, self._arenas[layout], layer, index, config)
+        out_TD = F.linear(out_TQ, weights["o"], weights.get("o_bias"))
+        return self._finish(out_TD, weights, config)
+
+    def _feed_forward(self, weights: dict[str, torch.Tensor], config: MlpConfig, hidden_TD: torch.Tensor) -> torch.Tensor:
+        x_TD = normalise(hidden_TD, weights, "norm", config.norm) if config.pre_norm else hidden_TD
+        return self._finish(feed_forward(x_TD, weights, config), weights, config)
+
+    def _finish(
+        self, out_TD: torch.Tensor, weights: dict[str, torch.Tensor], config: AttentionConfig | MlpConfig
+    ) -> torch.Tensor:
+        """What is added to the residual."""
+        if config.post_norm:
+            out_TD = normalise(out_TD, weights, "post_norm", config.norm)
+        return out_TD if config.multiplier == 1.0 else out_TD * config.multiplier
 
     @torch.no_grad()
     def logits(self, run: TorchRun, hidden_ND: torch.Tensor) -> torch.Tensor:
         ((part, _),) = run.parts
-        config = part.spec.config
+        config, weights = part.spec.config, part.weights
         assert isinstance(config, HeadConfig)
-        return F.linear(rms_norm(hidden_ND, part.weights["norm"], config.eps), part.weights["weight"]).float()
+        logits_NV = F.linear(normalise(hidden_ND, weights, "norm", config.norm), weights["weight"])
+        if config.divisor != 1.0:
+            logits_NV = logits_NV / config.divisor
+        return soft_cap(logits_NV, config.softcap).float()
 
     def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
         return np.asarray(np.argmax(logits_NV.numpy(), axis=1), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""The arithmetic of the torch reference, in the order of operations of transformers' Llama: norm, rotary, feed-forward.
+"""The arithmetic of the torch reference, in the order of operations of transformers: norms, rotary, feed-forward, caps.
 
 Legend: T tokens, D hidden width, H head size, I inner width, N heads.
 """
@@ -6,30 +6,55 @@ Legend: T tokens, D hidden width, H head size, I inner width, N heads.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.model.config import RopeConfig
+from blockwright.gpu.model.config import MlpConfig, NormConfig, RopeConfig
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
 
 
-def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float) -> torch.Tensor:
-    """Normalised in float32, rounded to the model's type, then scaled."""
+def normalise(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], role: str, norm: NormConfig) -> torch.Tensor:
+    """Norm ``role``; RMS is taken in float32 and rounded to the model's type before or, if wide, after it is scaled."""
+    weight_D = weights[role]
+    if norm.kind == "layer":
+        return F.layer_norm(x_TD, (x_TD.shape[-1],), weight_D, weights[f"{role}_bias"], norm.eps)
     wide_TD = x_TD.float()
-    wide_TD = wide_TD * torch.rsqrt(wide_TD.pow(2).mean(-1, keepdim=True) + eps)
-    return weight_D * wide_TD.to(x_TD.dtype)
+    wide_TD = wide_TD * torch.rsqrt(wide_TD.pow(2).mean(-1, keepdim=True) + norm.eps)
+    if norm.wide:
+        return (wide_TD * (norm.offset + weight_D.float())).to(x_TD.dtype)
+    return (norm.offset + weight_D) * wide_TD.to(x_TD.dtype)
 
 
-def feed_forward(x_TD: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    """SiLU-gated feed-forward; biases where ``weights`` has them."""
-    gate_TI = F.silu(F.linear(x_TD, weights["gate"], weights.get("gate_bias")))
-    up_TI = F.linear(x_TD, weights["up"], weights.get("up_bias"))
-    return F.linear(gate_TI * up_TI, weights["down"], weights.get("down_bias"))
+def feed_forward(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], config: MlpConfig) -> torch.Tensor:
+    """Feed-forward; biases where ``weights`` has them."""
+    inner_TI = F.linear(x_TD, weights["up"], weights.get("up_bias"))
+    activation = ACTIVATIONS[config.activation]
+    if config.gated:
+        inner_TI = activation(F.linear(x_TD, weights["gate"], weights.get("gate_bias"))) * inner_TI
+    else:
+        inner_TI = activation(inner_TI)
+    return F.linear(inner_TI, weights["down"], weights.get("down_bias"))
+
+
+def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
+    """``cap * tanh(x / cap)``, rounded after each operation as transformers has it; 0 caps nothing."""
+    return torch.tanh(x / cap) * cap if cap else x
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
-    """float32 [head_dim / 2]."""
-    exponent_H = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    """float32 [half of the elements that turn]."""
+    dim = rope.dim or head_dim
+    exponent_H = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
+    if rope.kind == "longrope":
+        return 1.0 / (torch.tensor(rope.short_factors) * rope.theta**exponent_H)
     frequency_H = 1.0 / (rope.theta**exponent_H)
     if rope.kind == "linear":
         return frequency_H / rope.factor
@@ -46,17 +71,23 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
 
 
 def rotary_table(
-    frequency_H: torch.Tensor, position_T: torch.Tensor, dtype: torch.dtype
+    rope: RopeConfig, head_dim: int, position_T: torch.Tensor, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine [T, 1, head_dim], computed in float32."""
-    angle_TH = position_T[:, None].float() * frequency_H
-    angle_TH = torch.cat((angle_TH, angle_TH), dim=-1)
-    return angle_TH.cos().to(dtype)[:, None], angle_TH.sin().to(dtype)[:, None]
+    """Cosine and sine [T, half of the elements that turn], computed in float32, then of the model's type unless wide."""
+    angle_TH = position_T[:, None].float() * inverse_frequencies(rope, head_dim)
+    kept = torch.float32 if rope.wide else dtype
+    return (angle_TH.cos() * rope.attention_factor).to(kept), (angle_TH.sin() * rope.attention_factor).to(kept)
 
 
-def rotate(x_TNH: torch.Tensor, table: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Rotary embedding of queries or keys; the two halves of a head are the pairs."""
-    cos_T1H, sin_T1H = table
-    half = x_TNH.shape[-1] // 2
-    turned_TNH = torch.cat((-x_TNH[..., half:], x_TNH[..., :half]), dim=-1)
-    return x_TNH * cos_T1H + turned_TNH * sin_T1H
+def rotate(x_TNH: torch.Tensor, table: tuple[torch.Tensor, torch.Tensor], rope: RopeConfig) -> torch.Tensor:
+    """Rotary embedding of queries or keys; pairs are neighbours or the two halves of the leading elements that turn."""
+    cos_T1H, sin_T1H = (one_TH[:, None] for one_TH in table)
+    dim = 2 * cos_T1H.shape[-1]
+    turning_TNH = x_TNH[..., :dim]
+    if rope.interleaved:
+        first, second = turning_TNH[..., 0::2], turning_TNH[..., 1::2]
+    else:
+        first, second = turning_TNH[..., : dim // 2], turning_TNH[..., dim // 2 :]
+    pair = (first * cos_T1H - second * sin_T1H, second * cos_T1H + first * sin_T1H)
+    turned_TNH = torch.stack(pair, dim=-1).flatten(-2) if rope.interleaved else torch.cat(pair, dim=-1)
+    return torch.cat((turned_TNH.to(x_TNH.dtype), x_TNH[..., dim:]), dim=-1)

@@ -17,6 +17,7 @@ class Kind(StrEnum):
     EMBEDDING = "embedding"
     ATTENTION = "attention"
     MLP = "mlp"
+    PARALLEL = "parallel"  # attention and feed-forward of one layer that read the same hidden state
     HEAD = "head"
 
 
@@ -49,7 +50,7 @@ class Component:
     nbytes: int  # raw parameter bytes, as stored in the checkpoint
     width_in: int  # 0 for an embedding, which takes token ids
     width_out: int
-    kv: KvLayout | None = None  # set for attention only
+    kv: KvLayout | None = None  # set where there is attention
 
 
 @dataclass(frozen=True, slots=True)

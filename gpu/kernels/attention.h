@@ -136,9 +136,7 @@ VALUE_ANY(64)
 static void softmax_row(const float *scores, at *weights, int first, int last, int c0, int c1, float scale, float *top,
                         float *total) {
     const vf low = splat(-INFINITY);
-    vi lane;
-    for (int i = 0; i < VW; i++)
-        lane[i] = i;
+    const vi lane = lanes();
     int begin = first * BW_GROUP, end = (last + 1) * BW_GROUP;
     vf best = low;
     for (int c = begin; c < end; c += VW) {
@@ -155,6 +153,14 @@ static void softmax_row(const float *scores, at *weights, int first, int last, i
     }
     *top = most;
     *total = lanes_sum(sum);
+}
+
+/* Scores become cap * tanh(score * scale / cap), rounded after each operation, as transformers has them. */
+static void cap_row(float *scores, int first, int last, float scale, float cap) {
+    for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW) {
+        vf score = rounded(rounded(rounded(load(scores + c)) * scale) / cap);
+        store(scores + c, rounded(rounded(vtanh(score)) * cap));
+    }
 }
 
 /* Where the group of keys that begins at a position lies; its values lie one half of the head's page further. */
@@ -293,8 +299,10 @@ static void attend(const item *t, const item *then, const bw_layout *l, const sp
             int position = t->start + row / t->group;
             int from = m->window && position >= m->window ? position - m->window + 1 : 0;
             int c0 = from > base ? from - base : 0, c1 = position + 1 < high ? position + 1 - base : high - base;
-            softmax_row(s->scores + row * BW_LINE, s->weights + row * BW_LINE, first, last, c0, c1, m->scale, top + row,
-                        total + row);
+            if (m->softcap)
+                cap_row(s->scores + row * BW_LINE, first, last, m->scale, m->softcap);
+            softmax_row(s->scores + row * BW_LINE, s->weights + row * BW_LINE, first, last, c0, c1,
+                        m->softcap ? 1.0f : m->scale, top + row, total + row);
         }
         value_piece(t, l, s, &g, first, last, high - base - last * BW_GROUP, s->part);
         for (int row = 0; row < t->rows; row++)

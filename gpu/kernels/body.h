@@ -9,46 +9,34 @@
 
 #include "attention.h"
 
-/* RMS norm of one row into a scratch row, with the padding that products read set to zero. */
-static void norm_row(const st *x, const float *weight, int width, float eps, at *to) {
-    vf sum = splat(0.0f);
-    int whole = width / VW * VW, part = width - whole;
-    for (int i = 0; i < whole; i += VW) {
-        vf v = load_st(x + i);
-        sum = v * v + sum;
-    }
-    if (part) {
-        vf v = load_st_part(x + whole, part);
-        sum = v * v + sum;
-    }
-    float factor = 1.0f / sqrtf(lanes_sum(sum) / width + eps);
-    for (int i = 0; i < whole; i += VW)
-        store_at(to + i, rounded(load_st(x + i) * factor) * load(weight + i));
-    if (part)
-        store_at(to + whole, rounded(load_st_part(x + whole, part) * factor) * load(weight + whole));
-}
+#include "rows.h"
 
-static void norm_rows(const void *hidden, const bw_comp *m, int rows, at *to, long ld, int thread, int threads) {
-    for (int r = rows * thread / threads; r < rows * (thread + 1) / threads; r++)
-        norm_row((const st *)hidden + (long)r * m->width, m->norm, m->width, m->eps, to + r * ld);
-}
-
-static void embed(const bw_ctx *x, const bw_comp *m, int thread) {
-    const bw_call *c = &x->call;
-    size_t bytes = m->width * sizeof(st);
-    for (int t = c->tokens * thread / x->threads; t < c->tokens * (thread + 1) / x->threads; t++) {
-        int32_t token = x->tokens_RM[(long)c->row[x->tok_batch[t]] * x->table_length + x->tok_pos[t]];
-        memcpy((char *)c->hidden + t * bytes, (const char *)m->w0 + token * bytes, bytes);
-    }
-}
-
-/* Rotates one head by its position: the halves are the coordinates of the pairs. */
-static void rotate(const float *x, const float *cos, const float *sin, int half, float *to) {
+AI void rotate_as(const int neighbours, const int wide, const float *x, const float *cos, const float *sin, int half,
+                  float *to) {
     for (int i = 0; i < half; i++) {
-        float a = x[i], b = x[half + i];
-        to[i] = rounded1(a * cos[i]) - rounded1(b * sin[i]);
-        to[half + i] = rounded1(b * cos[i]) + rounded1(a * sin[i]);
+        int one = neighbours ? 2 * i : i, other = neighbours ? one + 1 : half + i;
+        float a = x[one], b = x[other];
+        if (wide) {
+            to[one] = a * cos[i] - b * sin[i];
+            to[other] = b * cos[i] + a * sin[i];
+        } else {
+            to[one] = rounded1(a * cos[i]) - rounded1(b * sin[i]);
+            to[other] = rounded1(b * cos[i]) + rounded1(a * sin[i]);
+        }
     }
+}
+
+/* Rotates one head by its position; what does not turn stays. */
+static void rotate(const bw_comp *m, const float *x, const float *cos, const float *sin, float *to) {
+    int half = m->rotary / 2;
+    if (m->rope == BW_HALVES)
+        rotate_as(0, 0, x, cos, sin, half, to);
+    else if (m->rope == BW_HALVES_WIDE)
+        rotate_as(0, 1, x, cos, sin, half, to);
+    else
+        rotate_as(1, 0, x, cos, sin, half, to);
+    if (m->rotary < m->head_dim)
+        memcpy(to + m->rotary, x + m->rotary, (m->head_dim - m->rotary) * sizeof *x);
 }
 
 static void round_at(const float *x, int n, at *to) {
@@ -93,23 +81,49 @@ static void write_kv(const bw_comp *m, const bw_layout *l, const int32_t *slots,
         values[d * KS] = v[d];
 }
 
+/* Elements of a row of qkv before its keys, and before its values. */
+static long keys_from(const bw_comp *m) { return bw_round((long)m->heads * m->head_dim, BW_PANEL); }
+static long values_from(const bw_comp *m) { return keys_from(m) + bw_round((long)m->kv_heads * m->head_dim, BW_PANEL); }
+
+/* Queries and keys of whole rows, normed over all their heads, in place. */
+static void norm_whole(const bw_ctx *x, const bw_comp *m, const bw_layout *l, float *c, int thread) {
+    const norm gq = {m->norm_kind, m->eps, m->q_norm, NULL}, gk = {m->norm_kind, m->eps, m->k_norm, NULL};
+    int rows = x->call.tokens;
+    for (int r = rows * thread / x->threads; r < rows * (thread + 1) / x->threads; r++) {
+        float *q = c + r * l->ld_c, *k = q + keys_from(m);
+        norm_floats(q, m->heads * m->head_dim, &gq, q);
+        norm_floats(k, m->kv_heads * m->head_dim, &gk, k);
+    }
+}
+
+/* One head, normed by itself where the model does that, and rotated. */
+static void turn(const bw_comp *m, const float *x, const float *weight, int position, float *to) {
+    const norm g = {m->norm_kind, m->eps, weight, NULL};
+    long row = (long)position * (m->rotary / 2);
+    float normed[m->head_dim];
+    if (weight && !m->qk_whole) {
+        norm_floats(x, m->head_dim, &g, normed);
+        x = normed;
+    }
+    rotate(m, x, m->cos + row, m->sin + row, to);
+}
+
 /* Queries into [KV head][token][head of the group][head_dim], keys and values into their pages. */
 static void rotate_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const float *c, at *q, int thread) {
     const bw_call *call = &x->call;
-    int dim = m->head_dim, half = dim / 2, group = m->heads / m->kv_heads;
-    long k0 = bw_round((long)m->heads * dim, BW_PANEL), v0 = k0 + bw_round((long)m->kv_heads * dim, BW_PANEL);
-    long all = (long)call->tokens * m->kv_heads;
+    int dim = m->head_dim, group = m->heads / m->kv_heads;
+    long k0 = keys_from(m), v0 = values_from(m), all = (long)call->tokens * m->kv_heads;
     float rotated[dim];
     st key[dim], value[dim];
     for (long i = all * thread / x->threads; i < all * (thread + 1) / x->threads; i++) {
         long t = i / m->kv_heads, head = i % m->kv_heads;
         int position = x->tok_pos[t];
-        const float *from = c + t * l->ld_c, *cos = m->cos + (long)position * half, *sin = m->sin + (long)position * half;
+        const float *from = c + t * l->ld_c;
         for (long j = 0; j < group; j++) {
-            rotate(from + (head * group + j) * dim, cos, sin, half, rotated);
+            turn(m, from + (head * group + j) * dim, m->q_norm, position, rotated);
             round_at(rotated, dim, q + ((head * call->tokens + t) * group + j) * dim);
         }
-        rotate(from + k0 + head * dim, cos, sin, half, rotated);
+        turn(m, from + k0 + head * dim, m->k_norm, position, rotated);
         round_st(rotated, dim, key);
         round_st(from + v0 + head * dim, dim, value);
         const int32_t *slots = x->slots_RLP +
@@ -190,6 +204,25 @@ static void attend_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, co
         attend(&items[(found - 1) % 2], NULL, l, &s);
 }
 
+/* The last product of a component and the sum with the hidden states; o [tokens][width] is its left side. */
+static void project(bw_ctx *x, const bw_comp *m, const bw_layout *l, const at *o, long width, int thread) {
+    int rows = x->call.tokens;
+    product out = {o, m->w1, m->b1, x->call.hidden, l->ld_o, (width + KS - 1) / KS, m->width, rows, m->width, 0};
+    if (bw_plain(m)) {
+        multiply(&out, TO_RESIDUAL, thread, x->threads);
+        bw_barrier(x);
+        return;
+    }
+    out.to = x->scratch + (m->side == BW_KEEP ? l->side : l->y);
+    out.ld_to = l->ld_x;
+    multiply(&out, TO_FLOAT, thread, x->threads);
+    bw_barrier(x);
+    if (m->side == BW_KEEP)
+        return;
+    add_rows(x, m, l, thread);
+    bw_barrier(x);
+}
+
 static void attention(bw_ctx *x, const bw_comp *m, int thread) {
     bw_layout l = bw_scratch_layout(m, sizeof(st), x->max_tokens, x->threads);
     at *normed = (at *)(x->scratch + l.x), *q = (at *)(x->scratch + l.q), *o = (at *)(x->scratch + l.o);
@@ -197,18 +230,19 @@ static void attention(bw_ctx *x, const bw_comp *m, int thread) {
     int rows = x->call.tokens;
     norm_rows(x->call.hidden, m, rows, normed, l.ld_x, thread, x->threads);
     bw_barrier(x);
-    long inner = (long)m->heads * m->head_dim;
-    long columns = bw_round(inner, BW_PANEL) + 2 * bw_round((long)m->kv_heads * m->head_dim, BW_PANEL);
-    product qkv = {normed, m->w0, m->b0, c, l.ld_x, (m->width + KS - 1) / KS, l.ld_c, rows, (int)columns};
+    long columns = values_from(m) + bw_round((long)m->kv_heads * m->head_dim, BW_PANEL);
+    product qkv = {normed, m->w0, m->b0, c, l.ld_x, (m->width + KS - 1) / KS, l.ld_c, rows, (int)columns, 0};
     multiply(&qkv, TO_FLOAT, thread, x->threads);
     bw_barrier(x);
+    if (m->qk_whole) {
+        norm_whole(x, m, &l, c, thread);
+        bw_barrier(x);
+    }
     rotate_all(x, m, &l, c, q, thread);
     bw_barrier(x);
     attend_all(x, m, &l, q, o, thread);
     bw_barrier(x);
-    product out = {o, m->w1, m->b1, x->call.hidden, l.ld_o, inner / KS, m->width, rows, m->width};
-    multiply(&out, TO_RESIDUAL, thread, x->threads);
-    bw_barrier(x);
+    project(x, m, &l, o, (long)m->heads * m->head_dim, thread);
 }
 
 static void feed_forward(bw_ctx *x, const bw_comp *m, int thread) {
@@ -217,12 +251,13 @@ static void feed_forward(bw_ctx *x, const bw_comp *m, int thread) {
     int rows = x->call.tokens;
     norm_rows(x->call.hidden, m, rows, normed, l.ld_x, thread, x->threads);
     bw_barrier(x);
-    product gated = {normed, m->w0, m->b0, o, l.ld_x, (m->width + KS - 1) / KS, l.ld_o, rows, m->inner};
-    multiply(&gated, TO_GATED, thread, x->threads);
+    product up = {normed, m->w0, m->b0, o, l.ld_x, (m->width + KS - 1) / KS, l.ld_o, rows, m->inner, m->activation};
+    if (m->gated)
+        multiply(&up, TO_GATED, thread, x->threads);
+    else
+        multiply(&up, TO_ACTIVATED, thread, x->threads);
     bw_barrier(x);
-    product down = {o, m->w1, m->b1, x->call.hidden, l.ld_o, (m->inner + KS - 1) / KS, m->width, rows, m->width};
-    multiply(&down, TO_RESIDUAL, thread, x->threads);
-    bw_barrier(x);
+    project(x, m, &l, o, m->inner, thread);
 }
 
 static void forward(bw_ctx *x, int thread) {
@@ -239,14 +274,34 @@ static void forward(bw_ctx *x, int thread) {
     }
 }
 
+/* Divides and caps the columns that this thread has computed, rounded after each operation. */
+static void finish_logits(const bw_ctx *x, const bw_comp *m, int thread) {
+    long panels = bw_round(m->inner, BW_PANEL) / BW_PANEL;
+    long first = panels * thread / x->threads * BW_PANEL, last = panels * (thread + 1) / x->threads * BW_PANEL;
+    for (int r = 0; r < x->call.rows; r++) {
+        float *row = x->call.logits + (long)r * m->inner;
+        for (long i = first; i < last && i < m->inner; i += VW) {
+            int n = m->inner - i < VW ? (int)(m->inner - i) : VW;
+            vf v = load_part(row + i, n);
+            if (m->factor != 1.0f)
+                v = rounded(v / m->factor);
+            if (m->softcap)
+                v = rounded(rounded(vtanh(rounded(v / m->softcap))) * m->softcap);
+            store_part(row + i, v, n);
+        }
+    }
+}
+
 static void head(bw_ctx *x, int thread) {
     const bw_comp *m = x->call.comps;
     bw_layout l = bw_scratch_layout(m, sizeof(st), x->max_tokens, x->threads);
     at *normed = (at *)(x->scratch + l.x);
     norm_rows(x->call.hidden, m, x->call.rows, normed, l.ld_x, thread, x->threads);
     bw_barrier(x);
-    product out = {normed, m->w0, NULL, x->call.logits, l.ld_x, (m->width + KS - 1) / KS, m->inner, x->call.rows, m->inner};
+    product out = {normed, m->w0, NULL, x->call.logits, l.ld_x, (m->width + KS - 1) / KS, m->inner, x->call.rows, m->inner, 0};
     multiply(&out, TO_FLOAT, thread, x->threads);
+    if (m->factor != 1.0f || m->softcap)
+        finish_logits(x, m, thread);
 }
 
 const bw_kernels KERNELS = {NAME, forward, head};

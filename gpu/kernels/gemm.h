@@ -54,15 +54,16 @@ static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long uni
 }
 
 /* What becomes of a finished tile. */
-typedef enum { TO_FLOAT, TO_GATED, TO_RESIDUAL } target;
+typedef enum { TO_FLOAT, TO_ACTIVATED, TO_GATED, TO_RESIDUAL } target;
 
 typedef struct {
     const at *x;
     const uint32_t *w;
     const float *bias; /* one per packed column, or null */
-    void *to;          /* float (TO_FLOAT), at (TO_GATED), st (TO_RESIDUAL) */
+    void *to;          /* float (TO_FLOAT), at (TO_ACTIVATED, TO_GATED), st (TO_RESIDUAL) */
     long ld_x, units, ld_to;
     int rows, columns; /* columns of `to` that exist; weight columns are padded to panels */
+    int activation;
 } product;
 
 /* to[r][c] = sum + bias, rounded to the model type */
@@ -81,7 +82,28 @@ AI void put_float(const product *g, const float *tile_sums, int row, int rows, i
     }
 }
 
-/* A panel holds 16 columns of the gate, then the same 16 of the other branch: to[r][c] = silu(gate) * up */
+AI vf activate(int kind, vf v) {
+    if (kind == BW_GELU)
+        return v * 0.5f * (1.0f + verf(v * 0.70710678118654752f));
+    vf z = kind == BW_GELU_TANH ? v * (1.59576912160573071f + v * v * 0.0713548162726f) : v;
+    return v / (1.0f + vexp(-z));
+}
+
+/* to[r][c] = act(sum + bias); columns beyond the last are those of zero weights */
+AI void put_activated(const product *g, const float *tile_sums, int row, int rows, int panel) {
+    for (int r = 0; r < rows; r++) {
+        at *to = (at *)g->to + (row + r) * g->ld_to + panel * BW_PANEL;
+        const float *sums = tile_sums + r * BW_PANEL;
+        for (int j = 0; j < BW_PANEL; j += VW) {
+            vf sum = load(sums + j);
+            if (g->bias)
+                sum = sum + load(g->bias + panel * BW_PANEL + j);
+            store_at(to + j, activate(g->activation, rounded(sum)));
+        }
+    }
+}
+
+/* A panel holds 16 columns of the gate, then the same 16 of the other branch: to[r][c] = act(gate) * up */
 AI void put_gated(const product *g, const float *tile_sums, int row, int rows, int panel) {
     const int half = BW_PANEL / 2;
     for (int r = 0; r < rows; r++) {
@@ -94,7 +116,7 @@ AI void put_gated(const product *g, const float *tile_sums, int row, int rows, i
                 up = up + load(g->bias + panel * BW_PANEL + half + j);
             }
             gate = rounded(gate);
-            store_at(to + j, rounded(gate / (1.0f + vexp(-gate))) * rounded(up));
+            store_at(to + j, rounded(activate(g->activation, gate)) * rounded(up));
         }
     }
 }
@@ -138,6 +160,8 @@ AI void multiply(const product *g, const target kind, int thread, int threads) {
                 tile_any(n, g->x + (block + row) * g->ld_x, g->ld_x, w, g->units, sums, ahead);
                 if (kind == TO_FLOAT)
                     put_float(g, sums, block + row, n, (int)p);
+                else if (kind == TO_ACTIVATED)
+                    put_activated(g, sums, block + row, n, (int)p);
                 else if (kind == TO_GATED)
                     put_gated(g, sums, block + row, n, (int)p);
                 else

@@ -22,18 +22,26 @@
 #define BW_PANEL 32  /* columns of one weight panel */
 
 enum { BW_EMBEDDING, BW_ATTENTION, BW_MLP, BW_HEAD };
+enum { BW_RMS, BW_RMS_WIDE, BW_LAYER }; /* norms; wide: scaled before it is rounded */
+enum { BW_SILU, BW_GELU, BW_GELU_TANH };
+enum { BW_HALVES, BW_HALVES_WIDE, BW_NEIGHBOURS }; /* the pairs that are rotated; wide: rounded once, at the end */
+enum { BW_ALONE, BW_KEEP, BW_JOIN }; /* attention that is kept aside, feed-forward that it is added to */
 enum { BW_OK, BW_BAD_COUNT, BW_BAD_ROW, BW_BAD_POSITION, BW_BAD_TOKEN, BW_TOO_MANY };
 
 /* One component of a run: numbers and pointers only. gpu/native.py mirrors the order of the fields. */
 typedef struct {
     int32_t kind, width;                         /* width: of the hidden states */
     int32_t heads, kv_heads, head_dim, window;   /* window 0: none */
-    int32_t kv_layer, page_size, inner, pad;     /* inner: intermediate width, or vocabulary */
+    int32_t kv_layer, page_size, inner, rotary;  /* inner: intermediate width, or vocabulary; rotary: elements that turn */
+    int32_t rope, qk_whole, activation, gated;   /* qk_whole: queries and keys are normed over all heads together */
+    int32_t norm_kind, side;
     float eps, scale;
+    float softcap, factor;                       /* factor: of the embedding or of what is added; divisor of logits */
     int64_t slot_bytes;
-    const void *w0, *w1;                         /* table | qkv, output | gate-up, down | projection */
-    const float *norm, *b0, *b1;                 /* float32, padded like the columns; biases may be null */
-    const float *cos, *sin;                      /* [max_length][head_dim / 2] */
+    const void *w0, *w1;                         /* table | qkv, output | (gate-)up, down | projection */
+    const float *b0, *b1;                        /* float32, padded like the columns; null: none, as below */
+    const float *norm, *norm_bias, *post_norm, *q_norm, *k_norm;
+    const float *cos, *sin;                      /* [max_length][rotary / 2] */
     char *arena;
 } bw_comp;
 
@@ -96,11 +104,14 @@ extern const bw_kernels bw_generic_bf16, bw_generic_f32;
 
 /* Where the scratch of a component lies, in bytes from the start; `thread` parts follow each other. */
 typedef struct {
-    int64_t x, c, q, o, thread, thread_bytes, total;
-    int64_t ld_x, ld_c, ld_o;      /* elements between rows */
+    int64_t side, x, y, c, q, o, thread, thread_bytes, total;
+    int64_t ld_x, ld_c, ld_o;      /* elements between rows; ld_x also of side and y */
     int64_t scores, weights, out, part, top, total_seen, gather_k, gather_v; /* inside a thread's part */
     int32_t tile_tokens, padded_dim, direct;
 } bw_layout;
+
+/* Whether the last product goes straight into the hidden states. */
+static inline int bw_plain(const bw_comp *m) { return !m->post_norm && m->factor == 1.0f && m->side == BW_ALONE; }
 
 static inline int64_t bw_round(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 /* Elements between rows of scratch: not a power of two, so that the rows of a tile fall into different cache sets. */

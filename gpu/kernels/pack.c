@@ -57,7 +57,11 @@ bw_layout bw_scratch_layout(const bw_comp *m, int element, int max_tokens, int t
     bw_layout l = {.ld_x = bw_stride(m->width)};
     if (m->kind == BW_EMBEDDING)
         return l;
+    if (m->side) /* first, so that the feed-forward finds it where the attention left it */
+        l.side = place(&l.total, 4 * l.ld_x * max_tokens);
     l.x = place(&l.total, 4 * l.ld_x * max_tokens);
+    if (!bw_plain(m) && m->side != BW_KEEP)
+        l.y = place(&l.total, 4 * l.ld_x * max_tokens);
     if (m->kind == BW_ATTENTION)
         attention_layout(&l, m, element, max_tokens);
     if (m->kind == BW_MLP) {

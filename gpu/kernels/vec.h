@@ -119,6 +119,23 @@ AI void store_st_part(st *p, vf v, int n) {
     memcpy(p, part, n * sizeof(st));
 }
 
+AI vf load_part(const float *p, int n) {
+    float part[VW] = {0};
+    memcpy(part, p, n * sizeof(float));
+    return load(part);
+}
+AI void store_part(float *p, vf v, int n) {
+    float part[VW];
+    store(part, v);
+    memcpy(p, part, n * sizeof(float));
+}
+AI vi lanes(void) {
+    vi lane;
+    for (int i = 0; i < VW; i++)
+        lane[i] = i;
+    return lane;
+}
+
 AI float lanes_sum(vf v) {
     float a[VW];
     store(a, v);
@@ -152,6 +169,38 @@ AI vf vexp(vf x) {
     y = y * r + 5.0000001201e-1f;
     y = y * (r * r) + (r + 1.0f);
     return (vf)((vu)y + ((vu)shifted << 23));
+}
+/* tanh and erf as quotients of polynomials (those of Eigen), within 5 units in the last place. */
+AI vf vtanh(vf x) {
+    x = pick(x < -7.90531110f, splat(-7.90531110f), x);
+    x = pick(x > 7.90531110f, splat(7.90531110f), x);
+    vf s = x * x;
+    vf p = s * -2.76076847742355e-16f + 2.00018790482477e-13f;
+    p = p * s + -8.60467152213735e-11f;
+    p = p * s + 5.12229709037114e-08f;
+    p = p * s + 1.48572235717979e-05f;
+    p = p * s + 6.37261928875436e-04f;
+    p = p * s + 4.89352455891786e-03f;
+    vf q = s * 1.19825839466702e-06f + 1.18534705686654e-04f;
+    q = q * s + 2.26843463243900e-03f;
+    q = q * s + 4.89352518554385e-03f;
+    return x * p / q;
+}
+AI vf verf(vf x) {
+    x = pick(x < -4.0f, splat(-4.0f), x);
+    x = pick(x > 4.0f, splat(4.0f), x);
+    vf s = x * x;
+    vf p = s * -2.72614225801306e-10f + 2.77068142495902e-08f;
+    p = p * s + -2.10102402082508e-06f;
+    p = p * s + -5.69250639462346e-05f;
+    p = p * s + -7.34990630326855e-04f;
+    p = p * s + -2.95459980854025e-03f;
+    p = p * s + -1.60960333262415e-02f;
+    vf q = s * -1.45660718464996e-05f + -2.13374055278905e-04f;
+    q = q * s + -1.68282697438203e-03f;
+    q = q * s + -7.37332916720468e-03f;
+    q = q * s + -1.42647390514189e-02f;
+    return x * p / q;
 }
 AI float exp1(float x) { return vexp(splat(x))[0]; }
 

@@ -12,7 +12,7 @@ from blockwright.policies.chain import Component
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
-    """Rotary position embedding; ``kind`` is "default", "linear" or "llama3", with the parameters of config.json."""
+    """Rotary position embedding; ``kind`` is "default", "linear", "llama3" or "longrope", with config.json's parameters."""
 
     theta: float
     kind: str = "default"
@@ -20,6 +20,21 @@ class RopeConfig:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 0
+    short_factors: tuple[float, ...] = ()  # longrope: of each frequency, up to original_max_position
+    attention_factor: float = 1.0  # of cosine and sine
+    dim: int | None = None  # leading elements of a head that turn; None: all
+    interleaved: bool = False  # pairs are neighbours, not the two halves
+    wide: bool = False  # computed in float32 and rounded once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormConfig:
+    """``kind`` "rms", or "layer" (which has a bias: role ``norm_bias``)."""
+
+    eps: float
+    kind: str = "rms"
+    wide: bool = False  # rms: scaled in float32 and rounded once, not rounded before it is scaled
+    offset: float = 0.0  # added to the weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,52 +43,97 @@ class EmbeddingConfig:
 
     vocabulary: int
     hidden: int
+    multiplier: float = 1.0
+    multiplier_in_type: bool = False  # rounded to the model's type before it is used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """RMS norm, rotary grouped-query attention over paged KV, output projection, residual sum.
+    """Norm, rotary grouped-query attention over paged KV, output projection, norm, residual sum.
 
-    Tensors: ``norm`` [hidden]; ``q`` [heads*head_dim, hidden]; ``k``, ``v`` [kv_heads*head_dim, hidden];
-    ``o`` [hidden, heads*head_dim]; where the checkpoint has them ``q_bias``, ``k_bias``, ``v_bias``, ``o_bias``.
+    Tensors: ``norm`` [hidden] (``pre_norm``); ``q`` [heads*head_dim, hidden]; ``k``, ``v`` [kv_heads*head_dim, hidden];
+    ``o`` [hidden, heads*head_dim]; where the checkpoint has them ``q_bias``, ``k_bias``, ``v_bias``, ``o_bias``,
+    ``post_norm`` [hidden], ``q_norm`` and ``k_norm`` [head_dim] or, over the whole projection, [heads*head_dim].
     """
 
     hidden: int
     heads: int
     kv_heads: int
     head_dim: int
-    eps: float
+    norm: NormConfig
     rope: RopeConfig
+    scale: float  # of the scores
     window: int | None = None  # a position attends to itself and window - 1 before it
+    softcap: float = 0.0  # scores become softcap * tanh(score / softcap); 0: they stay
     qkv_bias: bool = False
     o_bias: bool = False
+    pre_norm: bool = True
+    post_norm: bool = False
+    qk_norm: str = ""  # "head" | "whole"
+    multiplier: float = 1.0  # of what is added to the residual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpConfig:
-    """RMS norm, SiLU-gated feed-forward, residual sum. Tensors: ``norm``, ``gate``, ``up``, ``down`` (and ``*_bias``)."""
+    """Norm, feed-forward with or without a gate, norm, residual sum.
+
+    Tensors: ``norm``, ``gate`` (``gated``), ``up``, ``down``, ``post_norm`` (and ``gate_bias``, ``up_bias``, ``down_bias``).
+    """
 
     hidden: int
     intermediate: int
-    eps: float
+    norm: NormConfig
+    activation: str = "silu"  # "silu" | "gelu" | "gelu_tanh"
+    gated: bool = True  # act(gate) * up, else act(up)
     bias: bool = False
+    pre_norm: bool = True
+    post_norm: bool = False
+    multiplier: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """Attention and feed-forward that read the same hidden state: feed-forward + attention + residual.
+
+    Tensors: those of the attention, and those of the feed-forward with "mlp." before their role.
+    """
+
+    attention: AttentionConfig
+    mlp: MlpConfig
+
+    @property
+    def hidden(self) -> int:
+        return self.attention.hidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadConfig:
-    """RMS norm and projection to logits. Tensors: ``norm`` [hidden], ``weight`` [vocabulary, hidden]."""
+    """Norm and projection to logits. Tensors: ``norm`` [hidden], ``weight`` [vocabulary, hidden]."""
 
     vocabulary: int
     hidden: int
-    eps: float
+    norm: NormConfig
+    divisor: float = 1.0  # of the logits
+    softcap: float = 0.0
 
 
-ComponentConfig = EmbeddingConfig | AttentionConfig | MlpConfig | HeadConfig
+ComponentConfig = EmbeddingConfig | AttentionConfig | MlpConfig | ParallelConfig | HeadConfig
+
+
+def attention_of(config: ComponentConfig) -> AttentionConfig | None:
+    """The attention inside a component, if there is one: what its KV follows from."""
+    if isinstance(config, ParallelConfig):
+        return config.attention
+    return config if isinstance(config, AttentionConfig) else None
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """Where a raw tensor lies: bytes ``offset`` .. ``offset + nbytes`` of a safetensors file."""
+    """Where a raw tensor lies: ``nbytes`` bytes of a safetensors file, ``offset`` being the first.
+
+    Some of the rows of a fused tensor are a tensor too: stretches of ``stretch`` bytes, each beginning ``step`` behind the
+    last one's beginning. Both are 0 where all bytes lie together.
+    """
 
     path: str
     name: str
@@ -81,6 +141,14 @@ class TensorRef:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    stretch: int = 0
+    step: int = 0
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Offset and length of each piece that lies together, in order."""
+        if not self.stretch:
+            return [(self.offset, self.nbytes)]
+        return [(self.offset + i * self.step, self.stretch) for i in range(self.nbytes // self.stretch)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +177,6 @@ class ModelConfig:
     windows: tuple[int | None, ...]  # of each layer
     max_position: int  # tokens of the longest sequence
     dtype: str  # as stored: "float32" | "bfloat16" | "float16"
-    qkv_bias: bool = False
-    o_bias: bool = False
-    mlp_bias: bool = False
     tied: bool = False  # the head uses the embedding's weight
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()  # of config.json; generation_config.json's are in GenerationDefaults

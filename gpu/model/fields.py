@@ -64,6 +64,16 @@ class Fields:
             raise self.wrong(key, "a number")
         return float(value)
 
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """``key`` as a list of ``count`` positive numbers; it must be there."""
+        value = self.values.get(key)
+        numbers = value if isinstance(value, list) else []
+        if len(numbers) != count or not all(
+            isinstance(n, int | float) and not isinstance(n, bool) and n > 0 for n in numbers
+        ):
+            raise CheckpointError(f"{self.source}: {key} must be a list of {count} positive numbers; correct the file")
+        return tuple(float(n) for n in numbers)
+
     def flag(self, key: str, default: bool = False) -> bool:
         value = self.values.get(key)
         if value is None:

@@ -5,39 +5,62 @@ Resolves precedence and defaults as transformers 5 does; refuses the kinds that 
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import RopeConfig
 from blockwright.gpu.model.fields import Fields
 
 DEFAULT_THETA = 10_000.0
-KINDS = ("default", "linear", "llama3")
 
 
-def read_rope(config: Fields, max_position: int) -> RopeConfig:
-    """The rotary embedding of a model. Raises ``CheckpointError`` for kinds other than default, linear and llama3."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeRules:
+    """Where configuration classes of transformers differ in how they read rotary embeddings."""
+
+    kinds: tuple[str, ...] = ("default", "linear", "llama3")
+    theta_key: str = "rope_theta"
+    partial: float | None = None  # partial_rotary_factor when config.json lacks it; None: only 1.0 is right
+    partial_key: str = "partial_rotary_factor"
+    aliases: tuple[str, ...] = ()  # other names of longrope
+    original_max_position: int | None = None  # when config.json lacks it; None: max_position_embeddings
+    interleaved: bool = False
+    wide: bool = False
+
+
+PLAIN_ROPE = RopeRules()
+
+
+def read_rope(config: Fields, max_position: int, head_dim: int, rules: RopeRules) -> RopeConfig:
+    """The rotary embedding of a model. Raises ``CheckpointError`` for kinds that ``rules`` do not list."""
     section = config.object("rope_scaling") or config.object("rope_parameters") or Fields(config.source, {})
-    theta = section.number("rope_theta", config.number("rope_theta", DEFAULT_THETA))
+    theta = section.number("rope_theta", config.number(rules.theta_key, DEFAULT_THETA))
     kind = section.text("rope_type") or section.text("type", "default")
+    if kind in rules.aliases:
+        kind = "longrope"
     if any(isinstance(value, dict) for value in section.values.values()):
         raise CheckpointError(f"{section.source} differs by layer type, which is not supported; use another checkpoint")
-    if kind not in KINDS:
+    if kind not in rules.kinds:
         raise CheckpointError(
-            f"{section.source}: rope type {kind!r} is not supported (there are: {', '.join(KINDS)}); use another checkpoint"
-        )
-    partial = section.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    if partial != 1.0:
-        raise CheckpointError(
-            f"{config.source}: partial_rotary_factor is {partial}, only 1.0 is supported; use another checkpoint"
+            f"{section.source}: rope type {kind!r} is not supported (there are: {', '.join(rules.kinds)}); "
+            "use another checkpoint"
         )
     if theta <= 0:
         raise section.wrong("rope_theta", "a positive number")
+    dim = _rotary_dim(config, section, head_dim, rules)
+    base = RopeConfig(
+        theta=theta, dim=None if dim == head_dim else dim, interleaved=rules.interleaved, wide=rules.wide, kind=kind
+    )
     if kind == "default":
-        return RopeConfig(theta=theta)
+        return base
+    if kind == "longrope":
+        return _longrope(config, section, max_position, dim, rules, base)
     factor = section.number("factor")
     if factor <= 0:
         raise section.wrong("factor", "a positive number")
     if kind == "linear":
-        return RopeConfig(theta=theta, kind=kind, factor=factor)
+        return replace(base, factor=factor)
     low, high = section.number("low_freq_factor"), section.number("high_freq_factor")
     if not 0 < low < high:
         raise CheckpointError(
@@ -45,11 +68,45 @@ def read_rope(config: Fields, max_position: int) -> RopeConfig:
             "correct the file"
         )
     original = section.integer("original_max_position_embeddings", max_position)
-    return RopeConfig(
-        theta=theta,
-        kind=kind,
+    return replace(
+        base,
         factor=factor,
         low_freq_factor=low,
         high_freq_factor=high,
         original_max_position=config.integer("original_max_position_embeddings", original),
+    )
+
+
+def _rotary_dim(config: Fields, section: Fields, head_dim: int, rules: RopeRules) -> int:
+    """How many elements of a head turn: partial_rotary_factor of them."""
+    factor = section.number("partial_rotary_factor", config.number(rules.partial_key, rules.partial or 1.0))
+    dim = int(head_dim * factor)
+    if factor != 1.0 and rules.partial is None:
+        raise CheckpointError(
+            f"{config.source}: partial_rotary_factor is {factor}, only 1.0 is supported; use another checkpoint"
+        )
+    if not 0 < dim <= head_dim or dim % 2:
+        raise CheckpointError(
+            f"{config.source}: partial_rotary_factor {factor} turns {dim} of {head_dim} elements of a head, "
+            "which must be an even number of them; correct the file"
+        )
+    return dim
+
+
+def _longrope(
+    config: Fields, section: Fields, max_position: int, dim: int, rules: RopeRules, base: RopeConfig
+) -> RopeConfig:
+    """Short factors only: beyond original_max_position every position would be computed anew, with the long ones."""
+    inside = section.integer("original_max_position_embeddings", rules.original_max_position or max_position)
+    original = config.integer("original_max_position_embeddings", rules.original_max_position or inside)
+    section.numbers("long_factor", dim // 2)
+    factor = section.number("factor", max_position / original)
+    attention = section.number("attention_factor", 0.0)
+    if not attention:
+        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return replace(
+        base,
+        original_max_position=original,
+        short_factors=section.numbers("short_factor", dim // 2),
+        attention_factor=attention,
     )

@@ -1,8 +1,13 @@
-"""The cells of the comparison with transformers: every combination, and a small cover of all pairs of choices."""
+"""The cells of the comparison with transformers: every combination, and a small cover of pairs of choices.
+
+Llama and its kin are covered pair by pair. The further architectures differ from them in what components compute, not in
+how they are served: each has one cell of the cover, and these together hold every pair of the other choices.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 AXES: dict[str, tuple[object, ...]] = {
@@ -16,6 +21,8 @@ AXES: dict[str, tuple[object, ...]] = {
     "memory": ("ample", "tight"),  # tight: 1.3 of the longest sequence, so that pages are evicted and sequences preempted
     "sampling": ("greedy", "seeded"),
 }  # fmt: skip
+FURTHER = ("qwen3",)
+OTHERS = [name for name in AXES if name != "architecture"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +41,39 @@ class Cell:
         return "-".join((self.architecture, self.topology, f"{page}x{chunk}", self.backend, self.memory, self.sampling))
 
 
+Pair = tuple[str, object, str, object]
+
+
+def cells_of(architectures: Iterable[object]) -> list[Cell]:
+    """Every combination of these architectures with the other choices."""
+    others = [AXES[name] for name in OTHERS]
+    return [Cell(*values) for values in itertools.product(architectures, *others)]  # type: ignore[arg-type]
+
+
 def every() -> list[Cell]:
-    return [Cell(*values) for values in itertools.product(*AXES.values())]  # type: ignore[arg-type]
+    return cells_of((*AXES["architecture"], *FURTHER))
+
+
+def pairs(cell: Cell, names: Iterable[str] = tuple(AXES)) -> set[Pair]:
+    """The choices of a cell, two at a time."""
+    return {(a, getattr(cell, a), b, getattr(cell, b)) for a, b in itertools.combinations(names, 2)}
+
+
+def one_each() -> list[Cell]:
+    """One cell of each further architecture; together they hold every pair of the other choices, if they are enough."""
+    chosen: list[Cell] = []
+    missing: set[Pair] = set()
+    for architecture in FURTHER:
+        cells = cells_of([architecture])
+        missing = missing or set().union(*(pairs(cell, OTHERS) for cell in cells))
+        chosen.append(max(cells, key=lambda cell: len(pairs(cell, OTHERS) & missing)))
+        missing -= pairs(chosen[-1], OTHERS)
+    return chosen
 
 
 def pairwise() -> list[Cell]:
     """Few cells that hold every pair of values of any two axes; the same on each call."""
-
-    def pairs(cell: Cell) -> set[tuple[int, object, int, object]]:
-        values = [getattr(cell, name) for name in AXES]
-        return {(i, values[i], j, values[j]) for i, j in itertools.combinations(range(len(values)), 2)}
-
-    cells = every()
+    cells = cells_of(AXES["architecture"])
     missing = set().union(*(pairs(cell) for cell in cells))
     chosen = []
     while missing:

@@ -15,7 +15,7 @@ import pytest
 
 from blockwright.actors.config import Settings
 from blockwright.gpu.checkpoint import Checkpoint
-from blockwright.tests.equality.cells import AXES, Cell, every, pairwise
+from blockwright.tests.equality.cells import AXES, FURTHER, Cell, cells_of, every, one_each, pairs, pairwise
 from blockwright.tests.equality.reference import sampled
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import greedy, prompt_of
@@ -24,7 +24,7 @@ Checkpoints = Callable[..., Path]
 NEW = 64
 LIMIT = 320  # tokens of the longest sequence
 SAMPLING = {"temperature": 1.1, "top_p": 0.95, "top_k": 40, "seed": 1234, "repetition_penalty": 1.1, "presence_penalty": 0.3}
-COVER = pairwise()
+COVER = [*pairwise(), *one_each()]
 
 
 def lengths(cell: Cell) -> list[int]:
@@ -104,16 +104,14 @@ async def test_every_combination(checkpoint: Checkpoints, cell: Cell) -> None:
 
 
 def test_the_cover_holds_every_pair() -> None:
-    for name, values in AXES.items():
-        for other, others in AXES.items():
-            if name < other:
-                pairs = {(getattr(cell, name), getattr(cell, other)) for cell in COVER}
-                assert pairs == {(a, b) for a in values for b in others}
+    held = set().union(*(pairs(cell) for cell in pairwise()))
+    assert held == set().union(*(pairs(cell) for cell in cells_of(AXES["architecture"])))
+    assert [cell.architecture for cell in one_each()] == list(FURTHER)
 
 
 def test_references_are_worth_comparing_with(checkpoint: Checkpoints) -> None:
     """Weak references (a few tokens again and again) would hide errors."""
-    for architecture in AXES["architecture"]:
+    for architecture in (*AXES["architecture"], *FURTHER):
         path = checkpoint(architecture)
         distinct = [len(set(greedy(path, prompt_of(n, seed=n), NEW))) for n in lengths(COVER[0])]
         assert sorted(distinct)[len(distinct) // 2] >= 30, f"{architecture}: {distinct}"

@@ -23,6 +23,7 @@ from blockwright.gpu.model.config import (
     EmbeddingConfig,
     HeadConfig,
     MlpConfig,
+    NormConfig,
     RopeConfig,
 )
 from blockwright.gpu.native import NativeBackend
@@ -31,6 +32,7 @@ from blockwright.gpu.torch_ops import inverse_frequencies
 from blockwright.policies.chain import Component, Kind, KvLayout
 
 EPS = 1e-5
+NORM = NormConfig(eps=EPS)
 ROPE = RopeConfig(theta=10000.0)
 
 
@@ -55,17 +57,18 @@ class Shape:
             heads=self.heads,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
-            eps=EPS,
+            norm=NORM,
             rope=self.rope,
+            scale=self.head_dim**-0.5,
             window=self.window,
             qkv_bias=self.biases,
             o_bias=self.biases,
         )
-        mlp = MlpConfig(hidden=self.hidden, intermediate=self.intermediate, eps=EPS, bias=self.biases)
+        mlp = MlpConfig(hidden=self.hidden, intermediate=self.intermediate, norm=NORM, bias=self.biases)
         return [
             EmbeddingConfig(vocabulary=self.vocabulary, hidden=self.hidden),
             *[attention, mlp] * self.layers,
-            HeadConfig(vocabulary=self.vocabulary, hidden=self.hidden, eps=EPS),
+            HeadConfig(vocabulary=self.vocabulary, hidden=self.hidden, norm=NORM),
         ]
 
 

@@ -198,7 +198,7 @@ def refusal(path: Path | str) -> str:
         ({"num_key_value_heads": 3}, ["num_key_value_heads 3"]),
         ({"num_attention_heads": 5, "head_dim": None}, ["hidden_size 64", "5"]),
         ({"head_dim": 17}, ["head_dim 17"]),
-        ({"hidden_act": "gelu"}, ["gelu"]),
+        ({"hidden_act": "relu"}, ["relu", "silu"]),
         ({"dtype": "float64"}, ["float64"]),
         ({"attention_bias": True}, ["q_proj.bias"]),
         ({"attention_bias": "yes"}, ["attention_bias", "yes"]),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from blockwright.gpu.errors import BackendError
-from blockwright.gpu.model.config import HeadConfig, RopeConfig
+from blockwright.gpu.model.config import HeadConfig, NormConfig, RopeConfig
 from blockwright.gpu.native import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, aligned, difference, spec_of
@@ -91,7 +91,7 @@ def test_products_of_any_size(width: int, vocabulary: int, dtype: torch.dtype) -
     generator = torch.Generator().manual_seed(1)
     backend = NativeBackend(str(dtype).removeprefix("torch."), 2)
     backend.reserve(Tables(1, 16, 1, 16), 400, 1)
-    config = HeadConfig(vocabulary=vocabulary, hidden=width, eps=0.0)
+    config = HeadConfig(vocabulary=vocabulary, hidden=width, norm=NormConfig(eps=0.0))
     weight_VD = torch.randn(vocabulary, width, generator=generator).to(dtype)
     spec = spec_of(config, None)
     packed = backend.pack(spec, {"weight": weight_VD, "norm": torch.ones(width)}, aligned(backend.packed_bytes(spec)))
@@ -111,7 +111,7 @@ def test_packing_is_exact(dtype: torch.dtype) -> None:
     backend = NativeBackend(str(dtype).removeprefix("torch."))
     backend.reserve(Tables(1, 16, 1, 16), 70, 1)
     weight_VD = torch.randn(45, 70, generator=torch.Generator().manual_seed(2)).to(dtype)
-    spec = spec_of(HeadConfig(vocabulary=45, hidden=70, eps=0.0), None)
+    spec = spec_of(HeadConfig(vocabulary=45, hidden=70, norm=NormConfig(eps=0.0)), None)
     raw = {"weight": weight_VD, "norm": torch.full((70,), 0.5)}
     run = backend.compose([backend.pack(spec, raw, aligned(backend.packed_bytes(spec)))], 0)
     scale = (torch.tensor(1 / math.sqrt(1 / 70)) * 0.5).to(dtype).float()
