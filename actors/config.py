@@ -7,6 +7,7 @@ expect have a flag of their own. Sizes are bytes, times are seconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -31,7 +32,33 @@ class Settings:
     threads: Annotated[int, "kernel threads of each worker; 0: cores divided by workers, at least 1"] = 0
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0: any free one"] = 8000
-    api_keys: Annotated[dict[str, str], "key: tenant; empty: no key is needed"] = field(default_factory=dict)
+    tls_cert: Annotated[str, "certificate chain (PEM file); with tls_key the server speaks https only"] = ""
+    tls_key: Annotated[str, "private key (PEM file) of tls_cert"] = ""
+    cors_origins: Annotated[str, "web pages that may ask from a browser: origins with commas between, or *; empty: none"] = (
+        ""
+    )
+    max_body: Annotated[int, "bytes (or 32MiB) of a request's body"] = 32 << 20
+    api_keys: Annotated[dict[str, str], "key: tenant; empty, and no admin_keys: no key is needed"] = field(
+        default_factory=dict
+    )
+    admin_keys: Annotated[dict[str, str], "key: tenant; where there are any, only these may use /admin"] = field(
+        default_factory=dict
+    )
+    tenant_models: Annotated[
+        dict[str, str], "tenant: model ids that it may use, with commas between; without an entry all"
+    ] = field(default_factory=dict)
+    requests_per_minute: Annotated[dict[str, int], "tenant: requests let in per minute; * for tenants without an entry"] = (
+        field(default_factory=dict)
+    )
+    tokens_per_minute: Annotated[dict[str, int], "tenant: tokens of prompts and answers per minute; * as above"] = field(
+        default_factory=dict
+    )
+    tokens_per_day: Annotated[dict[str, int], "tenant: tokens of prompts and answers per day (UTC); * as above"] = field(
+        default_factory=dict
+    )
+    concurrent_requests: Annotated[dict[str, int], "tenant: requests that run or wait at a time; * as above"] = field(
+        default_factory=dict
+    )
     max_model_len: Annotated[int, "tokens of prompt and answer; 0: as the checkpoint says, at most 8192"] = 0
     memory: Annotated[
         int, "bytes (or 2GiB) for parameters and KV of each worker; 0: 60 % of free memory divided by the workers"
@@ -52,6 +79,7 @@ class Settings:
     worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then 503"] = 30.0
     drain_timeout: Annotated[float, "seconds that SIGTERM gives to what runs"] = 30.0
     max_waiting: Annotated[int, "requests in the server beyond which new ones get 503"] = 4096
+    max_waiting_tokens: Annotated[int, "tokens still to compute beyond which new requests get 503; 0: no limit"] = 0
     unknown_fields: Annotated[
         str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject (400)"
     ] = "warn"
@@ -61,11 +89,11 @@ class Settings:
     log_level: Annotated[str, "debug, info, warning or error: what is less important is not logged"] = "warning"
 
     def __post_init__(self) -> None:
-        positive = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "max_waiting")
+        positive = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "max_waiting", "max_body")
         for name in positive:
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give at least 1")
-        for name in ("threads", "memory", "max_model_len", "port"):
+        for name in ("threads", "memory", "max_model_len", "port", "max_waiting_tokens"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give 0 (the default) or more")
         choices = {
@@ -85,6 +113,7 @@ class Settings:
                 raise SettingsError(f"{label} is {span} with {self.workers} workers; give a divisor of workers")
             if name and name not in self.applications:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
+        self._check_front()
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
@@ -95,3 +124,27 @@ class Settings:
                 f"sweep_tokens is {self.sweep_tokens}, less than max_rows ({self.max_rows}); every running sequence "
                 "needs a token in a sweep: raise sweep_tokens or lower max_rows"
             )
+
+    def _check_front(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            missing = "tls_key" if self.tls_cert else "tls_cert"
+            raise SettingsError(f"{missing} is missing; https needs tls_cert and tls_key")
+        tenants = {*self.api_keys.values(), *self.admin_keys.values()}
+        limits = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
+        for name in ("tenant_models", *limits):
+            for tenant, value in getattr(self, name).items():
+                if tenant not in tenants and (tenant != "*" or name == "tenant_models"):
+                    raise SettingsError(f"{name}.{tenant} is of no tenant that has a key; there are: {_listed(tenants)}")
+                if name in limits and value < 1:
+                    raise SettingsError(f"{name}.{tenant} is {value}; give at least 1, or leave it out for no limit")
+        for tenant, models in self.tenant_models.items():
+            for model in models.split(","):
+                if model.strip() not in self.applications:
+                    served = _listed(self.applications)
+                    raise SettingsError(
+                        f"tenant_models.{tenant} names {model.strip()!r}, which is not served; there are: {served}"
+                    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -20,6 +20,7 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo
 from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.limiter import Limiter, limits_of
 from blockwright.actors.resources import cores, free_memory
 from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_names
 from blockwright.actors.worker.messages import WorkerConfig
@@ -160,7 +161,15 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
         gateway_address = f"{HEAD}/gateway"
         state = ControllerState(worker_names(settings), stall_timeout=settings.stall_timeout)
         controller = Controller(state, Hub(cluster, entry, configs), [gateway_address])
-        gateway = Gateway(_gateway_state(settings, checkpoints, lengths), name="g0", cluster=controller.cluster)
+        limits = limits_of(settings)
+        if limits:
+            await cluster.node.spawn(Limiter(limits), name="limiter")
+        gateway = Gateway(
+            _gateway_state(settings, checkpoints, lengths),
+            name="g0",
+            cluster=controller.cluster,
+            limiter=f"{HEAD}/limiter" if limits else "",
+        )
         await cluster.node.spawn(controller, name="controller")
         await cluster.node.spawn(gateway, name="gateway")
         cluster.on_up(gateway.worker_up)
@@ -203,6 +212,7 @@ def _gateway_state(settings: Settings, checkpoints: dict[str, Checkpoint], lengt
         page_size=settings.page_size,
         worker_wait=settings.worker_wait,
         max_waiting=settings.max_waiting,
+        max_waiting_tokens=settings.max_waiting_tokens,
     )
 
 

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.checks import shown
-from blockwright.api.front import FRONT, TENANT
+from blockwright.api.front import CALLER, FRONT
 
 log = logging.getLogger(__name__)
 _CLUSTER_SECONDS = 2.0  # a scrape answers without the workers' numbers rather than late
@@ -22,13 +22,13 @@ async def cluster(request: web.Request) -> web.Response:
 
 
 async def one_request(request: web.Request) -> web.Response:
-    """By our id, or the one its client chose. Only for the tenant that made it: to others it does not exist."""
-    front, id = request.app[FRONT], request.match_info["id"]
-    view = front.port.describe(front.names.resolve(request[TENANT], id))
-    if view is None or view.tenant != request[TENANT]:
+    """By our id, or the one its client chose. Only for the key that made it: to others it does not exist."""
+    front, id, key = request.app[FRONT], request.match_info["id"], request[CALLER].key
+    view = front.port.describe(front.names.resolve(key, id))
+    if view is None or view.key != key:
         raise GatewayError(404, f"there is no request {shown(id)}; ids are kept for a while after the end", param="id")
     body = dataclasses.asdict(view)
-    del body["tenant"]
+    del body["key"]
     return web.json_response(body)
 
 

@@ -16,19 +16,20 @@ from aiohttp import web
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayError, GatewayPort
 from blockwright.api import admin, health, models
-from blockwright.api.auth import Keys
+from blockwright.api.auth import Caller, Keys
 from blockwright.api.catalog import Catalog
 from blockwright.api.chat import chat_completions
 from blockwright.api.completions import completions
+from blockwright.api.cors import Cors
+from blockwright.api.door import CHARGE, Door, rate_headers
 from blockwright.api.errors import error_response, from_http
-from blockwright.api.front import CALL_ID, FRONT, IGNORED, TENANT, Front
+from blockwright.api.front import CALL_ID, CALLER, FRONT, IGNORED, Front
 from blockwright.api.metrics import Metrics
 from blockwright.api.sse import KEEP_ALIVE_SECONDS
 from blockwright.api.starting import Stages
 from blockwright.gpu.errors import CheckpointError
 
 log = logging.getLogger(__name__)
-MAX_BODY = 32 << 20  # bytes
 MAX_IGNORED_SHOWN = 20
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -39,21 +40,22 @@ def make_app(
     settings: Settings,
     *,
     keep_alive: float = KEEP_ALIVE_SECONDS,
-    max_body: int = MAX_BODY,
     stages: Stages | None = None,
 ) -> web.Application:
-    """``keep_alive``: seconds of silence in a stream before a comment; ``max_body``: bytes; ``stages``: of the start-up."""
+    """``keep_alive``: seconds of silence in a stream before a comment; ``stages``: of the start-up."""
     front = Front(
         port=port,
         settings=settings,
         catalog=Catalog(port),
-        keys=Keys(settings.api_keys),
+        keys=Keys(settings.api_keys, settings.admin_keys),
         metrics=Metrics(),
         keep_alive=keep_alive,
-        max_body=max_body,
+        max_body=settings.max_body,
+        door=Door(port, settings.tenant_models),
+        cors=Cors(settings.cors_origins),
         stages=stages or Stages(),
     )
-    app = web.Application(middlewares=[_outermost], client_max_size=max_body)
+    app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
     app[FRONT] = front
     app.on_response_prepare.append(_headers)
     app.on_cleanup.append(_close)
@@ -84,7 +86,9 @@ async def _close(app: web.Application) -> None:
 async def _outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
     front = request.app[FRONT]
     try:
-        request[TENANT] = _authenticate(front, request)
+        if (answer := front.cors.preflight(request)) is not None:
+            return answer
+        request[CALLER] = _authenticate(front, request)
         return await handler(request)
     except GatewayError as error:
         return error_response(error)
@@ -97,14 +101,19 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
         return error_response(GatewayError(500, "internal error; the server's log has the details"))
 
 
-def _authenticate(front: Front, request: web.Request) -> str:
-    """The tenant; a 401 without a valid key, for every path but the health probes (unknown paths included)."""
-    tenant = front.keys.tenant(request.headers.get("Authorization"))
-    if tenant is not None:
-        return tenant
+def _authenticate(front: Front, request: web.Request) -> Caller:
+    """A 401 without a valid key, for every path but the health probes (unknown paths included)."""
+    caller = front.keys.caller(request.headers.get("Authorization"))
     resource = request.match_info.route.resource
-    if resource is not None and resource.canonical in health.PUBLIC:
-        return ""
+    path = resource.canonical if resource is not None else request.path
+    if caller is not None:
+        if not caller.admin and path.startswith("/admin"):
+            raise GatewayError(
+                403, "this API key may not use /admin; send one that is marked admin", code="permission_denied"
+            )
+        return caller
+    if path in health.PUBLIC:
+        return Caller(admin=False)
     found = "is not valid" if "Authorization" in request.headers else "is missing"
     raise GatewayError(401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key")
 
@@ -113,6 +122,10 @@ async def _headers(request: web.Request, response: web.StreamResponse) -> None:
     """On every answer, streams included: the request's id, and the unknown fields that were ignored."""
     given = request.headers.get("x-request-id", "")
     response.headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else _own_id(request)
+    charge = request.get(CHARGE)
+    if charge is not None:
+        response.headers.update(rate_headers(charge.verdict))
+    request.app[FRONT].cors.mark(request, response.headers)
     ignored = request.get(IGNORED)
     if ignored:
         names = [quote(name[:64], safe="", errors="replace") for name in ignored[:MAX_IGNORED_SHOWN]]

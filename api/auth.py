@@ -8,28 +8,46 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """``key`` names the key without telling it; a request is shown to nobody else."""
+
+    tenant: str = ""
+    key: str = ""
+    admin: bool = True
 
 
 class Keys:
-    """Key -> tenant. With no keys everybody is the tenant ""."""
+    """Who each key belongs to. With no keys everybody is the tenant "" and may do everything.
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
-        self._tenants = [(_digest(key), tenant) for key, tenant in keys.items()]
+    ``admins`` are further keys. While there are none, every key may use ``/admin``.
+    """
+
+    def __init__(self, keys: Mapping[str, str], admins: Mapping[str, str] | None = None) -> None:
+        known = {**keys, **(admins or {})}
+        self._callers = [(_digest(key), self._caller(key, tenant, admins or {})) for key, tenant in known.items()]
+
+    @staticmethod
+    def _caller(key: str, tenant: str, admins: Mapping[str, str]) -> Caller:
+        return Caller(tenant, _digest(key).hex()[:16], admin=not admins or key in admins)
 
     @property
     def required(self) -> bool:
-        return bool(self._tenants)
+        return bool(self._callers)
 
-    def tenant(self, authorization: str | None) -> str | None:
-        """The tenant of an ``Authorization`` header; None for a missing or wrong key."""
-        if not self._tenants:
-            return ""
+    def caller(self, authorization: str | None) -> Caller | None:
+        """Of an ``Authorization`` header; None for a missing or wrong key."""
+        if not self._callers:
+            return Caller()
         scheme, _, key = (authorization or "").partition(" ")
         given = _digest(key.strip())
         found = None
-        for digest, tenant in self._tenants:
+        for digest, caller in self._callers:
             if hmac.compare_digest(digest, given) and scheme.lower() == "bearer":
-                found = tenant
+                found = caller
         return found
 
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from blockwright.api.choice import Choice, Piece
 from blockwright.api.errors import bad_request
-from blockwright.api.front import FRONT, IGNORED
+from blockwright.api.front import CALLER, FRONT, IGNORED
 from blockwright.api.generate import Call, answer, start
 from blockwright.api.logprobs import chat_logprobs
 from blockwright.api.openai_schema import parse_chat
@@ -24,6 +24,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     body = parse_chat(await read_body(request), front.settings.unknown_fields)
     request[IGNORED] = body.options.ignored
     info = front.catalog.info(body.options.model)
+    front.door.check_model(request[CALLER], info.id)
     served = await front.catalog.load(info)
     if served.template is None:
         raise bad_request(
@@ -34,7 +35,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         )
     text = served.template.render(body.messages)
     tokens = await front.catalog.encode(served, text, special=False)  # the template writes BOS itself
-    call = start(
+    call = await start(
         front,
         request,
         prefix="chatcmpl",

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from blockwright.api.choice import Choice, Piece
-from blockwright.api.front import FRONT, IGNORED
+from blockwright.api.front import CALLER, FRONT, IGNORED
 from blockwright.api.generate import Call, answer, start
 from blockwright.api.logprobs import completion_logprobs
 from blockwright.api.openai_schema import parse_completion
@@ -25,9 +25,10 @@ async def completions(request: web.Request) -> web.StreamResponse:
     body = parse_completion(await read_body(request), front.settings.unknown_fields)
     request[IGNORED] = body.options.ignored
     info = front.catalog.info(body.options.model)
+    front.door.check_model(request[CALLER], info.id)
     served = await front.catalog.load(info)
     prompts = [p if isinstance(p, list) else await front.catalog.encode(served, p, special=True) for p in body.prompts]
-    call = start(
+    call = await start(
         front,
         request,
         prefix="cmpl",

@@ -16,6 +16,7 @@ from blockwright.actors.gateway.port import GatewayError
 _CODES = {
     400: "invalid_value",
     401: "invalid_api_key",
+    403: "permission_denied",
     404: "not_found",
     405: "method_not_allowed",
     413: "request_too_large",
@@ -41,11 +42,12 @@ def error_body(error: GatewayError) -> bytes:
 
 
 def error_response(error: GatewayError) -> web.Response:
-    headers = {}
-    if error.status == 503:
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 1.0)))
-    elif error.status >= 500:
-        headers["x-should-retry"] = "false"  # SDKs retry a 500 twice; what failed here fails again
+    headers = dict(error.headers)
+    if error.status in (429, 503) and (wait := error.retry_after or float(error.status == 503)):
+        headers["Retry-After"] = str(max(1, math.ceil(wait)))
+        headers["retry-after-ms"] = str(math.ceil(1000 * wait))
+    elif error.status >= 500 or error.status == 429:
+        headers["x-should-retry"] = "false"  # SDKs retry twice; what failed here fails again
     elif error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return web.Response(status=error.status, body=error_body(error), content_type="application/json", headers=headers)

@@ -14,8 +14,10 @@ from aiohttp import web
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayPort
-from blockwright.api.auth import Keys
+from blockwright.api.auth import Caller, Keys
 from blockwright.api.catalog import Catalog
+from blockwright.api.cors import Cors
+from blockwright.api.door import Door
 from blockwright.api.metrics import Metrics
 from blockwright.api.starting import Stages
 
@@ -26,20 +28,20 @@ class Names:
     """The ids that clients chose (``x-request-id``): with them a request can be asked about before its answer begins."""
 
     def __init__(self) -> None:
-        self._ids: OrderedDict[tuple[str, str], str] = OrderedDict()  # (tenant, chosen) -> ours, the oldest first
+        self._ids: OrderedDict[tuple[str, str], str] = OrderedDict()  # (key, chosen) -> ours, the oldest first
 
-    def note(self, tenant: str, chosen: str, id: str) -> None:
+    def note(self, key: str, chosen: str, id: str) -> None:
         """The newest request of that name counts; a name of more than ``NAME_LENGTH`` characters is not kept."""
         if len(chosen) > NAME_LENGTH:
             return
-        self._ids.pop((tenant, chosen), None)
-        self._ids[tenant, chosen] = id
+        self._ids.pop((key, chosen), None)
+        self._ids[key, chosen] = id
         if len(self._ids) > NAMES:
             self._ids.popitem(last=False)
 
-    def resolve(self, tenant: str, name: str) -> str:
-        """Our id; ``name`` itself when no request of the tenant chose it."""
-        return self._ids.get((tenant, name), name)
+    def resolve(self, key: str, name: str) -> str:
+        """Our id; ``name`` itself when no request of that key chose it."""
+        return self._ids.get((key, name), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class Front:
     keep_alive: float  # seconds of silence before a comment
     max_body: int  # bytes
     stages: Stages
+    door: Door
+    cors: Cors
     names: Names = field(default_factory=Names)
 
     def new_id(self, prefix: str) -> str:
@@ -60,6 +64,6 @@ class Front:
 
 
 FRONT = web.AppKey("front", Front)
-TENANT = web.RequestKey("tenant", str)  # who asks
+CALLER = web.RequestKey("caller", Caller)  # who asks
 CALL_ID = web.RequestKey("call_id", str)  # the id of the answer, once it has one
 IGNORED = web.RequestKey("ignored", tuple[str, ...])  # unknown fields of the body

@@ -20,8 +20,9 @@ from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo
 from blockwright.api.catalog import ServedModel
 from blockwright.api.checks import shown
 from blockwright.api.choice import Choice, Piece
+from blockwright.api.door import CHARGE, Charge
 from blockwright.api.errors import bad_request, error_body
-from blockwright.api.front import CALL_ID, TENANT, Front
+from blockwright.api.front import CALL_ID, CALLER, Front
 from blockwright.api.metrics import Meter
 from blockwright.api.openai_schema import Options
 from blockwright.api.sse import EventStream
@@ -41,6 +42,7 @@ class Call:
     options: Options
     prompts: list[list[int]]
     choices: list[Choice]
+    charge: Charge
 
     def usage(self) -> dict[str, int]:
         prompt = sum(len(tokens) for tokens in self.prompts)
@@ -105,7 +107,7 @@ def sampling_of(options: Options, served: ServedModel, choice: int) -> SamplingP
     )
 
 
-def start(
+async def start(
     front: Front,
     request: web.Request,
     *,
@@ -122,7 +124,9 @@ def start(
     id = front.new_id(prefix)
     request[CALL_ID] = id
     if chosen := request.headers.get("x-request-id"):
-        front.names.note(request[TENANT], chosen, id)
+        front.names.note(request[CALLER].key, chosen, id)
+    most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
+    charge = request[CHARGE] = await front.door.enter(request[CALLER], most)
     choices: list[Choice] = []
     try:
         for index in range(len(prompts) * options.n):
@@ -135,7 +139,8 @@ def start(
                     max_tokens=limits[index // options.n],
                     stop_tokens=[] if options.ignore_eos else served.stop_tokens,
                     sampling=sampling_of(options, served, index % options.n),
-                    tenant=request[TENANT],
+                    tenant=request[CALLER].tenant,
+                    key=request[CALLER].key,
                     salt=options.salt,
                 )
             )
@@ -144,9 +149,12 @@ def start(
     except BaseException:
         for choice in choices:
             choice.stream.cancel()
+        charge.end(0)
         raise
     created = int(time.time())
-    return Call(id=id, created=created, info=info, served=served, options=options, prompts=prompts, choices=choices)
+    return Call(
+        id=id, created=created, info=info, served=served, options=options, prompts=prompts, choices=choices, charge=charge
+    )
 
 
 async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -> web.StreamResponse:
@@ -170,6 +178,7 @@ async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -
             if choice.index not in ended:
                 choice.stream.cancel()
         meter.close(complete=len(ended) == len(call.choices))
+        call.charge.end(call.usage()["total_tokens"])
 
 
 async def _stream(

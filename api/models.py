@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from blockwright.actors.gateway.port import ModelInfo
-from blockwright.api.front import FRONT
+from blockwright.api.front import CALLER, FRONT
 
 
 def _model(info: ModelInfo) -> dict[str, Any]:
@@ -24,10 +24,15 @@ def _model(info: ModelInfo) -> dict[str, Any]:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    models = request.app[FRONT].port.models()
-    return web.json_response({"object": "list", "data": [_model(info) for info in models]})
+    """Those that the key may use."""
+    front, caller = request.app[FRONT], request[CALLER]
+    models = [_model(info) for info in front.port.models() if front.door.may_use(caller, info.id)]
+    return web.json_response({"object": "list", "data": models})
 
 
 async def one_model(request: web.Request) -> web.Response:
-    """A 404 for an id that is not served."""
-    return web.json_response(_model(request.app[FRONT].catalog.info(request.match_info["id"])))
+    """A 404 for an id that is not served, a 403 for one that the key may not use."""
+    front = request.app[FRONT]
+    info = front.catalog.info(request.match_info["id"])
+    front.door.check_model(request[CALLER], info.id)
+    return web.json_response(_model(info))

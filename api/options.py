@@ -22,7 +22,7 @@ _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}ib": 1 << (10 * i) for i, letter in enumerate("kmgt", 1)}
 _UNITS |= {f"{letter}b": 10 ** (3 * i) for i, letter in enumerate("kmgt", 1)}
 _FIELDS: dict[str, Any] = typing.get_type_hints(Settings)  # name -> type
-_SIZES = frozenset({"memory"})
+_SIZES = frozenset({"memory", "max_body"})
 Values = dict[str, Any]
 
 
@@ -47,7 +47,8 @@ def make_settings(
     if need_model and not values["applications"]:
         raise SettingsError("no model is given; name a checkpoint folder or a hub id")
     if key_file:
-        values["api_keys"] = {**values.get("api_keys", {}), **read_keys(Path(key_file))}
+        for name, keys in zip(("api_keys", "admin_keys"), read_keys(Path(key_file)), strict=True):
+            values[name] = {**values.get(name, {}), **keys}
     return Settings(**values)
 
 
@@ -62,25 +63,32 @@ def read_config(path: Path) -> Values:
     return {_known(name): convert(name, value) for name, value in table.items()}
 
 
-def read_keys(path: Path) -> dict[str, str]:
-    """Lines of ``key`` or ``key tenant``; a key without tenant is a tenant of its own. Empty lines and # are skipped."""
+def read_keys(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """(ordinary keys, admin keys), each with its tenant, from lines of ``key``, ``key tenant`` or ``key tenant admin``.
+
+    A key without tenant is a tenant of its own. Empty lines and # are skipped.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read ({error}); check --api-key-file") from None
     keys: dict[str, str] = {}
+    admins: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) > 2:
-            raise SettingsError(f"line {number} of {path} has {len(words)} words; write a key, or a key and its tenant")
-        if words[0] in keys:
+        if len(words) > 3 or (len(words) == 3 and words[2] != "admin"):
+            raise SettingsError(
+                f"line {number} of {path} has {len(words)} words; write a key, a key and its tenant, or both and admin"
+            )
+        if words[0] in keys or words[0] in admins:
             raise SettingsError(f"line {number} of {path} repeats a key; give each key once")
-        keys[words[0]] = words[1] if len(words) == 2 else "key-" + hashlib.sha256(words[0].encode()).hexdigest()[:8]
-    if not keys:
+        tenant = words[1] if len(words) > 1 else "key-" + hashlib.sha256(words[0].encode()).hexdigest()[:8]
+        (admins if len(words) == 3 else keys)[words[0]] = tenant
+    if not keys and not admins:
         raise SettingsError(f"{path} holds no key; write one on each line, or leave out --api-key-file")
-    return keys
+    return keys, admins
 
 
 def convert(name: str, value: Any) -> Any:
@@ -153,8 +161,8 @@ def _assign(values: Values, text: str) -> None:
     if not equals:
         raise SettingsError(f"--set {text!r} has no '='; write --set key=value")
     field, _, entry = name.partition(".")
-    if field == "api_keys":
-        raise SettingsError("api_keys cannot be given with --set, where other users see them; use --api-key-file")
+    if field in ("api_keys", "admin_keys"):
+        raise SettingsError(f"{field} cannot be given with --set, where other users see them; use --api-key-file")
     made = convert(name, value)
     if entry:
         values[field] = {**values.get(field, {}), entry: made}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -82,7 +83,7 @@ class Server:
 
     async def _listen(self, runner: web.AppRunner) -> None:
         host, port = self._settings.host, self._settings.port
-        site = web.TCPSite(runner, host, port)
+        site = web.TCPSite(runner, host, port, ssl_context=_tls(self._settings))
         try:
             await site.start()
         except OSError as error:
@@ -90,9 +91,9 @@ class Server:
             raise SettingsError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from None
         bound = runner.addresses[0]
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.address = f"http://{shown}:{bound[1]}"
+        self.address = f"{'https' if self._settings.tls_cert else 'http'}://{shown}:{bound[1]}"
         self._speaker.reach("listening", f"listening on {self.address}")
-        if host not in ("127.0.0.1", "localhost", "::1") and not self._settings.api_keys:
+        if host not in ("127.0.0.1", "localhost", "::1") and not (self._settings.api_keys or self._settings.admin_keys):
             self._speaker.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
 
     async def _serve(self, app: web.Application, port: StartingPort) -> int:
@@ -146,3 +147,18 @@ class Server:
         finally:
             drain.cancel()
             hurry.cancel()
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    """Raises SettingsError for files that are no certificate and its key."""
+    if not settings.tls_cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:  # SSLError is one
+        pair = f"{settings.tls_cert} and {settings.tls_key}"
+        raise SettingsError(
+            f"tls_cert and tls_key: {pair} cannot be used ({error.strerror or error}); give PEM files"
+        ) from None
+    return context

@@ -13,7 +13,7 @@ from typing import Any
 
 from blockwright.actors.config import Settings
 
-_SECRET = frozenset({"api_keys"})
+_SECRET = frozenset({"api_keys", "admin_keys"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

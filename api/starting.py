@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright.actors.gateway.port import GatewayError, GatewayPort, Generation, ModelInfo, Readiness, RequestView, Stream
+from blockwright.policies.quota import Verdict
 
 
 class Stages:
@@ -60,6 +61,15 @@ class StartingPort:
 
     def describe(self, request: str) -> RequestView | None:
         return self._real.describe(request) if self._real is not None else None
+
+    async def charge(self, tenant: str, tokens: int) -> Verdict:
+        return await self._there().charge(tenant, tokens)
+
+    def settle(self, tenant: str, charged: int, used: int) -> None:
+        self._there().settle(tenant, charged, used)
+
+    async def limit(self, tenant: str, name: str) -> int:
+        return await self._there().limit(tenant, name)
 
     async def cluster(self) -> dict[str, Any]:
         return await self._there().cluster()

@@ -34,7 +34,9 @@ from blockwright.actors.gateway.messages import (
 from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo, Readiness, RequestView
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
+from blockwright.actors.limiter import Limiter
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.policies.quota import Verdict
 from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.clock import Timer
 from blockwright.runtime.errors import NodeDown, RuntimeFault
@@ -43,10 +45,18 @@ TICK = 0.1  # seconds between looks at heartbeats and waiting requests
 
 
 class Gateway(Actor):
-    """See the module. ``cluster`` answers for ``/admin/cluster``."""
+    """See the module. ``cluster`` answers for ``/admin/cluster``; ``limiter``: its address, empty without limits."""
 
-    def __init__(self, state: GatewayState, *, name: str, cluster: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    def __init__(
+        self,
+        state: GatewayState,
+        *,
+        name: str,
+        cluster: Callable[[], Awaitable[dict[str, Any]]],
+        limiter: str = "",
+    ) -> None:
         self.name = name
+        self._limiter = limiter
         self.state = state
         self._cluster = cluster
         self._streams: dict[str, RequestStream] = {}  # of all active requests
@@ -113,6 +123,20 @@ class Gateway(Actor):
         if error is not None:
             raise error
         return stream
+
+    async def charge(self, tenant: str, tokens: int) -> Verdict:
+        if not self._limiter:
+            return Verdict()
+        verdict: Verdict = await self.node.ref(self._limiter, Limiter).admit(self.node.name, tenant, tokens)
+        return verdict
+
+    def settle(self, tenant: str, charged: int, used: int) -> None:
+        if self._limiter:
+            self.node.ref(self._limiter).end.cast(self.node.name, tenant, charged, used)
+
+    async def limit(self, tenant: str, name: str) -> int:
+        value: int = await self.node.ref(self._limiter, Limiter).limit(tenant, name)
+        return value
 
     async def cluster(self) -> dict[str, Any]:
         return await self._cluster()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.quota import Verdict
 from blockwright.policies.sampling import SamplingParams
 
 
@@ -29,6 +30,7 @@ class GatewayError(Exception):
         super().__init__(message)
         self.status, self.message, self.kind = status, message, kind
         self.param, self.code, self.retry_after = param, code, retry_after
+        self.headers: dict[str, str] = {}  # further ones that the answer carries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class Generation:
     stop_tokens: list[int]  # ids that end the sequence (empty with ignore_eos)
     sampling: SamplingParams
     tenant: str = ""
+    key: str = ""  # names the API key that asked
     priority: int = 0
     salt: bytes = b""
 
@@ -104,7 +107,7 @@ class RequestView:
     computed_tokens: int
     emitted_tokens: int
     events: list[dict[str, Any]]  # {"at": seconds since arrival, "event": str, ...}
-    tenant: str = ""
+    key: str = ""  # of the client that made it
 
 
 class GatewayPort(Protocol):
@@ -120,6 +123,15 @@ class GatewayPort(Protocol):
         """Admit and start. Raises GatewayError 400 (can never fit), 404 (no such model), 503 (draining)."""
 
     def describe(self, request: str) -> RequestView | None: ...
+
+    async def charge(self, tenant: str, tokens: int) -> Verdict:
+        """Charge the tenant with a request of at most ``tokens`` tokens, or nothing where it is refused."""
+
+    def settle(self, tenant: str, charged: int, used: int) -> None:
+        """A request that was let in is over."""
+
+    async def limit(self, tenant: str, name: str) -> int:
+        """The number of a limit, see ``policies.quota.Limits``."""
 
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""

@@ -176,7 +176,7 @@ class Record:
             computed_tokens=self.computed,
             emitted_tokens=self.emitted,
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
-            tenant=self.generation.tenant,
+            key=self.generation.key,
         )
 
 

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from blockwright.actors.gateway.board import Board
+from blockwright.actors.gateway.crowd import Crowd
 from blockwright.actors.gateway.ledger import Ledger
 from blockwright.actors.gateway.messages import (
     Acknowledge,
@@ -48,11 +49,19 @@ class GatewayState:
     """See the module."""
 
     def __init__(
-        self, address: str, models: Sequence[ModelInfo], *, page_size: int, worker_wait: float, max_waiting: int
+        self,
+        address: str,
+        models: Sequence[ModelInfo],
+        *,
+        page_size: int,
+        worker_wait: float,
+        max_waiting: int,
+        max_waiting_tokens: int = 0,
     ) -> None:
         self.address = address  # of the gateway actor, where workers send reports
         self.catalogue = {model.id: model for model in models}
-        self.page_size, self.worker_wait, self.max_waiting = page_size, worker_wait, max_waiting
+        self.page_size, self.worker_wait = page_size, worker_wait
+        self.crowd = Crowd(max_waiting, max_waiting_tokens)
         self.board = Board(self.catalogue)
         self.active: dict[str, Record] = {}  # all and only the requests that have not ended
         self.waiting: dict[str, Record] = {}  # those of ``active`` in state "waiting"
@@ -144,7 +153,7 @@ class GatewayState:
     # the life of a request
 
     def _generate(self, generation: Generation, now: float) -> None:
-        refusal = self._refusal(generation)
+        refusal = self._refusal(generation) or self.crowd.refusal(generation, self.active, len(self.waiting), now)
         if refusal is not None:
             self._effects.append(refusal)
             return
@@ -161,8 +170,6 @@ class GatewayState:
             return Fail(name, 404, message, param="model", code="model_not_found")
         if self.draining:
             return _unavailable(name, "the server is shutting down; send the request elsewhere or again later", 5.0)
-        if len(self.active) >= self.max_waiting:
-            return _unavailable(name, f"the server has {len(self.active)} requests, its limit; try again later", 1.0)
         if not generation.prompt or generation.max_tokens < 1:
             return Fail(name, 400, "prompt and max_tokens need at least one token each", code="invalid_value")
         if name in self.active:
@@ -211,6 +218,7 @@ class GatewayState:
         self.waiting.pop(record.id, None)
         del self.active[record.id]
         record.end(state, now, event, reason=reason)
+        self.crowd.pace.ended(now)
         self.past[record.id] = record.view()
         if len(self.past) > KEEP:
             self.past.popitem(last=False)

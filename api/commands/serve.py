@@ -11,14 +11,25 @@ import argparse
 from blockwright.actors.config import SettingsError
 from blockwright.api.commands import CommandError
 
-FLAGS = ("workers", "device", "dtype", "host", "port", "max_model_len")  # fields of Settings that have a flag
+# flags that are fields of Settings: name of the flag -> name of the field
+FLAGS = {name: name for name in ("workers", "device", "dtype", "host", "port", "max_model_len", "tls_cert", "tls_key")}
+FLAGS["cors_origin"] = "cors_origins"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", metavar="N", help="port to listen on, 0 for any free one (8000)")
-    parser.add_argument("--api-key-file", metavar="FILE", help="lines of 'key' or 'key tenant'; without it no key is needed")
+    parser.add_argument(
+        "--api-key-file",
+        metavar="FILE",
+        help="lines of 'key', 'key tenant' or 'key tenant admin'; without it no key is needed",
+    )
+    parser.add_argument(
+        "--cors-origin", metavar="ORIGINS", help="web pages that may ask from a browser, or * for all (none)"
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key https only")
+    parser.add_argument("--tls-key", metavar="FILE", help="private key in PEM")
     parser.add_argument("--show-settings", action="store_true", help="print all settings as a file for --config, and end")
 
 
@@ -45,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = make_settings(
             arguments.model,
             apps=arguments.app,
-            flags={name: value for name in FLAGS if (value := getattr(arguments, name)) is not None},
+            flags={field: value for name, field in FLAGS.items() if (value := getattr(arguments, name)) is not None},
             sets=arguments.set,
             config=arguments.config,
             key_file=arguments.api_key_file,

@@ -43,7 +43,7 @@ async def serve(folder: Path) -> AsyncIterator[Serve]:
         script: Script = lambda generation: (), settings: dict[str, Any] | None = None, folder: Path = folder, **options: Any
     ) -> tuple[Any, FakePort]:
         port = FakePort(folder, script)
-        app = make_app(port, Settings(applications={"tiny": str(folder)}, **(settings or {})), **options)
+        app = make_app(port, Settings(**{"applications": {"tiny": str(folder)}, **(settings or {})}), **options)
         client = TestClient(TestServer(app))
         await client.start_server()
         clients.append(client)

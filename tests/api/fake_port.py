@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from blockwright.actors.gateway.port import Delta, GatewayError, Generation, ModelInfo, Readiness, RequestView
 from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.quota import Quotas, Verdict
 from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
 
 EOS = SPECIAL.index("</s>")
@@ -62,6 +63,8 @@ class FakePort:
         self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
         self.views: dict[str, RequestView] = {}
         self.drained: list[float] = []
+        self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
+        self.settled: list[tuple[str, int, int]] = []
         self.refuse: GatewayError | None = None
         self.body: dict[str, Any] = {"workers": []}
 
@@ -80,6 +83,16 @@ class FakePort:
 
     def describe(self, request: str) -> RequestView | None:
         return self.views.get(request)
+
+    async def charge(self, tenant: str, tokens: int) -> Verdict:
+        return self.quotas.admit(tenant, tokens, self.now, self.now)
+
+    def settle(self, tenant: str, charged: int, used: int) -> None:
+        self.settled.append((tenant, charged, used))
+        self.quotas.end(tenant, charged, used, self.now)
+
+    async def limit(self, tenant: str, name: str) -> int:
+        return self.quotas.limit(tenant, name)
 
     async def cluster(self) -> dict[str, Any]:
         return self.body

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import hashlib
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from blockwright.tests.api.fake_port import events
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
 ANN, BOB = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta-key"}
+KEY_OF_ANN = hashlib.sha256(b"alpha-key").hexdigest()[:16]
 VIEW = RequestView(
     id="cmpl-gw0-1",
     state="running",
@@ -23,7 +25,7 @@ VIEW = RequestView(
     computed_tokens=5,
     emitted_tokens=2,
     events=[{"at": 0.0, "event": "arrived"}],
-    tenant="ann",
+    key=KEY_OF_ANN,
 )
 
 
@@ -116,7 +118,7 @@ async def test_an_unknown_model_and_no_model_at_all(serve: Any, say: Any) -> Non
 
 
 async def test_wrong_paths_methods_and_bodies(serve: Any) -> None:
-    client, _ = await serve(max_body=1000)
+    client, _ = await serve(settings={"max_body": 1000})
     answer = await client.get("/v1/completions")
     error = (await answer.json())["error"]
     assert (answer.status, error["code"]) == (405, "method_not_allowed")
@@ -148,7 +150,7 @@ async def test_a_request_can_be_asked_about_by_the_id_its_client_chose_before_it
     headers = {"x-request-id": "mine-2"}
     asking = asyncio.ensure_future(client.post("/v1/completions", json={"prompt": "a", "stream": True}, headers=headers))
     id = (await port.waiting.get()).generation.id
-    port.views[id] = dataclasses.replace(VIEW, id=id, tenant="")
+    port.views[id] = dataclasses.replace(VIEW, id=id, key="")
     assert (await (await client.get("/v1/requests/mine-2")).json())["id"] == id
     asking.cancel()
     long = "x" * (NAME_LENGTH + 1)

@@ -50,7 +50,7 @@ def test_conversions(name: str, text: Any, value: Any) -> None:
     [
         ({"model": None}, "no model is given"),
         ({"sets": ["workerz=2"]}, "there is no setting 'workerz'; did you mean workers?"),
-        ({"sets": ["qqq=2"]}, "there are: api_keys"),
+        ({"sets": ["qqq=2"]}, "there are: admin_keys"),
         ({"sets": ["workers"]}, "has no '='"),
         ({"sets": ["workers=two"]}, "workers is 'two'; give an integer"),
         ({"sets": ["workers=2.0"]}, "workers is '2.0'; give an integer"),
@@ -99,15 +99,30 @@ def test_wrong_config_files(tmp_path: Path, text: str, says: str) -> None:
 def test_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# ours\nalpha ann\n\nbeta\ngamma ann\n")
-    keys = read_keys(file)
-    assert (keys["alpha"], keys["gamma"]) == ("ann", "ann")
+    keys, admins = read_keys(file)
+    assert (keys["alpha"], keys["gamma"], admins) == ("ann", "ann", {})
     assert keys["beta"].startswith("key-")
     assert "beta" not in keys["beta"]
     assert make_settings("/m/base", key_file=str(file)).api_keys == keys
-    for text, says in (("a b c\n", "line 1 .* has 3 words"), ("a\na\n", "line 2 .* repeats"), ("#\n", "holds no key")):
+    for text, says in (
+        ("a b c\n", "line 1 .* has 3 words"),
+        ("a b admin\na\n", "line 2 .* repeats"),
+        ("a\na\n", "line 2 .* repeats"),
+        ("#\n", "holds no key"),
+    ):
         file.write_text(text)
         with pytest.raises(SettingsError, match=says):
             read_keys(file)
+
+
+def test_admin_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("alpha ann\nroot ops admin\n")
+    assert read_keys(file) == ({"alpha": "ann"}, {"root": "ops"})
+    settings = make_settings("/m/base", key_file=str(file))
+    assert (settings.api_keys, settings.admin_keys) == ({"alpha": "ann"}, {"root": "ops"})
+    with pytest.raises(SettingsError, match="use --api-key-file"):
+        make_settings("/m/base", sets=["admin_keys.k=t"])
 
 
 def test_model_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

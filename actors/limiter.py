@@ -1,0 +1,56 @@
+"""The one owner of what tenants have spent, asked by every gateway; lives on the head.
+
+A gateway that dies takes its requests with it, so their places are freed then. Decides nothing: see ``policies/quota.py``.
+"""
+
+from __future__ import annotations
+
+import time
+
+from blockwright.actors.config import Settings
+from blockwright.policies.quota import Limits, Quotas, Verdict
+from blockwright.runtime.actor import Actor, endpoint
+from blockwright.runtime.peers import Down
+
+FIELDS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
+
+
+def limits_of(settings: Settings) -> dict[str, Limits]:
+    """By tenant; empty where nobody is limited."""
+    tenants = {tenant for name in FIELDS for tenant in getattr(settings, name)}
+    default = {name: getattr(settings, name).get("*", 0) for name in FIELDS}
+    return {t: Limits(**{name: getattr(settings, name).get(t, default[name]) for name in FIELDS}) for t in sorted(tenants)}
+
+
+class Limiter(Actor):
+    """See the module."""
+
+    def __init__(self, limits: dict[str, Limits]) -> None:
+        self.quotas = Quotas(limits)
+        self._watched: set[str] = set()  # nodes of gateways
+
+    @endpoint
+    async def admit(self, gateway: str, tenant: str, tokens: int) -> Verdict:
+        """Charge a request of at most ``tokens`` tokens. ``gateway``: the name of the node that will say when it ends."""
+        if gateway != self.node.name and gateway not in self._watched:
+            self._watched.add(gateway)
+            self.node.monitor(gateway, self._gone)
+        return self.quotas.admit(tenant, tokens, self.node.clock.now(), time.time(), gateway)
+
+    @endpoint
+    async def end(self, gateway: str, tenant: str, charged: int, used: int) -> None:
+        self.quotas.end(tenant, charged, used, self.node.clock.now(), gateway)
+
+    @endpoint
+    async def limit(self, tenant: str, name: str) -> int:
+        """The number of a limit."""
+        return self.quotas.limit(tenant, name)
+
+    @endpoint
+    async def refusals(self) -> list[tuple[str, str, int]]:
+        """(tenant, limit, requests refused)."""
+        return [(tenant, name, count) for (tenant, name), count in self.quotas.refusals().items()]
+
+    def _gone(self, down: Down) -> None:
+        self._watched.discard(down.node)
+        self.quotas.forget(down.node)

@@ -1,0 +1,55 @@
+"""Which web pages may ask from a browser. Off unless origins are set; a preflight needs no key, as browsers send none.
+
+Never a reason to trust anybody: the answer to a page that is not listed merely lacks the headers that let it be read.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
+EXPOSED = (
+    "x-request-id, x-ignored-fields, openai-processing-ms, retry-after, retry-after-ms, x-ratelimit-limit-requests, "
+    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
+    "x-ratelimit-reset-tokens"
+)
+KEPT_SECONDS = 600  # how long a browser may remember a preflight
+
+
+class Cors:
+    """``origins``: with commas between, or ``*``."""
+
+    def __init__(self, origins: str) -> None:
+        self._origins = frozenset(o.strip().rstrip("/") for o in origins.split(",") if o.strip())
+
+    def _allowed(self, request: web.Request) -> str:
+        """The origin to name in an answer; empty for a page that may not ask."""
+        origin = request.headers.get("Origin", "")
+        if not origin or not self._origins:
+            return ""
+        if "*" in self._origins:
+            return "*"
+        return origin if origin in self._origins else ""
+
+    def preflight(self, request: web.Request) -> web.Response | None:
+        """The answer to a browser's question, or None where this is none, or from a page that is not listed."""
+        wanted = request.headers.get("Access-Control-Request-Method")
+        if request.method != "OPTIONS" or wanted is None or not self._allowed(request):
+            return None
+        headers = {
+            "Access-Control-Allow-Methods": METHODS,
+            "Access-Control-Allow-Headers": request.headers.get("Access-Control-Request-Headers", "*"),
+            "Access-Control-Max-Age": str(KEPT_SECONDS),
+        }
+        return web.Response(status=204, headers=headers)
+
+    def mark(self, request: web.Request, headers: CIMultiDict[str]) -> None:
+        """On every answer."""
+        origin = self._allowed(request)
+        if not origin:
+            return
+        headers["Access-Control-Allow-Origin"] = origin
+        headers["Access-Control-Expose-Headers"] = EXPOSED
+        if origin != "*":
+            headers.add("Vary", "Origin")

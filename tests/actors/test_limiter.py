@@ -1,0 +1,57 @@
+"""The limiter actor: limits from settings, one account for all gateways, places of a gateway that died."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.limiter import Limiter, limits_of
+from blockwright.policies.quota import Limits
+from blockwright.runtime import Node
+from blockwright.runtime.peers import Down
+
+KEYS = {"k1": "acme", "k2": "free"}
+
+
+def test_limits_of_settings() -> None:
+    settings = Settings(
+        api_keys=KEYS, requests_per_minute={"acme": 60, "*": 6}, tokens_per_day={"*": 1000}, concurrent_requests={"acme": 2}
+    )
+    assert limits_of(settings) == {
+        "*": Limits(requests_per_minute=6, tokens_per_day=1000),
+        "acme": Limits(requests_per_minute=60, tokens_per_day=1000, concurrent_requests=2),
+    }
+    assert limits_of(Settings()) == {}
+
+
+def test_limits_that_cannot_be() -> None:
+    with pytest.raises(
+        SettingsError, match=r"requests_per_minute.nobody is of no tenant that has a key; there are: acme, free"
+    ):
+        Settings(api_keys=KEYS, requests_per_minute={"nobody": 1})
+    with pytest.raises(SettingsError, match=r"tokens_per_day.acme is 0; give at least 1"):
+        Settings(api_keys=KEYS, tokens_per_day={"acme": 0})
+    with pytest.raises(SettingsError, match=r"tenant_models.acme names 'b', which is not served; there are: a"):
+        Settings(api_keys=KEYS, applications={"a": "/a"}, tenant_models={"acme": "a, b"})
+    with pytest.raises(SettingsError, match="tls_key is missing"):
+        Settings(tls_cert="/cert.pem")
+
+
+async def test_one_account_for_all_gateways_and_a_dead_ones_places_are_freed() -> None:
+    node = Node("head", listen=False)
+    await node.start()
+    limiter = Limiter({"acme": Limits(concurrent_requests=2)})
+    ref = await node.spawn(limiter, name="limiter")
+    watched: list[str] = []
+    node.monitor = lambda name, on_down: watched.append(name)  # type: ignore[assignment,func-returns-value,return-value]
+    assert not (await ref.admit("head", "acme", 5)).refused
+    assert not (await ref.admit("g1", "acme", 5)).refused
+    assert (await ref.admit("head", "acme", 5)).refused == "concurrent_requests"
+    assert watched == ["g1"]
+    limiter._gone(Down("g1", 1, "exited -9"))
+    assert not (await ref.admit("head", "acme", 5)).refused
+    ref.end.cast("head", "acme", 5, 3)
+    assert not (await ref.admit("head", "acme", 5)).refused
+    assert await ref.refusals() == [("acme", "concurrent_requests", 1)]
+    assert await ref.limit("acme", "concurrent_requests") == 2
+    await node.stop()
