@@ -7,6 +7,7 @@
 Knows nothing of models. Importing it loads neither torch nor aiohttp nor numpy.
 """
 
+from blockwright.policies.restarts import Backoff, Restart, Strategy
 from blockwright.runtime.actor import Actor, Crash, endpoint
 from blockwright.runtime.clock import Clock, LoopClock, ManualClock
 from blockwright.runtime.errors import (
@@ -26,10 +27,14 @@ from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down, Peer
 from blockwright.runtime.ref import Ref
 from blockwright.runtime.streams import Stream
+from blockwright.runtime.supervisor import Child, ChildState, Supervisor
 
 __all__ = [
     "Actor",
     "ActorDied",
+    "Backoff",
+    "Child",
+    "ChildState",
     "Clock",
     "CodecError",
     "Crash",
@@ -46,8 +51,11 @@ __all__ = [
     "Peer",
     "Ref",
     "RemoteError",
+    "Restart",
     "RuntimeFault",
+    "Strategy",
     "Stream",
+    "Supervisor",
     "endpoint",
     "run",
 ]

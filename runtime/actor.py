@@ -145,6 +145,7 @@ class Actor:
 
     endpoints: ClassVar[dict[str, Endpoint]] = {}
     crashes_on: ClassVar[tuple[type[Exception], ...]] = ()
+    stop_limit: float = 30.0  # seconds that ``on_stop`` may take
     node: Node
     ref: Ref
 

@@ -31,7 +31,6 @@ log = logging.getLogger("blockwright.runtime")
 CAUSE_LIMIT = 500  # characters
 REMEMBERED = 4096  # ended names whose last cause is kept
 GRACE = 5.0  # seconds in which cancelled work must end; after them the actor counts as ended, with an error in the log
-ON_STOP = 30.0  # seconds that ``on_stop`` may take
 OnEnd = Callable[[str], None]  # takes the cause
 Work = Callable[[], Awaitable[None]]
 STOPPED, KILLED = "stopped", "killed"  # causes; others start with "crashed: ", "start failed: ", "linked ", "owner "
@@ -106,6 +105,8 @@ class Lives:
         """
         if self._node.stopping:
             raise NodeDown(f"node {self._node.id} is stopping and starts no actor")
+        if owner is not None:
+            await self._make_way(name, owner)
         if name in self.current:
             raise ValueError(f"node {self._node.name} has an actor {name!r} already; choose another name or despawn it")
         number = max(self._over.get(name, (0, ""))[0], self._forgotten) + 1
@@ -139,6 +140,17 @@ class Lives:
             self.post(life, work)
         life.backlog.clear()
         return actor.ref
+
+    async def _make_way(self, name: str, owner: Address) -> None:
+        """A restarted supervisor starts its children before all reports of its earlier life's end have come: what that life
+        owned is over, too."""
+        old = self.current.get(name)
+        if old is None or old.owner is None:
+            return
+        if old.owner != owner and (old.owner.node, old.owner.name) == (owner.node, owner.name):
+            self.end(old, f"owner {old.owner} is over: it was restarted")
+        if old.ending is not None:
+            await self._within(old.actor.stop_limit + GRACE, [], old.over)
 
     def of(self, actor: Actor) -> Life:
         """The life that this actor is in. Raises ActorDied when it is over."""
@@ -220,7 +232,7 @@ class Lives:
 
     async def _on_stop(self, life: Life) -> Exception | None:
         task = asyncio.get_running_loop().create_task(life.actor.on_stop(), name=f"stop {life.address}")
-        await self._within(ON_STOP, [task], life.killed)
+        await self._within(life.actor.stop_limit, [task], life.killed)
         if not task.done():
             log.error(
                 "on_stop of actor %s was cut short: %s", life.address, "killed" if life.killed.is_set() else "too slow"
@@ -256,6 +268,11 @@ class Lives:
         name, _, number = key.partition("#")
         life = self.current.get(name)
         return life if life is not None and number in ("", str(life.address.life)) else None
+
+    def owned_here(self, life: Life) -> bool:
+        """Whether another actor of this node will end it."""
+        owner = life.owner
+        return owner is not None and owner.node == self._node.name and self.living(owner.key) is not None
 
     def _living(self, name: str, number: int) -> Life:
         life = self.current.get(name)

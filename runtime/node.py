@@ -139,7 +139,7 @@ class Node:
 
     async def _stopped(self) -> None:
         for life in reversed(list(self.lives.current.values())):
-            if life.address.name != SYSTEM:
+            if life.address.name != SYSTEM and not self.lives.owned_here(life):
                 await self.lives.end(life, STOPPED)
         await self.monitors.flush()
         self.monitors.close()
@@ -265,6 +265,11 @@ class Node:
         if peer is None or peer.lost or self._transport is None:
             raise NodeDown(self._why_down(node))
         return Link(self._transport, peer.id)
+
+    def on_arrival(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever a node has become known. Returns what undoes this."""
+        self.table.arrivals.append(callback)
+        return lambda: self.table.arrivals.remove(callback)
 
     def on_link(self, kind: Traffic, receive: OnLink) -> None:
         """Register what gets link traffic of a class: ``receive(sender node, header, buffers)``, on the loop."""

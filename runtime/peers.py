@@ -71,6 +71,7 @@ class PeerTable:
     def __init__(self) -> None:
         self.current: dict[str, Peer] = {}
         self.last_down: dict[str, Down] = {}
+        self.arrivals: list[Callable[[], None]] = []  # called when a node has become known
 
     def find(self, peer: PeerId) -> Peer | None:
         """The peer if this is its current incarnation."""
@@ -89,6 +90,8 @@ class PeerTable:
         """Make it current. Its predecessor, if any, was removed before."""
         assert peer.id.name not in self.current, "the predecessor must be declared down first"
         self.current[peer.id.name] = peer
+        for callback in list(self.arrivals):
+            callback()
 
     def remove(self, down: Down) -> Peer | None:
         """Fence the incarnation and fire its monitors; the peer it was, or None if it was not current (any more).

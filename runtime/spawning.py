@@ -7,6 +7,7 @@ annotations, and what becomes of a spawn whose answer nobody waits for any more:
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib
 import inspect
 import itertools
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime.actor import Actor
 from blockwright.runtime.buffers import Sink
-from blockwright.runtime.codec import decode, encode, pack, unpack
+from blockwright.runtime.calls import LONGEST
+from blockwright.runtime.codec import decode, encode, field_names, pack, unpack
 from blockwright.runtime.errors import DeadlineExceeded, DecodeError, EncodeError, NoSuchActor
-from blockwright.runtime.life import GRACE, ON_STOP
 from blockwright.runtime.monitors import SYSTEM
 from blockwright.runtime.ref import Address, Ref, parse_address
 
@@ -81,6 +82,21 @@ def reconstruct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any
     return construct(kind, plain[0], plain[1])
 
 
+def portable(value: Any) -> Any:
+    """The value with its actor classes, in lists, dicts and dataclasses, as import names."""
+    if isinstance(value, type) and issubclass(value, Actor):
+        return import_name(value)
+    if type(value) in (list, tuple):
+        return [portable(item) for item in value]
+    if type(value) is dict:
+        return {key: portable(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {name: getattr(value, name) for name in field_names(type(value))}
+        changed = {name: new for name, old in fields.items() if (new := portable(old)) is not old and new != old}
+        return dataclasses.replace(value, **changed) if changed else value
+    return value
+
+
 def check_arguments(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse, where it can be seen here, what another node could not tell from plain data. Raises EncodeError."""
     try:
@@ -128,12 +144,13 @@ class Spawn:
         if isinstance(self.actor, Actor):
             raise ValueError(f"actor {self.name!r} exists in this process; give its class to start it on {on!r}")
         if isinstance(self.actor, type):
-            check_arguments(self.actor, self.args, self.kwargs)
+            check_arguments(self.actor, portable(list(self.args)), portable(dict(self.kwargs)))
         path = self.actor if isinstance(self.actor, str) else import_name(self.actor)
         ticket = f"{node.id}-{next(_tickets)}"
         target = Address(on, SYSTEM, node.current_incarnation(on))
         owner = str(self.owner) if self.owner is not None else ""
-        request = (path, self.name, list(self.args), dict(self.kwargs), self.mailbox, owner, self.restarts, ticket)
+        args, kwargs = portable(list(self.args)), portable(dict(self.kwargs))
+        request = (path, self.name, args, kwargs, self.mailbox, owner, self.restarts, ticket)
         try:
             address = await node.call(target, "spawn", request, {}, patience, None)
         except (asyncio.CancelledError, DeadlineExceeded):
@@ -147,8 +164,8 @@ async def end_anywhere(node: Node, target: Address, drain: float | None) -> None
     """What ``Node.stop_actor`` and, without ``drain``, ``Node.kill_actor`` do."""
     system = Address(target.node, SYSTEM, target.incarnation or node.current_incarnation(target.node))
     arguments = (target.key,) if drain is None else (target.key, float(drain))
-    patience = (drain or 0.0) + ON_STOP + 3 * GRACE
-    existed = await node.call(system, "kill" if drain is None else "stop", arguments, {}, patience, None)
+    # Its own node bounds the end of an actor; that the node itself is alive is seen by others.
+    existed = await node.call(system, "kill" if drain is None else "stop", arguments, {}, LONGEST, None)
     if not existed:
         raise NoSuchActor(f"node {target.node} has no actor {target.name!r}")
 

@@ -1,0 +1,188 @@
+"""Supervision after Erlang/OTP, as a state machine: which children to stop and to start when one of them ends.
+
+Owns the three strategies, the order of starts (as listed) and of stops (the reverse), who is restarted at all, the limit
+(``intensity`` restarts within ``period``; one more and the supervisor gives up, so that its own supervisor acts), and the
+growing pause before a restart. Time and chance come in as arguments. Starts and stops nothing itself.
+
+Two departures from OTP. Children that are lost together with one node count as one restart. A child whose node is not there
+waits for it, which is no failure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+EVENTS = 256  # failures remembered, to count what is lost together once
+
+
+class Strategy(StrEnum):
+    """Who is restarted with a child that ended."""
+
+    ONE_FOR_ONE = "one_for_one"  # it alone
+    ONE_FOR_ALL = "one_for_all"  # all children
+    REST_FOR_ONE = "rest_for_one"  # it and those listed after it
+
+
+class Restart(StrEnum):
+    """Which end makes a child start again."""
+
+    PERMANENT = "permanent"  # any
+    TRANSIENT = "transient"  # an abnormal one
+    TEMPORARY = "temporary"  # none
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pause before a restart: ``initial`` seconds, ``factor`` times more for each failure in a row, ``most`` at the most,
+    each drawn from within ``jitter`` (a share) of that."""
+
+    initial: float = 0.05
+    factor: float = 2.0
+    most: float = 10.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.initial <= self.most and 1 <= self.factor <= 100 and 0 <= self.jitter < 1):
+            raise ValueError(
+                f"backoff of {self.initial} to {self.most} s, factor {self.factor}, jitter {self.jitter} cannot be used; "
+                "give 0 <= initial <= most, 1 <= factor <= 100, 0 <= jitter < 1"
+            )
+
+    def delay(self, failures: int, draw: float) -> float:
+        """Seconds before the restart that follows that many failures in a row (from 1). draw: chance, within [0, 1)."""
+        pause = min(self.most, self.initial * self.factor ** min(failures - 1, 100))
+        return min(self.most, pause * (1 + self.jitter * (2 * draw - 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now: stop these, in this order; or give up, for this reason. Then: ``next``."""
+
+    stop: tuple[str, ...] = ()
+    give_up: str = ""
+
+
+@dataclass(slots=True)
+class _Child:
+    restart: Restart
+    state: str = "wanted"  # "wanted" (to be started), "up", "done" (not to be started again)
+    due: float = 0.0  # when wanted: not before
+    since: float = 0.0  # when up: since when
+    failures: int = 0  # in a row
+    restarts: int = 0  # ever begun
+    born: bool = False  # started once
+
+
+@dataclass(slots=True)
+class Restarts:
+    """See the module. ``children``: (name, restart), in the order in which they start."""
+
+    children: Sequence[tuple[str, Restart]]
+    strategy: Strategy = Strategy.ONE_FOR_ONE
+    intensity: int = 3
+    period: float = 5.0  # seconds
+    backoff: Backoff = field(default_factory=Backoff)
+    _state: dict[str, _Child] = field(init=False)
+    _times: deque[float] = field(init=False, default_factory=deque)
+    _events: deque[str] = field(init=False, default_factory=lambda: deque(maxlen=EVENTS))
+
+    def __post_init__(self) -> None:
+        self._state = {name: _Child(restart) for name, restart in self.children}
+        if len(self._state) != len(self.children):
+            raise ValueError(f"children {[name for name, _ in self.children]} are not named apart")
+        if self.intensity < 0 or self.period <= 0:
+            raise ValueError(
+                f"{self.intensity} restarts in {self.period} s cannot be used; give at least 0 in more than 0 s"
+            )
+
+    # ---- what happens
+
+    def up(self, name: str, now: float) -> None:
+        """The child was started."""
+        child = self._state[name]
+        child.restarts += child.born
+        child.state, child.since, child.born = "up", now, True
+
+    def ended(self, name: str, abnormal: bool, now: float, draw: float, event: str = "") -> Plan:
+        """A child that was up is over. event: what ended it, if this may have ended others too."""
+        child = self._state[name]
+        if child.restart == Restart.TEMPORARY or (child.restart == Restart.TRANSIENT and not abnormal):
+            child.state = "done"
+            return Plan()
+        if now - child.since >= self.period:
+            child.failures = 0
+        return self._again(name, now, draw, event)
+
+    def failed(self, name: str, now: float, draw: float) -> Plan:
+        """A child could not be started."""
+        return self._again(name, now, draw, "")
+
+    def wait(self, name: str, until: float) -> None:
+        """Where the child was to be started is not there (yet): try again then, without counting this."""
+        self._state[name].due = until
+
+    def _again(self, name: str, now: float, draw: float, event: str) -> Plan:
+        child = self._state[name]
+        child.failures += 1
+        if not (event and event in self._events):
+            self._times.append(now)
+            if event:
+                self._events.append(event)
+        while self._times and self._times[0] <= now - self.period:
+            self._times.popleft()
+        if len(self._times) > self.intensity:
+            return Plan(
+                give_up=f"{len(self._times)} restarts within {self.period:g} s, {self.intensity} allowed; last: {name}"
+            )
+        due = now + self.backoff.delay(child.failures, draw)
+        stop = []
+        for other in self._with(name):
+            state = self._state[other]
+            if state.state == "up" and other != name:
+                stop.append(other)
+                if state.restart == Restart.TEMPORARY:
+                    state.state = "done"
+            if other == name or state.state != "done":
+                state.state, state.due = "wanted", due
+        return Plan(stop=tuple(reversed(stop)))
+
+    def _with(self, name: str) -> list[str]:
+        names = list(self._state)
+        if self.strategy == Strategy.ONE_FOR_ONE:
+            return [name]
+        return names if self.strategy == Strategy.ONE_FOR_ALL else names[names.index(name) :]
+
+    # ---- what to do
+
+    def next(self, now: float, possible: Callable[[str], bool]) -> str | None:
+        """The child to start now, if any. possible: whether there is a place for it."""
+        for name, child in self._state.items():
+            if child.state == "wanted":
+                if child.due <= now and possible(name):
+                    return name
+                if self.strategy != Strategy.ONE_FOR_ONE:
+                    return None  # those after it depend on it
+        return None
+
+    def due(self, now: float) -> float | None:
+        """When to ask ``next`` again because of time."""
+        later = [child.due for child in self._state.values() if child.state == "wanted" and child.due > now]
+        return min(later, default=None)
+
+    def describe(self, name: str) -> tuple[str, int]:
+        """(state, how often it was restarted)."""
+        child = self._state[name]
+        return child.state, child.restarts
+
+    def upcoming(self, name: str) -> int:
+        """How many restarts the child will have behind it when it is started next."""
+        child = self._state[name]
+        return child.restarts + child.born
+
+
+def place(candidates: Sequence[str], up: Container[str]) -> str | None:
+    """The node to start a child on: the first candidate that is up."""
+    return next((node for node in candidates if node in up), None)

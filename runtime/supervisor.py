@@ -1,0 +1,207 @@
+"""A supervisor: an actor that keeps other actors running, here and on other nodes.
+
+Owns its children: it starts them in order, restarts them as ``policies/restarts`` says when they end, and stops them in
+reverse order when it ends itself; none outlives it, whatever ends it. Gives up by crashing, so that its own supervisor acts.
+Decides nothing itself: who is restarted, when, and where is the policy's.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from blockwright.policies.restarts import Backoff, Plan, Restart, Restarts, Strategy, place
+from blockwright.runtime.actor import Actor, Crash, endpoint
+from blockwright.runtime.clock import Timer
+from blockwright.runtime.errors import NodeDown, RemoteError, RuntimeFault
+from blockwright.runtime.life import abnormal, describe
+from blockwright.runtime.peers import Down
+from blockwright.runtime.ref import Ref
+
+log = logging.getLogger("blockwright.runtime")
+AWAY = 0.25  # seconds until a node that refused a child, because it stops, is asked again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """What a supervisor starts.
+
+    actor: class, or its import name "module:Qualname", which a class becomes when it goes to another node. on: a node, or
+    candidates in order of preference; the supervisor's own if empty. drain: seconds for what waits when it is stopped.
+    patience: seconds that a start on another node may take.
+    """
+
+    name: str
+    actor: Any
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    on: str | Sequence[str] = ""
+    restart: Restart = Restart.PERMANENT
+    drain: float = 5.0
+    patience: float = 30.0
+    mailbox: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ChildState:
+    """``state``: "up", "wanted" (it is to be started), "done" (it is not). ``cause`` of its last end, if any."""
+
+    name: str
+    state: str
+    address: str  # of the current or last life; empty if it was never up
+    restarts: int
+    cause: str
+
+
+class Supervisor(Actor):
+    """See the module. When the first start of a child fails, those before it are stopped and so does the supervisor's start.
+
+    intensity, period: more than that many restarts within that many seconds are too many: the supervisor crashes.
+    """
+
+    def __init__(
+        self,
+        children: Sequence[Child],
+        strategy: Strategy = Strategy.ONE_FOR_ONE,
+        intensity: int = 3,
+        period: float = 5.0,
+        backoff: Backoff = Backoff(),  # noqa: B008 - immutable
+    ) -> None:
+        self._specs = {child.name: child for child in children}
+        order = [(child.name, Restart(child.restart)) for child in children]
+        self._rules = Restarts(order, Strategy(strategy), intensity, period, backoff)
+        self._refs: dict[str, Ref] = {}  # children that are up
+        self._last: dict[str, str] = {}  # addresses of their last lives
+        self._causes: dict[str, str] = {}  # of their last ends
+        self._undo: list[Callable[[], None]] = []
+        self._timer: Timer | None = None
+        self.stop_limit = Actor.stop_limit + sum(child.drain + Actor.stop_limit for child in children)
+
+    # ---- life
+
+    async def on_start(self) -> None:
+        self._draw = random.Random(str(self.ref)).random
+        self._life = self.node.lives.of(self)
+        self._wake = partial(self.node.lives.post, self._life, self._advance)
+        try:
+            for name, child in self._specs.items():
+                if self._place(name) is None and not self._expected(child):
+                    raise NodeDown(f"child {name} cannot start on {child.on!r}: no such node is up, or was")
+            while (first := self._next()) is not None:
+                await self._begin(first)
+        except BaseException:
+            await self._stop_all()
+            raise
+        self._undo.append(self.node.on_arrival(self._wake))
+        self._arm()
+
+    async def on_stop(self) -> None:
+        for undo in self._undo:
+            undo()
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._stop_all()
+
+    async def on_down(self, down: Down) -> None:
+        name = down.actor
+        if name not in self._refs or str(self._refs[name]) != down.ref:
+            return  # it was stopped here, and counts as such
+        del self._refs[name]
+        self._causes[name] = down.cause
+        log.warning("supervisor %s: child %s is over: %s", self.ref, down.ref, down.cause)
+        event = f"{down.node}#{down.incarnation}" if down.cause.startswith("node down") else ""
+        plan = self._rules.ended(name, abnormal(down.cause), self.node.clock.now(), self._draw(), event)
+        await self._obey(name, plan)
+        await self._advance()
+
+    @endpoint(concurrent=True)
+    async def children(self) -> list[ChildState]:
+        """In the order in which they start."""
+        out = []
+        for name in self._specs:
+            state, restarts = self._rules.describe(name)
+            out.append(ChildState(name, state, self._last.get(name, ""), restarts, self._causes.get(name, "")))
+        return out
+
+    # ---- what the policy wants
+
+    async def _advance(self) -> None:
+        """Start what may start now; come back when more may."""
+        while (name := self._next()) is not None:
+            try:
+                await self._begin(name)
+            except Exception as error:
+                if isinstance(error, NodeDown) or (isinstance(error, RemoteError) and error.kind == "NodeDown"):
+                    self._rules.wait(name, self.node.clock.now() + AWAY)
+                    continue
+                log.warning("supervisor %s: child %s does not start: %s", self.ref, name, describe(error))
+                self._causes[name] = f"start failed: {describe(error)}"
+                await self._obey(name, self._rules.failed(name, self.node.clock.now(), self._draw()))
+        self._arm()
+
+    async def _obey(self, name: str, plan: Plan) -> None:
+        for sibling in plan.stop:
+            await self._end(sibling)
+        if plan.give_up:
+            raise Crash(f"gave up: {plan.give_up} ({self._causes[name]})")
+
+    def _next(self) -> str | None:
+        return self._rules.next(self.node.clock.now(), lambda name: self._place(name) is not None)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self._rules.due(self.node.clock.now())
+        self._timer = self.node.clock.call_at(due, self._wake) if due is not None else None
+
+    def _place(self, name: str) -> str | None:
+        return place(self._candidates(self._specs[name]), {self.node.name, *self.node.peers()})
+
+    def _candidates(self, child: Child) -> Sequence[str]:
+        if isinstance(child.on, str):
+            return [child.on or self.node.name]
+        return child.on
+
+    def _expected(self, child: Child) -> bool:
+        """Whether one of its nodes was here and may come back."""
+        return any(node in self.node.table.last_down for node in self._candidates(child))
+
+    # ---- children
+
+    async def _begin(self, name: str) -> None:
+        child, where = self._specs[name], self._place(name)
+        assert where is not None, "next gives only children that have a place"
+        ref = await self.node.spawn(
+            child.actor,
+            name=name,
+            on=where if where != self.node.name else "",
+            args=child.args,
+            kwargs=child.kwargs,
+            mailbox=child.mailbox,
+            patience=child.patience,
+            owner=self.ref.address,
+            restarts=self._rules.upcoming(name),
+        )
+        self._refs[name], self._last[name] = ref, str(ref)
+        self._rules.up(name, self.node.clock.now())
+        self.monitor(ref)
+
+    async def _stop_all(self) -> None:
+        for name in reversed(self._specs):
+            await self._end(name)
+
+    async def _end(self, name: str) -> None:
+        """Stop a child; returns when it is certain that it is over."""
+        if (ref := self._refs.pop(name, None)) is None:
+            return
+        self._causes[name] = "stopped by its supervisor"
+        try:
+            await self.node.stop_actor(ref, drain=self._specs[name].drain)
+        except NodeDown:
+            log.info("supervisor %s: child %s went with its node", self.ref, ref)
+        except RuntimeFault as fault:
+            log.error("supervisor %s: child %s did not stop in order: %s", self.ref, ref, fault)
