@@ -106,11 +106,12 @@ class ChunkOrder:
                 done.append(queue.unacknowledged.popleft())
         return done
 
-    def rewind(self) -> None:
-        """The way was broken: whatever is not acknowledged goes again, cut as before."""
-        for queue in self._queues.values():
-            queue.again = len(queue.unacknowledged)
-        self._urgent = 0
+    def rewind(self, received: Mapping[Traffic, int]) -> None:
+        """The way was broken: what is neither acknowledged nor below these numbers goes again, cut as before."""
+        for kind, queue in self._queues.items():
+            queue.again = sum(chunk.number >= received[kind] for chunk in queue.unacknowledged)
+        urgent = self._queues[Traffic.ACTIVATION]
+        self._urgent = sum([chunk.size for chunk in urgent.unacknowledged][: urgent.sent])
 
     def measure(self, size: int, seconds: float) -> None:
         """Chunks of ``size`` bytes took so long to be acknowledged, with the link busy throughout."""

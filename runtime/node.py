@@ -39,6 +39,7 @@ from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Transport
 from blockwright.transport.link import Link
+from blockwright.transport.link_table import LinkTable
 from blockwright.transport.sockets import SocketTransport
 from blockwright.transport.wire import Buffer, Traffic
 
@@ -125,6 +126,7 @@ class Node:
             where = self._listen if isinstance(self._listen, str) else private_directory(self._directory)
             self._transport = SocketTransport(self.id, where, self._keys)
         if self._transport is not None:
+            self.tensor_links = LinkTable(self.id, self._transport, self.clock, self._reception.on_transfer)
             self._transport.start(self._reception)
             self._beat()
         self.open = True
@@ -150,6 +152,7 @@ class Node:
             self.calls.abandon(peer, NodeDown(f"this node ({self.id}) stopped"))
         await asyncio.sleep(0)  # answers of the stopped actors leave with this tick
         if self._transport is not None:
+            self.tensor_links.close()
             self._transport.close()
         self.open = False
         self.close("it was stopped")
@@ -260,11 +263,11 @@ class Node:
         return undo
 
     def link(self, node: str) -> Link:
-        """For sending to the node's current life. Raises NodeDown."""
-        peer = self.table.current.get(node)
+        """The one sender to the node's current life. Raises NodeDown."""
+        peer = self._self if node == self.name else self.table.current.get(node)
         if peer is None or peer.lost or self._transport is None:
             raise NodeDown(self._why_down(node))
-        return Link(self._transport, peer.id)
+        return self.tensor_links.link(peer.id)
 
     def on_arrival(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever a node has become known. Returns what undoes this."""
@@ -272,7 +275,10 @@ class Node:
         return lambda: self.table.arrivals.remove(callback)
 
     def on_link(self, kind: Traffic, receive: OnLink) -> None:
-        """Register what gets link traffic of a class: ``receive(sender node, header, buffers)``, on the loop."""
+        """Register what gets link traffic of a class: ``receive(sender node, header, buffers)``, on the loop.
+
+        Buffers are read-only, and stay as they are as long as something refers to them.
+        """
         self._reception.links[kind] = receive
 
     def join(self, head: PeerId, endpoint: str) -> None:
@@ -292,6 +298,8 @@ class Node:
     def fail_calls(self, peer: Peer, cause: str) -> None:
         """End all calls to and from a life of a node that is over, or as good as."""
         self.calls.abandon(peer, NodeDown(f"node {peer.id} is down: {cause}"))
+        if self._transport is not None:
+            self.tensor_links.drop(peer.id, f"node {peer.id} is down: {cause}")
 
     def declare_down(self, down: Down) -> None:
         """Fence a life of a node: its calls fail, its monitors fire, nothing of it is let in any more."""

@@ -18,7 +18,7 @@ from blockwright.runtime.remote_streams import size_of
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.errors import AddressError, KeysError, Refused
 from blockwright.transport.interface import UNREACHABLE
-from blockwright.transport.wire import Buffer, Traffic
+from blockwright.transport.wire import Buffer, Traffic, WireError
 
 if TYPE_CHECKING:
     from blockwright.runtime.node import Node
@@ -57,19 +57,32 @@ class Reception:
         except (DecodeError, AddressError, KeysError) as error:
             self.on_garbage(f"from {sender}: {error}")
 
-    def on_link(self, sender: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
+    def on_link(self, sender: PeerId, frames: list[memoryview]) -> None:
         node = self._node
-        peer = node.known(sender)
-        if peer is None:
+        if not node.open:
+            return
+        if sender != node.id and node.known(sender) is None:
             node.dropped["fenced" if node.table.fenced(sender) else "stranger"] += 1
-        elif (receive := self.links.get(kind)) is None:
-            node.dropped["link"] += 1
-            log.error("node %s gets %s traffic and has no receiver for it", node.id, kind.name)
-        else:
-            try:
-                receive(sender.name, header, buffers)
-            except Exception:
-                log.exception("the receiver of %s traffic from %s raised", kind.name, sender)
+            return
+        try:
+            node.tensor_links.on_frames(sender, frames)
+        except WireError as error:
+            self.on_garbage(f"from {sender}: {error}")
+
+    def on_link_broken(self, peer: PeerId) -> None:
+        if self._node.open:
+            self._node.tensor_links.on_broken(peer)
+
+    def on_transfer(self, sender: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
+        """A message of a link is complete."""
+        if (receive := self.links.get(kind)) is None:
+            self._node.dropped["link"] += 1
+            log.error("node %s gets %s traffic and has no receiver for it", self._node.id, kind.name)
+            return
+        try:
+            receive(sender.name, header, buffers)
+        except Exception:
+            log.exception("the receiver of %s traffic from %s raised", kind.name, sender)
 
     def on_lost(self, lost: PeerId, cause: str) -> None:
         node = self._node

@@ -31,7 +31,11 @@ class Refused(TransportError):
 
 
 class PeerGone(TransportError):
-    """The peer is not connected (any more)."""
+    """The peer is not connected (any more). Of a transfer: the bytes and chunks of it that had been acknowledged."""
+
+    def __init__(self, text: str, *, acknowledged: int = 0, chunks: int = 0) -> None:
+        super().__init__(text)
+        self.acknowledged, self.chunks = acknowledged, chunks
 
 
 class QueueFull(TransportError):

@@ -7,11 +7,26 @@ happens on one event loop: no method blocks, and the receiver's methods are call
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from blockwright.transport.address import PeerId
-from blockwright.transport.wire import Buffer, Traffic
+from blockwright.transport.wire import Buffer
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time as links see it; the runtime's clocks fit."""
+
+    def now(self) -> float:
+        """Seconds from an arbitrary zero; never goes back."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back once when ``now() >= when``, unless cancelled."""
+
 
 UNREACHABLE = "unreachable"
 
@@ -22,8 +37,11 @@ class Receiver(Protocol):
     def on_message(self, peer: PeerId, body: Buffer, buffers: list[memoryview]) -> None:
         """A control message, in the order sent. ``peer`` is what the sender called itself."""
 
-    def on_link(self, peer: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
-        """Link traffic, in the order sent on that link."""
+    def on_link(self, peer: PeerId, frames: list[memoryview]) -> None:
+        """A message of the link protocol (``link_wire.py``), in the order sent."""
+
+    def on_link_broken(self, peer: PeerId) -> None:
+        """The way of link traffic to ``peer`` broke, and what was on it may be lost; ``send_link`` makes a new one."""
 
     def on_lost(self, peer: PeerId, cause: str) -> None:
         """The connection to ``peer`` is no more. Not called after ``disconnect``. Causes:
@@ -45,6 +63,7 @@ class Transport(Protocol):
     """Messages to and from peers that were connected."""
 
     endpoint: str
+    link_kind: str  # how link traffic travels: "frames", or "reference" where nothing is copied
 
     def start(self, receiver: Receiver) -> None:
         """Begin to receive. Needs a running loop."""
@@ -67,8 +86,8 @@ class Transport(Protocol):
     def send_pulse(self, peer: PeerId, body: bytes) -> None:
         """Queue a control message on a way of its own, past all others: a heartbeat. Raises as ``send``."""
 
-    def send_link(self, peer: PeerId, kind: Traffic, header: bytes, buffers: Sequence[Buffer]) -> None:
-        """Queue link traffic, apart from control messages. Raises as ``send``."""
+    def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None:
+        """Queue a message of the link protocol, apart from control messages. Raises PeerGone, QueueFull."""
 
     def close(self) -> None:
         """Drop everything and free sockets and files. Idempotent."""

@@ -1,32 +1,243 @@
-"""Tensors between workers: an ordered one-way link to one peer, apart from mailbox traffic.
+"""Tensors between workers: the sender's end of an ordered one-way link to one life of a node, apart from mailbox traffic.
 
-Owns the sender's end. A link belongs to one incarnation of the receiver; when that is gone, sending raises and a new link
-is asked of the node. Classes are carried with each message; cutting lower classes into chunks is a later concern of this
-module and of a pure policy, not of callers. Never looks at headers or buffers.
+Owns the link's life (asking the receiver until it answers, again after a broken connection), what was sent and is not
+acknowledged, the pace of a limited link, and the measurement of bandwidth. Which chunk goes next is ``chunk_order``; how
+frames get across is the lane's. Never looks into headers or buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+from blockwright.policies.chunk_order import Chunk, ChunkOrder, Traffic
+from blockwright.transport import link_wire, wire
 from blockwright.transport.address import PeerId
-from blockwright.transport.interface import Transport
-from blockwright.transport.wire import Buffer, Traffic
+from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
+from blockwright.transport.interface import Clock, Timer
+from blockwright.transport.shared_memory import SharedPool, Slot
+from blockwright.transport.transfer import Outgoing, Transfer
+from blockwright.transport.wire import Buffer
 
-__all__ = ["Link", "Traffic"]
+__all__ = ["Link", "Slot", "Traffic", "Transfer"]
+QUEUE_MESSAGES = 8192
+QUEUE_BYTES = 2 << 30  # by reference, unsent
+RETRY, LONGEST_RETRY = 0.02, 1.0  # seconds until the receiver is asked again, doubling
+PATIENCE = 1.0  # seconds without an acknowledgement after which the receiver is asked what it has
+SLACK = 0.01  # seconds that a limited link may catch up after its timer came late
+
+
+class Lane(Protocol):
+    """How frames get to a peer, in order, until the way breaks."""
+
+    link_kind: str
+
+    def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None: ...
 
 
 class Link:
-    """The sender's end."""
+    """See the module. ``rate``: bytes per second that it may send, None for no limit; may be set at any time."""
 
-    def __init__(self, transport: Transport, peer: PeerId) -> None:
-        self.peer = peer
-        self._transport = transport
+    def __init__(
+        self,
+        peer: PeerId,
+        lane: Lane,
+        clock: Clock,
+        pool: Callable[[], SharedPool | None],
+        *,
+        rate: float | None = None,
+    ) -> None:
+        self.peer, self.rate = peer, rate
+        self._lane, self._clock, self._pool = lane, clock, pool
+        self._order = ChunkOrder(whole=lane.link_kind == "reference")
+        self._messages: dict[int, Outgoing] = {}
+        self._numbers = itertools.count()
+        self._bytes = 0  # of the messages
+        self._taken = (0, 0, 0)  # chunks of each class that the receiver has
+        self._attempt = 0
+        self._open = self._attached = False
+        self._why = ""  # the peer is gone
+        self._delay = RETRY
+        self._timer: Timer | None = None  # asks again
+        self._pacer: Timer | None = None  # goes on when the rate allows
+        self._free_at = 0.0  # when the rate allows the next chunk
+        self._busy_since, self._busy_bytes = 0.0, 0  # acknowledged since the last measurement
+        self._ask()
 
-    def send(self, kind: Traffic, header: bytes, buffers: Sequence[Buffer] = ()) -> None:
-        """Queue one message; it arrives after all that were sent on this link before, or the peer is lost.
+    @property
+    def kind(self) -> str:
+        """ "reference", "shared-memory", "frames" or "gloo"; settled when the receiver has answered."""
+        return "shared-memory" if self._attached else self._lane.link_kind
 
-        ``buffers`` are contiguous bytes (at most 256 MiB each) that must not change afterwards: they are not copied.
-        Raises PeerGone, QueueFull, MessageTooLarge.
+    def send(self, kind: Traffic, header: bytes = b"", buffers: Sequence[Buffer | Slot] = ()) -> Transfer:
+        """Queue one message; it arrives after all of its class that were sent on this link before, or the peer is lost.
+
+        ``buffers`` are contiguous bytes that must not change until the transfer is done: they are not copied. At most 256
+        MiB each, 1 GiB together. Raises PeerGone, QueueFull, MessageTooLarge.
         """
-        self._transport.send_link(self.peer, kind, header, buffers)
+        if self._why:
+            raise PeerGone(self._why)
+        slots = {at: buffer for at, buffer in enumerate(buffers) if isinstance(buffer, Slot)}
+        flat: list[Buffer | Slot] = [*wire.checked(header, [b.view if isinstance(b, Slot) else b for b in buffers])]
+        for at, slot in slots.items():
+            flat[at] = slot
+        size = sum(len(b.view) if isinstance(b, Slot) else len(b) for b in flat)
+        if size > link_wire.MAX_MESSAGE:
+            raise MessageTooLarge(f"a message of {size} bytes exceeds {link_wire.MAX_MESSAGE}; send it in parts")
+        if self._messages and (len(self._messages) >= QUEUE_MESSAGES or self._bytes + size > QUEUE_BYTES):
+            raise QueueFull(
+                f"{len(self._messages)} messages of {self._bytes} bytes wait for {self.peer}; send less or slower"
+            )
+        transfer, number = Transfer(self.peer, kind, size), next(self._numbers)
+        self._messages[number] = Outgoing(transfer, header, flat)
+        self._bytes += size
+        self._order.add(kind, number, size)
+        self._pump()
+        return transfer
+
+    def slot(self, size: int) -> Slot | None:
+        """Memory that the peer can read, to be written and sent as a buffer; None where there is none. From any thread."""
+        pool = self._pool() if self._attached else None
+        return pool.take(size) if pool is not None else None
+
+    def inspect(self) -> dict[str, Any]:
+        """What the sender knows: plain data."""
+        return {
+            "kind": self.kind,
+            "open": self._open,
+            "messages": len(self._messages),
+            "bytes": sum(m.transfer.size - m.transfer.acknowledged for m in self._messages.values()),
+            "acknowledged_chunks": {kind.name: self._taken[kind] for kind in Traffic},
+            "unacknowledged_chunks": self._order.unacknowledged,
+            "bandwidth": self._order.bandwidth,
+            "chunk_bytes": self._order.chunk_bytes,
+            "attempts": self._attempt,
+        }
+
+    # ---- what the hub tells it
+
+    def on_welcome(self, welcome: link_wire.Welcome) -> None:
+        """The receiver says what it has; the rest goes (again)."""
+        if welcome.attempt != self._attempt or self._why:
+            return
+        if any(have < known for have, known in zip(welcome.taken, self._taken, strict=True)):
+            self.gone(f"node {self.peer} has lost what it had acknowledged")
+            return
+        self._open, self._attached, self._delay = True, welcome.attached, RETRY
+        self._cancel_timer()
+        self._settle(welcome.taken)
+        self._order.rewind(dict(zip(Traffic, welcome.received, strict=True)))
+        self._busy_bytes = 0
+        self._pump()
+
+    def on_ack(self, ack: link_wire.Ack) -> None:
+        self._settle(ack.taken)
+        self._pump()
+
+    def on_broken(self) -> None:
+        """What was on its way may be lost; ask in a while."""
+        if not self._open:
+            return  # it asks again anyway
+        self._open = False
+        self._cancel_timer()
+        self._arm(self._delay, self._ask)
+
+    def gone(self, why: str) -> None:
+        """The life of the peer is over: every transfer that is not done fails. Idempotent."""
+        self._why = self._why or why
+        self._open = False
+        self._cancel_timer()
+        if self._pacer is not None:
+            self._pacer.cancel()
+        messages, self._messages = self._messages, {}
+        for message in messages.values():
+            message.transfer.fail(self._why)
+
+    # ---- its own
+
+    def _ask(self) -> None:
+        """Ask what the receiver has. Nothing is sent until it answers, so what came before the question is all there was."""
+        self._open = False
+        self._attempt += 1
+        self._timer = None
+        self._arm(self._delay, self._ask)
+        self._delay = min(2 * self._delay, LONGEST_RETRY)
+        pool = self._pool() if self._lane.link_kind == "frames" else None
+        offer = link_wire.NOTHING if pool is None else pool.offer
+        self._offer([link_wire.pack_open(self._attempt, offer)])
+
+    def _offer(self, frames: list[Buffer]) -> bool:
+        try:
+            self._lane.send_link(self.peer, frames)
+        except (PeerGone, QueueFull):  # the peer's end is told by others; else the timer asks again
+            return False
+        return True
+
+    def _pump(self) -> None:
+        while self._open:
+            if self.rate is not None and (wait := self._free_at - self._clock.now()) > 0:
+                if self._pacer is None:
+                    self._pacer = self._clock.call_at(self._clock.now() + wait, self._go_on)
+                return
+            idle = not self._order.unacknowledged
+            chunk = self._order.next()
+            if chunk is None:
+                return
+            if idle:
+                self._busy_since, self._busy_bytes = self._clock.now(), 0
+            self._transmit(chunk)
+
+    def _go_on(self) -> None:
+        self._pacer = None
+        self._pump()
+
+    def _transmit(self, chunk: Chunk) -> None:
+        shared = self._pool() if self._attached else None
+        if self.rate is not None:
+            self._free_at = max(self._free_at, self._clock.now() - SLACK) + chunk.size / self.rate
+        frames = self._messages[chunk.message].frames(chunk, shared, self._lane.link_kind == "reference")
+        if not self._offer(frames):
+            self.on_broken()
+        elif self._timer is None:
+            self._arm(PATIENCE, self._check, self._taken)
+
+    def _settle(self, taken: link_wire.Counts) -> None:
+        """Take note of what the receiver has."""
+        self._taken = (
+            max(self._taken[0], taken[0]),
+            max(self._taken[1], taken[1]),
+            max(self._taken[2], taken[2]),
+        )
+        for chunk in self._order.acknowledge(dict(zip(Traffic, taken, strict=True))):
+            self._busy_bytes += chunk.size
+            transfer = self._messages[chunk.message].transfer
+            if chunk.last:
+                del self._messages[chunk.message]
+                self._bytes -= transfer.size
+            transfer.acknowledge(chunk)
+        now = self._clock.now()
+        elapsed = now - self._busy_since
+        if elapsed >= self._order.target or not self._order.unacknowledged:
+            if self.rate is not None:
+                elapsed = max(elapsed, self._busy_bytes / self.rate)
+            self._order.measure(self._busy_bytes, elapsed)
+            self._busy_since, self._busy_bytes = now, 0
+
+    def _check(self, before: link_wire.Counts) -> None:
+        """Something is long unacknowledged: was it lost?"""
+        self._timer = None
+        if not self._order.unacknowledged:
+            return
+        if self._taken == before:
+            self._ask()
+        else:
+            self._arm(PATIENCE, self._check, self._taken)
+
+    def _arm(self, seconds: float, then: Callable[..., None], *arguments: object) -> None:
+        self._timer = self._clock.call_at(self._clock.now() + seconds, lambda: then(*arguments))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,10 +1,10 @@
 """The transport inside one process: several nodes on one event loop, for tests and notebooks.
 
 Owns a ``Network`` on which loopback transports find each other. Order, limits and the moment of delivery (a later turn of
-the loop) are those of sockets; buffers are copied, so that a sender that changes one after sending is found out in tests.
-``cut`` is the death of a process as its peers see it, ``freeze`` is SIGSTOP. How a message gets across, and how the loss of
-a peer is noticed, are methods of the network, so that ``runtime.testing`` puts time and faults there. Never used between
-processes.
+the loop) are those of sockets; buffers of messages are copied, so that a sender that changes one after sending is found out
+in tests. Tensors on links pass by reference, as between actors of one process. ``cut`` is the death of a process as its
+peers see it, ``freeze`` is SIGSTOP. How a message gets across, and how the loss of a peer is noticed, are methods of the
+network, so that ``runtime.testing`` puts time and faults there. Never used between processes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from blockwright.transport import wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone
 from blockwright.transport.interface import Receiver
+from blockwright.transport.link_wire import link_class
 from blockwright.transport.wire import Buffer, Traffic
 
 
@@ -52,12 +53,14 @@ class Network:
 class Message(NamedTuple):
     """On its way."""
 
-    body: bytes  # of link traffic: the header
+    body: bytes  # of link traffic: the first frame
     deliver: Callable[[], None]
 
 
 class LoopbackTransport:
     """See the module and ``interface.Transport``."""
+
+    link_kind = "reference"
 
     def __init__(self, network: Network, peer: PeerId) -> None:
         self.peer = peer
@@ -107,9 +110,9 @@ class LoopbackTransport:
     def recheck(self, peer: PeerId) -> None:
         pass
 
-    def send_link(self, peer: PeerId, kind: Traffic, header: bytes, buffers: Sequence[Buffer]) -> None:
-        copies = [memoryview(bytes(b)) for b in wire.checked(header, buffers)]
-        self._post(peer, kind, header, lambda to: to._receiver.on_link(self.peer, kind, header, copies))
+    def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None:
+        views = [memoryview(frame) for frame in frames]
+        self._post(peer, link_class(views[0]), bytes(views[0]), lambda to: to._receiver.on_link(self.peer, views))
 
     def close(self) -> None:
         if self._closed:

@@ -3,7 +3,8 @@
 Owns coalescing (small messages of one loop tick share a frame), back-pressure (NOBLOCK sends; what libzmq does not take
 waits here, bounded in messages and bytes, until POLLOUT) and the watch for a broken connection (socket monitor). Receives
 nothing but the answer to its greeting, before which it sends nothing else. Never reconnects: an endpoint belongs to one
-incarnation, so a broken connection is the end of that peer and no message can be lost in a silent reconnect.
+incarnation, so a broken connection is the end of that peer and no message can be lost in a silent reconnect. Only for links,
+which count what arrived, another is made.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Sessions:
         claim = (said.sender, said.lane)
         if said.to != self._own:
             raise Refused(f"this is node {self._own}, not {said.to}; its address is out of date")
-        if claim in self._claims and said.lane is not Lane.PULSE:  # a pulse alone may be taken up again
+        if claim in self._claims and said.lane is Lane.CONTROL:  # the others may be taken up again
             raise Refused(f"node {said.sender} is connected already; names and incarnations must be unique")
         if len(self.peers) >= MOST:
             self._forget()

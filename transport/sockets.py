@@ -26,7 +26,7 @@ from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.interface import UNREACHABLE, Receiver
 from blockwright.transport.outbound import HIGH_WATER, Outbound
 from blockwright.transport.sessions import Sessions
-from blockwright.transport.wire import Buffer, Traffic, WireError
+from blockwright.transport.wire import Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
 DRAIN = 256  # messages in one go
@@ -43,6 +43,8 @@ class SocketTransport:
     keys: of the cluster; an address that others than this machine can reach is refused without. Raises AddressError,
     KeysError.
     """
+
+    link_kind = "frames"
 
     def __init__(self, peer: PeerId, listen: Path | str, keys: ClusterKeys | None = None) -> None:
         self.peer = peer
@@ -116,12 +118,11 @@ class SocketTransport:
         else:
             outbound.send_small(body)
 
-    def send_link(self, peer: PeerId, kind: Traffic, header: bytes, buffers: Sequence[Buffer]) -> None:
+    def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None:
         if peer not in self._endpoints:
             raise PeerGone(f"node {peer} is not connected")
-        flat = wire.checked(header, buffers)
         outbound = self._lanes.get((peer, Lane.LINK)) or self._open(peer, Lane.LINK)
-        outbound.send_frames([wire.LINK_MARKS[kind], header, *flat])
+        outbound.send_frames([wire.LINK_MARK, *frames])
 
     def close(self) -> None:
         if self._closed:
@@ -176,6 +177,10 @@ class SocketTransport:
             # Pings are sent here alone. If the process ended, the other connections break in the same moment.
             lost = self._lanes.pop((peer, lane))
             self._loop.call_later(PULSE_GRACE, self._on_pulse_lost, peer, lost)
+            return
+        if lane is Lane.LINK and cause.startswith("disconnected"):
+            del self._lanes[peer, lane]
+            self._receiver.on_link_broken(peer)
             return
         self.disconnect(peer)
         self._receiver.on_lost(peer, cause)
@@ -234,8 +239,10 @@ class SocketTransport:
         buffers = [part.buffer for part in parts[1:]]
         if mark == wire.SINGLE_MARK:
             self._receiver.on_message(peer, parts[0].buffer, buffers)
+        elif mark == wire.LINK_MARK:
+            self._receiver.on_link(peer, [parts[0].buffer, *buffers])
         else:
-            self._receiver.on_link(peer, wire.link_kind(mark), parts[0].bytes, buffers)
+            raise WireError(f"unknown message mark {mark[:8].hex()}")
 
 
 def _checked(endpoint: str, keys: ClusterKeys | None) -> str:

@@ -4,7 +4,7 @@ Every ZeroMQ message (after the routing id) starts with a frame whose first byte
 
     BATCH    this frame holds several messages: (length u32, body)*; no further frames
     SINGLE   frame 1 is the body, further frames are its buffers
-    LINK+k   frame 1 is a header, further frames are buffers of traffic class k
+    LINK     the further frames are a message of the link protocol (``link_wire.py``)
 
 Owns that layout and the size limits; never looks into a body. What does not fit the layout raises ``WireError``.
 """
@@ -25,10 +25,8 @@ MAX_FRAME = 256 << 20  # bytes of one buffer
 MAX_FRAMES = 1024  # of one message
 BATCH_LIMIT = 64 << 10  # bytes; a larger message is never copied into a batch
 SINGLE_MARK = bytes([SINGLE])
+LINK_MARK = bytes([LINK])
 _LENGTH = struct.Struct("<I")
-
-
-LINK_MARKS = {kind: bytes([LINK + kind]) for kind in Traffic}
 
 
 class WireError(TransportError):
@@ -73,10 +71,3 @@ def checked(body: bytes, buffers: Sequence[Buffer]) -> list[Buffer]:
         if len(buffer) > MAX_FRAME:
             raise MessageTooLarge(f"a buffer of {len(buffer)} bytes exceeds {MAX_FRAME}; cut it into pieces")
     return flat
-
-
-def link_kind(mark: bytes) -> Traffic:
-    """Traffic class of a link message from its first frame."""
-    if len(mark) != 1 or mark[0] - LINK not in (0, 1, 2):
-        raise WireError(f"unknown message mark {mark[:8].hex()}")
-    return Traffic(mark[0] - LINK)

@@ -72,7 +72,7 @@ def test_every_message_arrives_once_in_order_whatever_breaks(added: list[tuple[T
             for chunk in way[: len(way) // 2]:
                 receiver.take(chunk)
             way.clear()
-            order.rewind()
+            order.rewind(receiver.numbers())
         assert sum(chunk.kind != ACTIVATION for chunk in way) <= WINDOW
     assert order.idle
     assert order.unacknowledged == 0
@@ -94,6 +94,19 @@ def test_a_higher_class_goes_first(added: list[tuple[Traffic, int]], before: int
         waiting[chunk.kind] -= chunk.last
         receiver.take(chunk)
         order.acknowledge(receiver.numbers())
+
+
+def test_what_the_receiver_holds_unacknowledged_is_not_sent_again() -> None:
+    order = ChunkOrder()
+    order.add(KV, 1, 10 * MIB)
+    order.add(ACTIVATION, 2, MIB)
+    sent = [order.next(), order.next(), order.next()]
+    assert order.next() is None
+    order.rewind({ACTIVATION: 0, KV: 1, PARAMETERS: 0})
+    assert order.unacknowledged == 1
+    assert [order.next(), order.next()] == [sent[0], sent[2]]
+    assert order.next() is None
+    assert order.acknowledge({KV: 2}) == [sent[1], sent[2]]
 
 
 def test_an_activation_passes_chunks_that_wait_and_is_never_cut() -> None:

@@ -16,6 +16,7 @@ class Recorder:
         self.links: list[tuple] = []
         self.lost: list[PeerId] = []
         self.causes: list[str] = []
+        self.broken: list[PeerId] = []
         self.garbage: list[str] = []
         self._changed = asyncio.Event()
 
@@ -23,8 +24,12 @@ class Recorder:
         self.messages.append((peer, bytes(body), [bytes(b) for b in buffers]))
         self._changed.set()
 
-    def on_link(self, peer, kind, header, buffers):
-        self.links.append((peer, kind, header, [bytes(b) for b in buffers]))
+    def on_link(self, peer, frames):
+        self.links.append((peer, [bytes(frame) for frame in frames]))
+        self._changed.set()
+
+    def on_link_broken(self, peer):
+        self.broken.append(peer)
         self._changed.set()
 
     def on_lost(self, peer, cause):

@@ -4,9 +4,8 @@ import pytest
 
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone
-from blockwright.transport.link import Link
+from blockwright.transport.link_wire import pack_ack
 from blockwright.transport.loopback import Network
-from blockwright.transport.wire import Traffic
 
 A, B = PeerId("a", 1), PeerId("b", 1)
 
@@ -31,13 +30,16 @@ async def test_order_and_later_delivery(pair):
     assert [int(body) for _, body, _ in at_b.messages] == list(range(100))
 
 
-async def test_buffers_are_as_they_were_when_sent(pair):
+async def test_buffers_of_messages_are_as_they_were_when_sent_and_those_of_links_the_same(pair):
     _, a, _, _, at_b = pair
-    buffer = bytearray(b"before")
-    Link(a, B).send(Traffic.KV, b"h", [buffer])
+    buffer, got = bytearray(b"before"), []
+    at_b.on_link = lambda peer, frames: got.append(frames)
+    a.send(B, b"h", [buffer])
+    a.send_link(B, [pack_ack((1, 2, 3)), buffer])
     buffer[:] = b"after!"
-    await at_b.until(lambda: at_b.links != [])
-    assert at_b.links == [(A, Traffic.KV, b"h", [b"before"])]
+    await at_b.until(lambda: at_b.messages != [])
+    assert at_b.messages == [(A, b"h", [b"before"])]
+    assert got[0][1].obj is buffer
 
 
 async def test_a_cut_peer_is_lost_and_its_messages_with_it(pair):
@@ -71,7 +73,7 @@ async def test_a_receiver_that_raises_does_not_leave_messages_lying(pair):
     faults = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context["exception"]))
     at_b.on_link = lambda *_: 1 / 0
-    a.send_link(B, Traffic.KV, b"", [])
+    a.send_link(B, [pack_ack((1, 2, 3))])
     a.send(B, b"after")
     await at_b.until(lambda: at_b.messages != [])
     assert len(faults) == 1

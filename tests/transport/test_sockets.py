@@ -12,7 +12,6 @@ from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import AddressError, MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.sockets import DRAIN, SocketTransport
-from blockwright.transport.wire import Traffic
 
 A, B = PeerId("a", 1), PeerId("b", 3)
 
@@ -142,13 +141,13 @@ def test_link_traffic_passes_control_messages_by(run, way, recorder):
     async def main():
         async with Pair(way, recorder) as pair:
             view = memoryview(bytearray(range(256)) * 1024)
-            pair.a.send_link(B, Traffic.ACTIVATION, b"h1", [view, b"small"])
-            pair.a.send_link(B, Traffic.KV, b"h2", [])
+            pair.a.send_link(B, [b"h1", view, b"small"])
+            pair.a.send_link(B, [b"h2"])
             pair.a.send(B, b"control")
             await pair.at_b.until(lambda: len(pair.at_b.links) == 2 and pair.at_b.messages != [])
             assert pair.at_b.links == [
-                (A, Traffic.ACTIVATION, b"h1", [bytes(view), b"small"]),
-                (A, Traffic.KV, b"h2", []),
+                (A, [b"h1", bytes(view), b"small"]),
+                (A, [b"h2"]),
             ]
 
     run(main())
@@ -158,7 +157,7 @@ def test_a_closed_peer_is_lost_once_and_gone(run, way, recorder):
     async def main():
         async with Pair(way, recorder) as pair:
             pair.a.send(B, b"x")
-            pair.a.send_link(B, Traffic.KV, b"h", [])
+            pair.a.send_link(B, [b"h"])
             await pair.at_b.until(lambda: pair.at_b.messages != [] and pair.at_b.links != [])
             pair.b.close()
             await pair.at_a.until(lambda: pair.at_a.lost != [])
@@ -168,7 +167,24 @@ def test_a_closed_peer_is_lost_once_and_gone(run, way, recorder):
             with pytest.raises(PeerGone):
                 pair.a.send(B, b"x")
             with pytest.raises(PeerGone):
-                pair.a.send_link(B, Traffic.KV, b"h", [])
+                pair.a.send_link(B, [b"h"])
+
+    run(main())
+
+
+def test_a_link_that_breaks_is_made_again_while_the_peer_is_connected(run, directory, recorder):
+    async def main():
+        async with Pair(directory, recorder) as pair:
+            for number in (1, 2, 3):
+                pair.a.send_link(B, [b"%d" % number])
+                await pair.at_b.until(lambda number=number: len(pair.at_b.links) == number)
+                if number < 3:
+                    pair.a._lanes[B, Lane.LINK]._end("disconnected")
+                    assert pair.at_a.broken == [B] * number
+            assert pair.at_a.lost == []
+            pair.a.disconnect(B)
+            with pytest.raises(PeerGone):
+                pair.a.send_link(B, [b"4"])
 
     run(main())
 
@@ -255,7 +271,7 @@ def test_a_receiver_that_raises_does_not_leave_messages_lying(run, directory, re
         async with Pair(directory, recorder) as pair:
             pair.at_b.on_link = lambda *_: 1 / 0
             for _ in range(5):
-                pair.a.send_link(B, Traffic.KV, b"", [])
+                pair.a.send_link(B, [b""])
             pair.a.send(B, b"after")
             await pair.at_b.until(lambda: pair.at_b.messages != [])
             for _ in range(1000):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from blockwright.transport import wire
 from blockwright.transport.errors import MessageTooLarge
-from blockwright.transport.wire import Traffic, WireError
+from blockwright.transport.wire import WireError
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=20))
@@ -37,10 +37,3 @@ def test_views_of_wider_items_become_bytes():
 
     view = memoryview(array.array("d", [1.0, 2.0]))
     assert [len(b) for b in wire.checked(b"", [view])] == [16]
-
-
-def test_link_marks():
-    assert [wire.link_kind(wire.LINK_MARKS[kind]) for kind in Traffic] == list(Traffic)
-    for mark in (b"", b"\x00", b"\x13", b"\x10\x10"):
-        with pytest.raises(WireError):
-            wire.link_kind(mark)

@@ -1,0 +1,216 @@
+"""The receiver's end of a link: chunks of one sender become messages, each delivered once, in the order of its class.
+
+Owns the count of what was received and taken, messages of which a part is here, and the memory that they are put together
+in: bounded for all senders of a node by one ``Budget``, which also counts what was delivered and is still read. Where there
+is no room a class waits, unacknowledged, and so its sender stops. Sends nothing itself.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from blockwright.policies.chunk_order import URGENT_BYTES, URGENT_CHUNKS, Traffic
+from blockwright.transport import link_wire
+from blockwright.transport.link_wire import Counts, Description, Piece
+from blockwright.transport.shared_memory import Attached
+from blockwright.transport.wire import WireError
+
+BUDGET = link_wire.MAX_MESSAGE  # bytes that messages of several chunks may take at a receiver
+_ALIGN = 64  # bytes; where a buffer starts
+_HUGE = 2 << 20
+Deliver = Callable[[Traffic, bytes, list[memoryview]], None]
+
+
+class Budget:
+    """Memory for messages that arrive in parts. ``freed`` is called, from whatever thread, when some comes back."""
+
+    def __init__(self, size: int, freed: Callable[[], None]) -> None:
+        self.size = size
+        self._used = 0
+        self._returned: deque[int] = deque()  # appended to by whatever thread drops the last view
+        self._freed = freed
+
+    @property
+    def used(self) -> int:
+        while self._returned:
+            self._used -= self._returned.popleft()
+        return self._used
+
+    def take(self, size: int) -> memoryview | None:
+        """Memory that returns when nothing refers to it any more; None while there is no room. A message larger than all
+        has room alone."""
+        if self.used and self.used + size > self.size:
+            return None
+        memory = mmap.mmap(-1, max(size, 1))
+        if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        self._used += size
+        weakref.finalize(memory, self._give_back, size).atexit = False
+        return memoryview(memory)
+
+    def _give_back(self, size: int) -> None:
+        self._returned.append(size)
+        self._freed()
+
+
+@dataclass(slots=True, eq=False)
+class _Assembly:
+    """A message of which some chunks are here."""
+
+    description: Description
+    parts: list[memoryview]  # to be written; of buffers in slots: empty
+    got: int = 0  # bytes
+
+
+@dataclass(slots=True)
+class Arrived:
+    """What came of one class."""
+
+    received: int = 0  # chunks
+    taken: int = 0  # chunks that are where they belong, and acknowledged
+    bytes: int = 0  # in these
+    messages: int = 0  # complete, delivered
+
+
+class Arrivals:
+    """See the module. ``release(slot)`` is called when nobody here reads a slot of the sender any more."""
+
+    def __init__(self, budget: Budget, deliver: Deliver, release: Callable[[int], None]) -> None:
+        self._budget, self._deliver, self._release = budget, deliver, release
+        self.attached: Attached | None = None  # the sender's shared memory
+        self._arrived = {kind: Arrived() for kind in Traffic}
+        self._waiting: dict[Traffic, deque[Piece]] = {kind: deque() for kind in Traffic}
+        self._assemblies: dict[Traffic, _Assembly] = {}
+
+    @property
+    def received(self) -> Counts:
+        one, two, three = (a.received for a in self._arrived.values())
+        return one, two, three
+
+    @property
+    def taken(self) -> Counts:
+        one, two, three = (a.taken for a in self._arrived.values())
+        return one, two, three
+
+    def inspect(self) -> dict[str, Any]:
+        """What the receiver has: plain data."""
+        return {
+            kind.name: {
+                "chunks": arrived.taken,
+                "bytes": arrived.bytes,
+                "messages": arrived.messages,
+                "unfinished_bytes": self._assemblies[kind].got if kind in self._assemblies else 0,
+            }
+            for kind, arrived in self._arrived.items()
+        }
+
+    def on_piece(self, piece: Piece) -> None:
+        """A chunk came. One that came before, or after one that is missing, is not taken. Raises WireError."""
+        arrived, waiting = self._arrived[piece.kind], self._waiting[piece.kind]
+        if piece.number != arrived.received:
+            return
+        if len(waiting) >= URGENT_CHUNKS or (waiting and sum(p.size for p in waiting) > URGENT_BYTES):
+            raise WireError(f"{len(waiting)} unacknowledged chunks of {piece.kind.name} wait, and more are sent")
+        arrived.received += 1
+        waiting.append(piece)
+        self._take(piece.kind)
+
+    def resume(self) -> None:
+        """There may be room again."""
+        for kind in Traffic:
+            self._take(kind)
+
+    def _take(self, kind: Traffic) -> None:
+        waiting, arrived = self._waiting[kind], self._arrived[kind]
+        while waiting:
+            piece = waiting.popleft()
+            if not self._put(kind, piece):
+                waiting.appendleft(piece)
+                return
+            arrived.taken += 1
+            arrived.bytes += piece.size
+
+    def _put(self, kind: Traffic, piece: Piece) -> bool:
+        """Lay a chunk where it belongs, and deliver what is complete; False while there is no room for its message."""
+        assembly = self._assemblies.get(kind)
+        description = piece.description
+        if description is not None:
+            if assembly is not None:
+                raise WireError(f"a message of {kind.name} begins before the last has ended")
+            if (whole := self._whole(piece, description)) is not None:
+                self._complete(kind, description.header, whole)
+                return True
+            assembly = self._begin(description)
+            if assembly is None:
+                return False
+            self._assemblies[kind] = assembly
+        if assembly is None or piece.offset != assembly.got or assembly.got + piece.size > assembly.description.total:
+            raise WireError(f"a chunk of {piece.size} bytes at {piece.offset} belongs to no message of {kind.name}")
+        _lay(assembly, piece)
+        assembly.got += piece.size
+        if assembly.got == assembly.description.total:
+            del self._assemblies[kind]
+            self._complete(kind, assembly.description.header, self._views(assembly.description, assembly.parts))
+        return True
+
+    def _whole(self, piece: Piece, description: Description) -> list[memoryview] | None:
+        """The buffers of a message that came at once in frames as they are to be delivered; None if it did not."""
+        if piece.size != description.total:
+            return None
+        inline = [size for size, slot in zip(description.sizes, description.slots, strict=True) if size and not slot]
+        if [len(frame) for frame in piece.frames] != inline:
+            return None
+        frames = iter(piece.frames)
+        parts = [
+            next(frames) if size and not slot else memoryview(b"")
+            for size, slot in zip(description.sizes, description.slots, strict=True)
+        ]
+        return self._views(description, parts)
+
+    def _begin(self, description: Description) -> _Assembly | None:
+        lengths = [0 if slot else size for size, slot in zip(description.sizes, description.slots, strict=True)]
+        memory = self._budget.take(sum(-(-length // _ALIGN) * _ALIGN for length in lengths))
+        if memory is None:
+            return None
+        parts, at = [], 0
+        for length in lengths:
+            parts.append(memory[at : at + length])
+            at += -(-length // _ALIGN) * _ALIGN
+        return _Assembly(description, parts)
+
+    def _views(self, description: Description, parts: list[memoryview]) -> list[memoryview]:
+        """What is delivered: ``parts``, and views of slots. Raises WireError."""
+        views = []
+        for size, slot, part in zip(description.sizes, description.slots, parts, strict=True):
+            if slot and self.attached is None:
+                raise WireError("a slot of shared memory that is not attached")
+            if slot and self.attached is not None:
+                part = self.attached.view(slot, size, lambda slot=slot: self._release(slot))  # type: ignore[misc]
+            views.append(part.toreadonly())
+        return views
+
+    def _complete(self, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
+        self._arrived[kind].messages += 1
+        self._deliver(kind, header, buffers)
+
+
+def _lay(assembly: _Assembly, piece: Piece) -> None:
+    """Copy a chunk's frames to where they belong. Raises WireError unless they are exactly its bytes."""
+    description = assembly.description
+    frames = deque(piece.frames)
+    for index, start, stop in link_wire.ranges(description.sizes, piece.offset, piece.size):
+        if description.slots[index]:
+            continue
+        while start < stop:
+            if not frames or not 0 < len(frames[0]) <= stop - start:
+                raise WireError(f"the frames of a chunk of {piece.size} bytes do not fit")
+            frame = frames.popleft()
+            assembly.parts[index][start : start + len(frame)] = frame
+            start += len(frame)
+    if frames:
+        raise WireError(f"{len(frames)} frames of a chunk belong nowhere")

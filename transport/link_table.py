@@ -1,0 +1,231 @@
+"""All links of one node, both ends: who sends to whom, over which lane, and whose shared memory is attached.
+
+Owns the senders and receivers by the life of the peer, this process's pool of slots, the acknowledgements, and the release
+of slots that are read no more (numbered, and told again until the owner has confirmed them: a lost one would hold a slot for
+ever). The node above says which peers exist and gets complete messages; the lanes below carry frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from blockwright.policies.chunk_order import Traffic
+from blockwright.transport import link_wire
+from blockwright.transport.address import PeerId
+from blockwright.transport.arrivals import BUDGET, Arrivals, Budget
+from blockwright.transport.errors import PeerGone, QueueFull
+from blockwright.transport.interface import Clock
+from blockwright.transport.link import Lane, Link
+from blockwright.transport.link_wire import Open, Piece, Release, Released, Welcome
+from blockwright.transport.shared_memory import SharedPool, attach
+from blockwright.transport.wire import Buffer, WireError
+
+log = logging.getLogger("blockwright.transport")
+AGAIN = 0.05  # seconds after a broken connection until its peer is told again what came
+Deliver = Callable[[PeerId, Traffic, bytes, list[memoryview]], None]
+
+
+class _From:
+    """The receiver's end for one peer."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self.arrivals = arrivals
+        self.ack_due = False
+        self.serial = 0  # of the last release
+        self.unconfirmed: deque[tuple[int, list[int]]] = deque()  # (serial, slots)
+
+
+class LinkTable:
+    """See the module. ``lane`` carries frames to every peer that has no lane of its own. Everything runs on one loop."""
+
+    def __init__(self, me: PeerId, lane: Lane, clock: Clock, deliver: Deliver, *, share: bool = True) -> None:
+        self.me = me
+        self._lane, self._clock, self._deliver = lane, clock, deliver
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[PeerId, Lane] = {}
+        self._links: dict[PeerId, Link] = {}
+        self._from: dict[PeerId, _From] = {}
+        self._releases_seen: dict[PeerId, int] = {}
+        self._budget = Budget(BUDGET, self._soon)
+        self._read: deque[tuple[PeerId, int]] = deque()  # slots that are read no more; appended to by any thread
+        self._turn_due = False
+        self._share = share
+        self._shared: SharedPool | None = None
+        self._closed = False
+
+    def link(self, peer: PeerId) -> Link:
+        """The one sender to this life of a node; made when first asked for."""
+        link = self._links.get(peer)
+        if link is None:
+            lane = _ToSelf(self) if peer == self.me else self._lanes.get(peer, self._lane)
+            link = self._links[peer] = Link(peer, lane, self._clock, self._pool)
+        return link
+
+    def use_lane(self, peer: PeerId, lane: Lane) -> None:
+        """Send to ``peer`` over a lane of its own, from its next link on."""
+        self._lanes[peer] = lane
+
+    def on_frames(self, peer: PeerId, frames: list[memoryview]) -> None:
+        """A message of the link protocol came. Raises WireError."""
+        message = link_wire.parse(frames)
+        if isinstance(message, Piece):
+            if (known := self._from.get(peer)) is not None:
+                try:
+                    known.arrivals.on_piece(message)
+                finally:
+                    self._acknowledge(peer, known)
+        elif isinstance(message, Open):
+            self._on_open(peer, message)
+        elif isinstance(message, Release):
+            self._on_release(peer, message)
+        elif isinstance(message, Released):
+            known = self._from.get(peer)
+            while known is not None and known.unconfirmed and known.unconfirmed[0][0] <= message.serial:
+                known.unconfirmed.popleft()
+        elif (link := self._links.get(peer)) is None:
+            raise WireError(f"{peer} answers on a link that was not opened")
+        elif isinstance(message, Welcome):
+            link.on_welcome(message)
+        else:
+            link.on_ack(message)
+
+    def on_broken(self, peer: PeerId) -> None:
+        """The lane to ``peer`` broke; it may be made again."""
+        if (link := self._links.get(peer)) is not None:
+            link.on_broken()
+        if peer in self._from:
+            self._clock.call_at(self._clock.now() + AGAIN, partial(self._tell_again, peer))
+
+    def drop(self, peer: PeerId, why: str) -> None:
+        """The life of ``peer`` is over: what was sent to it fails, what it was lent returns."""
+        if (link := self._links.pop(peer, None)) is not None:
+            link.gone(why)
+        self._from.pop(peer, None)
+        self._releases_seen.pop(peer, None)
+        self._lanes.pop(peer, None)
+        if self._shared is not None:
+            self._shared.forget(peer)
+
+    def inspect(self) -> dict[str, Any]:
+        """Both ends of every link: plain data."""
+        shared = self._shared
+        return {
+            "to": {str(peer): link.inspect() for peer, link in self._links.items()},
+            "from": {str(peer): known.arrivals.inspect() for peer, known in self._from.items()},
+            "slots_free_bytes": shared.free if shared is not None else 0,
+            "assembling_bytes": self._budget.used,
+        }
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closed = True
+        for peer in [*self._links, *self._from]:
+            self.drop(peer, f"this node ({self.me}) stopped")
+        if self._shared is not None:
+            self._shared.close()
+
+    # ---- the receiver's end
+
+    def _on_open(self, peer: PeerId, message: Open) -> None:
+        known = self._from.get(peer)
+        if known is None:
+            deliver = partial(self._deliver, peer)
+            known = self._from[peer] = _From(Arrivals(self._budget, deliver, partial(self._released, peer)))
+        arrivals = known.arrivals
+        if arrivals.attached is None and self._share:
+            arrivals.attached = attach(message.offer)
+        attached = arrivals.attached is not None
+        self._tell(peer, link_wire.pack_welcome(message.attempt, attached, arrivals.received, arrivals.taken))
+
+    def _acknowledge(self, peer: PeerId, known: _From) -> None:
+        """One acknowledgement for all that comes in this turn of the loop."""
+        if not known.ack_due:
+            known.ack_due = True
+            self._loop.call_soon(self._send_ack, peer, known)
+
+    def _send_ack(self, peer: PeerId, known: _From) -> None:
+        known.ack_due = False
+        if self._from.get(peer) is known:
+            self._tell(peer, link_wire.pack_ack(known.arrivals.taken))
+
+    def _released(self, peer: PeerId, slot: int) -> None:
+        self._read.append((peer, slot))
+        self._soon()
+
+    def _soon(self) -> None:
+        """From any thread: look after what was let go."""
+        if not self._turn_due and not self._closed:
+            self._turn_due = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all links
+                self._loop.call_soon_threadsafe(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        slots: dict[PeerId, list[int]] = {}
+        while self._read:
+            peer, slot = self._read.popleft()
+            slots.setdefault(peer, []).append(slot)
+        for peer, freed in slots.items():
+            if (known := self._from.get(peer)) is not None:
+                known.serial += 1
+                known.unconfirmed.append((known.serial, freed))
+                self._tell(peer, link_wire.pack_release(known.serial, freed))
+        for peer, known in list(self._from.items()):
+            before = known.arrivals.taken
+            try:
+                known.arrivals.resume()
+            except WireError as error:
+                log.warning("node %s dropped a chunk from %s: %s", self.me, peer, error)
+            if known.arrivals.taken != before:
+                self._acknowledge(peer, known)
+
+    def _tell_again(self, peer: PeerId) -> None:
+        if (known := self._from.get(peer)) is not None:
+            self._acknowledge(peer, known)
+            for serial, slots in known.unconfirmed:
+                self._tell(peer, link_wire.pack_release(serial, slots))
+
+    def _on_release(self, peer: PeerId, message: Release) -> None:
+        seen = self._releases_seen.get(peer, 0)
+        if message.serial == seen + 1:
+            self._releases_seen[peer] = seen = message.serial
+            for slot in message.slots:
+                if self._shared is None:
+                    raise WireError(f"{peer} releases slots of a node that has none")
+                self._shared.release(peer, slot)
+        self._tell(peer, link_wire.pack_released(seen))
+
+    # ---- shared
+
+    def _tell(self, peer: PeerId, frame: bytes) -> None:
+        lane = _ToSelf(self) if peer == self.me else self._lanes.get(peer, self._lane)
+        with contextlib.suppress(PeerGone, QueueFull):  # asked or told again, or the peer is declared down
+            lane.send_link(peer, [frame])
+
+    def _pool(self) -> SharedPool | None:
+        if self._shared is None and self._share and not self._closed:
+            try:
+                self._shared = SharedPool()
+            except OSError as error:
+                log.warning("no shared memory, tensors travel in frames: %s", error)
+                self._share = False
+        return self._shared
+
+
+class _ToSelf:
+    """The lane of a node to itself."""
+
+    link_kind = "reference"
+
+    def __init__(self, links: LinkTable) -> None:
+        self._links = links
+
+    def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None:
+        views = [memoryview(frame) for frame in frames]
+        self._links._loop.call_soon(self._links.on_frames, peer, views)

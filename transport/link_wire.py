@@ -1,0 +1,199 @@
+"""What the two ends of a link say to each other, in frames.
+
+Owns the layouts and their checks; what does not fit raises ``WireError``. Frame 0 starts with a byte that says what it is:
+
+    OPEN     sender to receiver: attempt, and where its shared memory lies (process, descriptor, bytes, token; zeros: none)
+    WELCOME  the answer: attempt, whether the memory is attached, chunks of each class received, and those taken
+    CHUNK    class, number, offset, bytes; if it is the first of its message, a frame of (bytes, slot) for each buffer and
+             the message's header; then the bytes themselves, except those of buffers that lie in a slot
+    ACK      chunks of each class that were taken (what was received may wait for memory first)
+    RELEASE  receiver to owner of shared memory: serial, offsets of slots that nobody reads any more
+    RELEASED the answer: serial up to which releases have come
+
+All numbers are little-endian. A slot is an offset in the sender's shared memory; 0 means that the bytes travel in frames.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from blockwright.policies.chunk_order import Traffic
+from blockwright.transport.wire import MAX_BODY, MAX_FRAME, MAX_FRAMES, WireError
+
+OPEN, WELCOME, CHUNK, ACK, RELEASE, RELEASED = range(1, 7)
+Counts = tuple[int, int, int]  # chunks of each class
+MAX_BUFFERS = MAX_FRAMES - 4  # of one message
+MAX_MESSAGE = 1 << 30  # bytes of one message's buffers
+_OPEN = struct.Struct("<BIIIQ16s")
+_WELCOME = struct.Struct("<BIB3Q3Q")
+_CHUNK = struct.Struct("<BBQQQ")
+_ACK = struct.Struct("<B3Q")
+_RELEASED = struct.Struct("<BQ")
+_BUFFER = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Where a process's shared memory is found."""
+
+    process: int
+    descriptor: int
+    size: int  # bytes; 0: there is none
+    token: bytes  # 16 bytes at its start
+
+
+NOTHING = Offer(0, 0, 0, bytes(16))
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    attempt: int
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    attempt: int
+    attached: bool
+    received: Counts
+    taken: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    taken: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    serial: int  # from 1
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Of a message, in its first chunk."""
+
+    header: bytes
+    sizes: tuple[int, ...]  # bytes of each buffer
+    slots: tuple[int, ...]  # offset in shared memory of each buffer, or 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A chunk as it arrived."""
+
+    kind: Traffic
+    number: int
+    offset: int
+    size: int
+    description: Description | None  # of the first chunk of a message
+    frames: list[memoryview] = field(default_factory=list)
+
+
+Message = Open | Welcome | Piece | Ack | Release | Released
+
+
+def pack_open(attempt: int, offer: Offer) -> bytes:
+    return _OPEN.pack(OPEN, attempt, offer.process, offer.descriptor, offer.size, offer.token)
+
+
+def pack_welcome(attempt: int, attached: bool, received: Sequence[int], taken: Sequence[int]) -> bytes:
+    return _WELCOME.pack(WELCOME, attempt, attached, *received, *taken)
+
+
+def pack_chunk(kind: Traffic, number: int, offset: int, size: int) -> bytes:
+    return _CHUNK.pack(CHUNK, kind, number, offset, size)
+
+
+def pack_ack(taken: Sequence[int]) -> bytes:
+    return _ACK.pack(ACK, *taken)
+
+
+def pack_release(serial: int, slots: Sequence[int]) -> bytes:
+    return struct.pack(f"<BQ{len(slots)}Q", RELEASE, serial, *slots)
+
+
+def pack_released(serial: int) -> bytes:
+    return _RELEASED.pack(RELEASED, serial)
+
+
+def pack_buffers(sizes: Sequence[int], slots: Sequence[int]) -> bytes:
+    return b"".join([_BUFFER.pack(size, slot) for size, slot in zip(sizes, slots, strict=True)])
+
+
+def ranges(sizes: Sequence[int], offset: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """(buffer, start, stop) of the bytes ``offset`` to ``offset + size`` of all buffers laid end to end."""
+    end, at = offset + size, 0
+    for index, length in enumerate(sizes):
+        start, stop = max(offset - at, 0), min(end - at, length)
+        if start < stop:
+            yield index, start, stop
+        at += length
+        if at >= end:
+            return
+
+
+def link_class(head: memoryview) -> Traffic:
+    """The class of a chunk, from its first frame; what the ends say of the link itself is as urgent as can be."""
+    return Traffic(head[1]) if head[0] == CHUNK else Traffic.ACTIVATION
+
+
+def parse(frames: Sequence[memoryview]) -> Message:
+    """What came. Raises WireError."""
+    if not frames or not len(frames[0]):
+        raise WireError("an empty link message")
+    head = frames[0]
+    try:
+        if head[0] == CHUNK:
+            return _piece(head, frames)
+        if len(frames) != 1:
+            raise WireError(f"a link message {head[0]} of {len(frames)} frames")
+        if head[0] == ACK:
+            return Ack(_ACK.unpack(head)[1:])
+        if head[0] == OPEN:
+            _, attempt, process, descriptor, size, token = _OPEN.unpack(head)
+            return Open(attempt, Offer(process, descriptor, size, token))
+        if head[0] == WELCOME:
+            _, attempt, attached, *counts = _WELCOME.unpack(head)
+            return Welcome(attempt, bool(attached), (counts[0], counts[1], counts[2]), (counts[3], counts[4], counts[5]))
+        if head[0] == RELEASE:
+            _, serial, *slots = struct.unpack(f"<BQ{(len(head) - 9) // 8}Q", head)
+            return Release(serial, tuple(slots))
+        if head[0] == RELEASED:
+            return Released(_RELEASED.unpack(head)[1])
+    except struct.error as error:
+        raise WireError(f"a link message {head[0]} of {len(head)} bytes: {error}") from error
+    raise WireError(f"unknown link message {head[0]}")
+
+
+def _piece(head: memoryview, frames: Sequence[memoryview]) -> Piece:
+    _, kind, number, offset, size = _CHUNK.unpack(head)
+    if kind not in (0, 1, 2):
+        raise WireError(f"unknown traffic class {kind}")
+    if offset:
+        return Piece(Traffic(kind), number, offset, size, None, list(frames[1:]))
+    if len(frames) < 3:
+        raise WireError(f"the first chunk of a message came in {len(frames)} frames")
+    described = list(_BUFFER.iter_unpack(frames[1]))
+    sizes = tuple(size for size, _ in described)
+    if (
+        len(sizes) > MAX_BUFFERS
+        or len(frames[2]) > MAX_BODY
+        or max(sizes, default=0) > MAX_FRAME
+        or sum(sizes) > MAX_MESSAGE
+    ):
+        raise WireError(f"a message of {sum(sizes)} bytes in {len(sizes)} buffers with a header of {len(frames[2])}")
+    description = Description(bytes(frames[2]), sizes, tuple(slot for _, slot in described))
+    return Piece(Traffic(kind), number, offset, size, description, list(frames[3:]))

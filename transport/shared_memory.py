@@ -1,0 +1,186 @@
+"""Large bytes between processes of one host: the sender writes a slot, its offset travels, the receiver reads it in place.
+
+Owns a process's pool of slots (an anonymous memory file; nothing in any folder, so nothing remains whoever is killed), what
+is lent to whom, and the other end: memory of a peer, mapped read-only, whose views tell when nobody reads them any more.
+A peer opens the file through /proc, which the kernel grants to the same user alone; the file's name, owner, size, seals and
+token are checked, and every offset that came over the wire. ``multiprocessing.shared_memory`` is not used: its files outlive
+a killed process, and attaching registers them for deletion.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+import threading
+import weakref
+from collections.abc import Callable
+from functools import lru_cache
+
+from blockwright.policies.extents import Extents
+from blockwright.transport.address import PeerId
+from blockwright.transport.link_wire import NOTHING, Offer
+from blockwright.transport.wire import Buffer, WireError
+
+POOL_BYTES = 512 << 20  # at most; memory is taken as slots are first written
+GRANULE = 64 << 10
+_NAME = "blockwright-slots"
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_TOKEN = 16
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+_PROT_READ, _MAP_SHARED = 1, 1
+
+
+class Slot:
+    """A range of the pool to write to and send. It returns when the last who holds it, here or at a peer, lets go."""
+
+    __slots__ = ("_pool", "_start", "offset", "size", "view")
+
+    def __init__(self, pool: SharedPool, start: int, size: int) -> None:
+        self._pool, self._start = pool, start
+        self.offset = start * GRANULE
+        self.size = size
+        self.view = memoryview(pool.memory)[self.offset : self.offset + size]
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._start, -(-self.size // GRANULE))
+
+
+class SharedPool:
+    """The slots of this process. Any thread may take one. OSError where the system has no memory files."""
+
+    def __init__(self, size: int = POOL_BYTES) -> None:
+        size = -(-size // GRANULE) * GRANULE
+        token = secrets.token_bytes(_TOKEN)
+        self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self._descriptor, size)
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)  # a reader need not fear that it shrinks
+            self.memory = mmap.mmap(self._descriptor, size)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
+        self.memory[:_TOKEN] = token
+        self.offer = Offer(os.getpid(), self._descriptor, size, token)
+        self._lock = threading.RLock()  # re-entered when the collector runs __del__ of a slot within take
+        self._extents = Extents(size // GRANULE)
+        self._extents.take(1)  # of the token
+        self._lent: dict[PeerId, dict[int, list[Slot]]] = {}
+
+    @property
+    def free(self) -> int:
+        """Bytes that are not in slots."""
+        return self._extents.free * GRANULE
+
+    def take(self, size: int) -> Slot | None:
+        """A slot of ``size`` bytes; None where there is no room for it."""
+        if size < 1:
+            return None
+        with self._lock:
+            start = self._extents.take(-(-size // GRANULE))
+        return None if start is None else Slot(self, start, size)
+
+    def put(self, data: Buffer) -> Slot | None:
+        """``data`` in a slot of its own, copied once."""
+        slot = self.take(len(data))
+        if slot is not None:
+            slot.view[:] = data
+        return slot
+
+    def lend(self, peer: PeerId, slot: Slot) -> None:
+        """Keep the slot until ``peer`` releases it, once for each time that it is lent."""
+        self._lent.setdefault(peer, {}).setdefault(slot.offset, []).append(slot)
+
+    def release(self, peer: PeerId, offset: int) -> None:
+        """``peer`` reads the slot no more. WireError for one that it was not lent."""
+        slots = self._lent.get(peer, {}).get(offset)
+        if not slots:
+            raise WireError(f"{peer} releases slot {offset}, which it does not hold")
+        slots.pop()
+        if not slots:
+            del self._lent[peer][offset]
+
+    def forget(self, peer: PeerId) -> None:
+        """``peer`` is gone with all that it was lent."""
+        self._lent.pop(peer, None)
+
+    def lent(self, peer: PeerId) -> int:
+        """Slots that ``peer`` holds."""
+        return sum(len(slots) for slots in self._lent.get(peer, {}).values())
+
+    def give_back(self, start: int, granules: int) -> None:
+        """What ``Slot`` calls at its end."""
+        with self._lock:
+            self._extents.give_back(start, granules)
+
+    def close(self) -> None:
+        """Peers cannot attach any more. The memory goes with its last reader. Idempotent."""
+        if self.offer is not NOTHING:
+            self.offer = NOTHING
+            self._lent.clear()
+            os.close(self._descriptor)
+
+
+class Attached:
+    """A peer's pool, mapped to be read. It is unmapped when the last view is gone."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self._address, self._size = address, size
+
+    def __del__(self) -> None:
+        _libc.munmap(self._address, self._size)
+
+    def view(self, offset: int, size: int, released: Callable[[], None]) -> memoryview:
+        """Bytes of a slot, read-only. ``released`` is called, from whatever thread, when nothing refers to them any more.
+
+        Raises WireError for a range that is not in the pool, or is not that of a slot.
+        """
+        if offset % GRANULE or offset < GRANULE or size < 1 or offset + size > self._size:
+            raise WireError(f"a slot of {size} bytes at {offset} in a pool of {self._size}")
+        # The buffer's owner must be an object of its own, which a slice of the view also refers to.
+        owner = _array(-(-size // GRANULE) * GRANULE).from_address(self._address + offset)
+        weakref.finalize(owner, _let_go, self, released).atexit = False
+        return memoryview(owner).cast("B")[:size].toreadonly()
+
+
+@lru_cache(maxsize=1024)
+def _array(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    return ctypes.c_ubyte * size
+
+
+def _let_go(attached: Attached, released: Callable[[], None]) -> None:
+    released()  # ``attached`` is only here to live as long as its views
+
+
+def attach(offer: Offer) -> Attached | None:
+    """The memory that a peer offers; None where it cannot be had: another host, another user, or not what it claims."""
+    link = f"/proc/{offer.process}/fd/{offer.descriptor}"
+    try:
+        if not offer.size or not os.readlink(link).startswith(f"/memfd:{_NAME}"):
+            return None
+        descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_size != offer.size:
+            return None
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.pread(descriptor, _TOKEN, 0) != offer.token:
+            return None
+        address = _libc.mmap(None, offer.size, _PROT_READ, _MAP_SHARED, descriptor, 0)
+        if address is None or address == _FAILED:
+            return None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return Attached(address, offer.size)

@@ -1,0 +1,107 @@
+"""One message on its way over a link: what the caller sees of it, and how its bytes are laid into chunks.
+
+Owns the count of what the receiver acknowledged and the slots of shared memory that the message lies in. Decides nothing:
+which chunk goes when is ``policies/chunk_order.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+
+from blockwright.policies.chunk_order import Chunk, Traffic
+from blockwright.transport import link_wire
+from blockwright.transport.address import PeerId
+from blockwright.transport.errors import PeerGone
+from blockwright.transport.shared_memory import SharedPool, Slot
+from blockwright.transport.wire import Buffer
+
+SHARE_LEAST = 64 << 10  # bytes of a buffer from which a slot is cheaper than a frame
+FRAME = 1 << 20  # bytes; longer runs travel in frames of this size, which libzmq's allocator finds again
+WHOLE = 4 << 20  # bytes of a buffer that is not cut into chunks in one frame, which need not be copied at its end
+
+
+class Transfer:
+    """What ``Link.send`` returns: awaited, it ends when the receiver has acknowledged all, or raises PeerGone."""
+
+    __slots__ = ("_ended", "acknowledged", "chunks", "done", "fault", "kind", "peer", "size")
+
+    def __init__(self, peer: PeerId, kind: Traffic, size: int) -> None:
+        self.peer, self.kind, self.size = peer, kind, size  # bytes of its buffers
+        self.acknowledged = 0  # bytes that the receiver has for certain
+        self.chunks = 0  # that it has for certain
+        self.done = False
+        self.fault: PeerGone | None = None
+        self._ended: asyncio.Event | None = None
+
+    def __await__(self) -> Generator[object, None, None]:
+        if not self.done and self.fault is None:
+            if self._ended is None:
+                self._ended = asyncio.Event()
+            yield from self._ended.wait().__await__()
+        if self.fault is not None:
+            raise self.fault
+
+    def acknowledge(self, chunk: Chunk) -> None:
+        self.acknowledged += chunk.size
+        self.chunks += 1
+        if chunk.last:
+            self.done = True
+            self._end()
+
+    def fail(self, why: str) -> None:
+        text = f"{why}; {self.acknowledged} of {self.size} bytes in {self.chunks} chunks were acknowledged"
+        self.fault = PeerGone(text, acknowledged=self.acknowledged, chunks=self.chunks)
+        self._end()
+
+    def _end(self) -> None:
+        if self._ended is not None:
+            self._ended.set()
+
+
+class Outgoing:
+    """A message that is being sent. ``buffers``: bytes that do not change, or slots that the caller has written."""
+
+    __slots__ = ("_begun", "_slots", "_views", "header", "sizes", "transfer")
+
+    def __init__(self, transfer: Transfer, header: bytes, buffers: Sequence[Buffer | Slot]) -> None:
+        self.transfer, self.header = transfer, header
+        self._slots = [buffer if isinstance(buffer, Slot) else None for buffer in buffers]
+        self._views = [buffer.view if isinstance(buffer, Slot) else memoryview(buffer) for buffer in buffers]
+        self.sizes = tuple(map(len, self._views))
+        self._begun = False
+
+    def frames(self, chunk: Chunk, shared: SharedPool | None, by_reference: bool) -> list[Buffer]:
+        """What travels for a chunk. With ``shared``, memory that the peer has attached, large buffers are laid into it."""
+        if not self._begun:
+            self._begun = True
+            self._place(shared)
+        frames: list[Buffer] = [link_wire.pack_chunk(chunk.kind, chunk.number, chunk.offset, chunk.size)]
+        if not chunk.offset:
+            offsets = [0 if slot is None else slot.offset for slot in self._slots]
+            frames += [link_wire.pack_buffers(self.sizes, offsets), self.header]
+        longest = WHOLE if chunk.last and not chunk.offset else FRAME
+        for index, start, stop in link_wire.ranges(self.sizes, chunk.offset, chunk.size):
+            slot, view = self._slots[index], self._views[index]
+            if slot is None:
+                frames += [view[start:stop]] if by_reference else cut(view[start:stop], longest)
+            elif view is not slot.view:
+                slot.view[start:stop] = view[start:stop]
+        return frames
+
+    def _place(self, shared: SharedPool | None) -> None:
+        """Find a slot for each large buffer, as far as there is room; from here on the peer holds them."""
+        for index, (slot, view) in enumerate(zip(self._slots, self._views, strict=True)):
+            if shared is None:
+                self._slots[index] = None
+            elif slot is None and len(view) >= SHARE_LEAST:
+                self._slots[index] = slot = shared.take(len(view))
+            if shared is not None and slot is not None:
+                shared.lend(self.transfer.peer, slot)
+
+
+def cut(view: memoryview, longest: int = WHOLE) -> list[Buffer]:
+    """A run of bytes as frames: one, if it has at most ``longest`` bytes."""
+    if len(view) <= longest:
+        return [view]
+    return [view[at : at + FRAME] for at in range(0, len(view), FRAME)]
