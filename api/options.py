@@ -30,7 +30,7 @@ def make_settings(
     model: str | None,
     *,
     apps: Sequence[str] = (),
-    flags: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
     config: str | None = None,
     key_file: str | None = None,

@@ -1,0 +1,64 @@
+"""What a program gets that generates through this package: answers, pieces of them, and the one error.
+
+Values only; the same whether a server elsewhere answered or a cluster inside the program. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class RequestError(Exception):
+    """A request that was refused or failed. ``status`` is HTTP's, 0 where no answer came; ``param`` names the field."""
+
+    def __init__(self, status: int, message: str, *, code: str = "", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the ``n`` sequences that answer a prompt."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str | None = None  # "stop" or "length"
+    stop_reason: str | int | None = None  # the stop string or token that ended it
+    logprobs: Mapping[str, Any] | None = None  # as the API gives them, where they were asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer. ``text``, ``token_ids`` and ``finish_reason`` are those of the first choice."""
+
+    id: str  # under which the server explains it
+    model: str
+    choices: tuple[Choice, ...]
+    prompt_tokens: int
+    completion_tokens: int  # of all choices
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.choices[0].finish_reason
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one event of a stream adds to choice ``index``. The last piece of a choice has a ``finish_reason``."""
+
+    text: str
+    index: int = 0
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
