@@ -170,8 +170,8 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
             cluster=controller.cluster,
             limiter=f"{HEAD}/limiter" if limits else "",
         )
+        await cluster.node.spawn(gateway, name="gateway")  # first: the controller publishes to it from its first tick on
         await cluster.node.spawn(controller, name="controller")
-        await cluster.node.spawn(gateway, name="gateway")
         cluster.on_up(gateway.worker_up)
         cluster.on_up(controller.worker_up)
         cluster.on_down(_tell(gateway.worker_down))

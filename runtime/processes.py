@@ -55,7 +55,12 @@ class ForkserverLauncher:
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
         self._path = private_directory(self._wanted)
-        await self._open()
+        try:
+            await self._open()
+        except BaseException:  # a cancellation too; then there is nothing that stop() could end
+            remove_directory(self._path)
+            self._path = None
+            raise
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def head_transport(self, head: PeerId, listen: str, keys: ClusterKeys | None) -> Transport:
@@ -107,12 +112,12 @@ class ForkserverLauncher:
                 # a preloaded numpy would start a thread pool, which does not survive a fork
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
-            ours.close()
+            ours.close()  # which ends the forkserver, if there is one
             raise
         finally:
             theirs.close()
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         self._serving = False
         self._write(SETUP, self.directory, self._preload, sys.path)
         self._connected.set()

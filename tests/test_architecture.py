@@ -187,7 +187,7 @@ def test_no_module_is_a_drawer_for_everything() -> None:
 
 # what is imported -> libraries that must not come along
 LIGHT = {
-    "blockwright": {"torch", "aiohttp", "zmq"},
+    "blockwright": {"torch", "aiohttp", "zmq", "numpy", "rich", "asyncio"},
     "blockwright.policies": {"torch", "aiohttp", "zmq", "numpy", "asyncio"},
     "blockwright.transport": {"torch", "aiohttp"},
     "blockwright.runtime": {"torch", "aiohttp"},
@@ -196,6 +196,7 @@ LIGHT = {
     "blockwright.actors.controller": {"torch", "transformers", "aiohttp"},
     "blockwright.gpu.checkpoint": {"torch", "transformers"},
     "blockwright.api": {"torch", "transformers"},
+    "blockwright.api.pytest_plugin": {"torch", "aiohttp"},
     "blockwright.api.cli": {"torch", "transformers", "aiohttp", "uvloop", "zmq"},
 }
 

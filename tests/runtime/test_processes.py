@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import uvloop
 
@@ -173,6 +174,26 @@ async def test_a_launch_that_is_cancelled_leaves_no_process(rig, until):
     await until(lambda: {node.name for node in rig.launcher.list()} == {"w1", "w2"})
     await rig.launch("w0")
     assert rig.hub.node.peers()["w0"].incarnation == 2
+
+
+async def test_a_start_that_is_cancelled_leaves_no_process(tmp_path, until):
+    """At every turn of the loop up to its end."""
+    children = psutil.Process().children
+    for turns in range(1000):
+        launcher = ForkserverLauncher(tmp_path / f"{turns}")
+        starting = asyncio.ensure_future(launcher.start(lambda node, status: None))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if starting.done():
+            break
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await launcher.stop()
+        assert not (tmp_path / f"{turns}").exists()
+    await launcher.stop()
+    assert turns > 1
+    await until(lambda: not children())
 
 
 async def test_a_module_that_cannot_be_preloaded_is_named_and_no_obstacle(tmp_path, caplog):

@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,61 @@ def until_now(condition: Callable[[], Any], seconds: float, what: str) -> None:
         time.sleep(0.01)
 
 
-class Server:
+class Program:
+    """A process that starts a cluster, and what it leaves behind. ``arguments`` follow the interpreter."""
+
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self._mark = f"{MARK}={uuid.uuid4().hex}"
+        self._home = Path(tempfile.mkdtemp(prefix="bws-"))
+        self.directory = self._home / "sockets"
+        self.directory.mkdir()
+        self._memory_before = shared_memory()
+        name, _, mark = self._mark.partition("=")
+        environment = {**os.environ, **(env or {}), name: mark, "TMPDIR": str(self.directory), "OMP_NUM_THREADS": "1"}
+        self.began = time.monotonic()
+        with open(self._home / "out", "wb") as out, open(self._home / "err", "wb") as err:
+            command = [sys.executable, *arguments]
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=self._home)
+
+    @property
+    def out(self) -> str:
+        return (self._home / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self._home / "err").read_text()
+
+    def processes(self) -> dict[int, str]:
+        """pid -> command line of every living process that this server started, the head included."""
+        found, mark = {}, self._mark.encode()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except OSError:
+                    continue  # it has just ended
+        return found
+
+    def gone(self, seconds: float = GONE_SECONDS) -> None:
+        """No process, no socket, no directory and no shared memory of it is left, or will be in a moment."""
+        until_now(lambda: not self.processes(), seconds, f"end of the processes {self.processes()}")
+        left = lambda: [str(path) for path in self.directory.rglob("*")]  # noqa: E731
+        until_now(lambda: not left(), seconds, f"end of {left()}")
+        until_now(lambda: shared_memory() <= self._memory_before, seconds, "end of the shared memory")
+
+    def destroy(self) -> None:
+        """After a failure: nothing of it may disturb what comes next."""
+        for pid in [self.process.pid, *self.processes()]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+class Server(Program):
     """See the module. ``settings`` are given with ``--set``; ``module`` is run with ``-m`` instead of blockwright itself."""
 
     def __init__(
@@ -62,23 +116,12 @@ class Server:
         env: dict[str, str] | None = None,
         **settings: Any,
     ) -> None:
-        self._mark = f"{MARK}={uuid.uuid4().hex}"
-        self._home = Path(tempfile.mkdtemp(prefix="bws-"))
-        self.directory = self._home / "sockets"
-        self.directory.mkdir()
-        self._memory_before = shared_memory()
         values = {"memory": "32MiB", "threads": 1, "check": "true", **settings}
-        command = [sys.executable, "-m", module, "serve", str(model), "--port", "0", "--workers", str(workers)]
+        command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers)]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        name, _, mark = self._mark.partition("=")
-        environment = {**os.environ, **(env or {}), name: mark, "TMPDIR": str(self.directory), "OMP_NUM_THREADS": "1"}
+        super().__init__(command, env)
         self.path = model
-        self.began = time.monotonic()
-        with open(self._home / "out", "wb") as out, open(self._home / "err", "wb") as err:
-            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=self._home)
         self.url = ""
-
-    # life
 
     def listening(self) -> str:
         """The address, once the server has said it."""
@@ -116,28 +159,6 @@ class Server:
         except OSError:
             return 0
 
-    @property
-    def out(self) -> str:
-        return (self._home / "out").read_text()
-
-    @property
-    def err(self) -> str:
-        return (self._home / "err").read_text()
-
-    # its end
-
-    def processes(self) -> dict[int, str]:
-        """pid -> command line of every living process that this server started, the head included."""
-        found, mark = {}, self._mark.encode()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                except OSError:
-                    continue  # it has just ended
-        return found
-
     def forkserver(self) -> int:
         """Its pid: the child of the head."""
         command = ["pgrep", "-P", str(self.process.pid)]
@@ -155,23 +176,6 @@ class Server:
             assert "Traceback" not in self.err, self.err
         finally:
             self.destroy()
-
-    def gone(self, seconds: float = GONE_SECONDS) -> None:
-        """No process, no socket, no directory and no shared memory of it is left, or will be in a moment."""
-        until_now(lambda: not self.processes(), seconds, f"end of the processes {self.processes()}")
-        left = lambda: [str(path) for path in self.directory.rglob("*")]  # noqa: E731
-        until_now(lambda: not left(), seconds, f"end of {left()}")
-        until_now(lambda: shared_memory() <= self._memory_before, seconds, "end of the shared memory")
-
-    def destroy(self) -> None:
-        """After a failure: nothing of it may disturb what comes next."""
-        for pid in [self.process.pid, *self.processes()]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self.process.wait()
-        shutil.rmtree(self._home, ignore_errors=True)
 
 
 def shared_memory() -> set[str]:
