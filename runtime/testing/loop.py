@@ -95,6 +95,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]  # the base leaves the coroutine's result open
         self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[T]:
+        if context is not None and LIFE not in context:  # a context without anything is still this process's
+            context.run(LIFE.set, LIFE.get())
         return asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
 
     def get_debug(self) -> bool:

@@ -59,7 +59,7 @@ class Simulation:
     nodes: names, or how many ("w0", "w1", ...), besides the head. faults: a plan, or how many random ones.
     within: seconds in which random faults begin. restart: seconds after which a node that is down is launched again; None:
     never. latency: least and most seconds of a message. patience: seconds of a partition until connections break.
-    heartbeat, silence: as for ``Cluster``. limit: virtual seconds after which a scenario that has not ended is ``Stalled``.
+    heartbeat, silence, startup: as for ``Cluster``. limit: virtual seconds after which a scenario that has not ended is ``Stalled``.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Simulation:
         patience: float = 1.0,
         heartbeat: float = 0.5,
         silence: float = 2.5,
+        startup: float = 10.0,
         limit: float = 3600.0,
     ) -> None:
         self.seed = seed
@@ -86,7 +87,7 @@ class Simulation:
         self.trace = Trace()
         self.nodes: dict[str, Node] = {}  # the current or last life of each; white-box checks look here
         self.loop = VirtualLoop(limit=limit)  # type: ignore[abstract]  # what it has not raises NotImplementedError
-        self._setup, self._restart, self._intervals = setup, restart, (heartbeat, silence)
+        self._setup, self._restart, self._intervals = setup, restart, (heartbeat, silence, startup)
         world = Random(f"{seed}/world")
         self.network = SimulatedNetwork(self.loop, world, self.trace, latency=latency, patience=patience)
         self._launcher = SimulatedLauncher(self.network, self.loop, world, self._start_node)
@@ -151,8 +152,8 @@ class Simulation:
     # ---- inside
 
     async def _main(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
-        heartbeat, silence = self._intervals
-        self.cluster = Cluster(HEAD, launcher=self._launcher, heartbeat=heartbeat, silence=silence)
+        heartbeat, silence, startup = self._intervals
+        self.cluster = Cluster(HEAD, launcher=self._launcher, heartbeat=heartbeat, silence=silence, startup=startup)
         await self.cluster.start()
         self.nodes[HEAD] = self.cluster.node
         self.cluster.on_up(lambda name, incarnation: self.trace.add(self.time, "up", f"{name}#{incarnation}"))

@@ -1,0 +1,200 @@
+"""Actors that send each other everything there is, drawn from the seed, and the scenario that they play.
+
+Each seed: 3 nodes and the head, 20 actors, at least 300 messages, 5 faults; a node that is down comes back and its actors
+begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from random import Random
+
+from blockwright.runtime import Actor, Down, Node, RemoteError, RuntimeFault, endpoint
+from blockwright.runtime.testing import Simulation
+from blockwright.tests.runtime.safety.world import Violation, Watch, World
+from blockwright.transport.address import PeerId
+
+PLACES = {"head": 2, "w0": 6, "w1": 6, "w2": 6}  # actors on each node
+MESSAGES = 15  # of each actor
+FAULTS, WITHIN = 5, 2.5
+KINDS = ("call", "call", "call", "cast", "cast", "rush", "rush_cast", "aside", "hang", "relay", "fail", "stream")
+
+
+class Player(Actor):
+    """``key`` names one life of one actor."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self.world, self.random = world, random
+        self.numbers = itertools.count(1)
+        self.open: set[asyncio.Task[None]] = set()
+        self.driver: asyncio.Task[None] | None = None
+
+    async def on_start(self) -> None:
+        self.key = f"{self.node.id}/{self.ref.name}"
+        self._watch(self.random.choice(tuple(PLACES)))
+        self.driver = asyncio.create_task(self._drive())
+
+    # ---- what it does for others
+
+    @endpoint
+    async def call(self, sender: str, number: int, nap: float) -> str:
+        self.world.handle(self.node, self.key, sender, number, "normal")
+        if nap:
+            await asyncio.sleep(nap)
+        return f"{self.key} {sender} {number}"
+
+    @endpoint(urgent=True)
+    async def rush(self, sender: str, number: int, nap: float) -> str:
+        self.world.handle(self.node, self.key, sender, number, "urgent")
+        return f"{self.key} {sender} {number}"
+
+    @endpoint(concurrent=True)
+    async def aside(self, sender: str, number: int, nap: float) -> str:
+        self.world.handle(self.node, self.key, sender, number, "")
+        await asyncio.sleep(nap)
+        return f"{self.key} {sender} {number}"
+
+    @endpoint(concurrent=True)
+    async def hang(self, sender: str, number: int, nap: float) -> str:
+        self.world.handle(self.node, self.key, sender, number, "")
+        await asyncio.Event().wait()
+        return ""
+
+    @endpoint(concurrent=True)
+    async def relay(self, sender: str, number: int, nap: float) -> str:
+        """Inherits the deadline: it asks for ten seconds and gets what is left."""
+        self.world.handle(self.node, self.key, sender, number, "")
+        await self._request("hang", self._someone(), 10.0, nested=True)
+        return f"{self.key} {sender} {number}"
+
+    @endpoint
+    async def fail(self, sender: str, number: int, nap: float) -> str:
+        self.world.handle(self.node, self.key, sender, number, "normal")
+        raise ValueError(f"{sender} {number}")
+
+    @endpoint
+    async def stream(self, sender: str, number: int, count: int) -> AsyncIterator[int]:
+        self.world.handle(self.node, self.key, sender, number, "normal")
+        for item in range(count):
+            yield item
+
+    # ---- what it asks of others
+
+    async def _drive(self) -> None:
+        for _ in range(MESSAGES):
+            await asyncio.sleep(self.random.uniform(0.0, 0.3))
+            kind, target = self.random.choice(KINDS), self._someone()
+            timeout = self.random.uniform(0.2, 1.5)
+            if kind in ("cast", "rush_cast"):
+                number = next(self.numbers)
+                self.world.send(self.node, self.key, number, None, kind)
+                name = "call" if kind == "cast" else "rush"
+                getattr(self.node.ref(target), name).cast(self.key, number, self._nap())
+                continue
+            task = asyncio.create_task(self._request(kind, target, timeout))
+            self.open.add(task)
+            task.add_done_callback(self.open.discard)
+            if self.random.random() < 0.1:
+                asyncio.get_running_loop().call_later(self.random.uniform(0.0, 0.5), task.cancel)
+        while self.open:
+            await asyncio.wait(self.open)
+
+    async def _request(self, kind: str, target: str, timeout: float, *, nested: bool = False) -> None:
+        number, ref = next(self.numbers), self.node.ref(target)
+        self.world.send(self.node, self.key, number, None if nested else timeout, kind)
+        wanted = f"{self.key} {number}"
+        answered_by = ""
+        try:
+            if kind == "stream":
+                await self._read(ref, number, timeout)
+            else:
+                answer = await getattr(ref, kind)(self.key, number, self._nap(), timeout=timeout)
+                answered_by, _, echoed = answer.partition(" ")
+                if echoed != wanted:
+                    raise self.world.violated("answer", f"message {wanted} was answered with {answer!r}")
+            outcome = "answered"
+        except RemoteError as fault:
+            outcome = fault.kind
+            if outcome != "ValueError" or kind != "fail" or fault.text != wanted:
+                raise self.world.violated("answer", f"{kind} {wanted} failed with {fault!r}") from fault
+        except RuntimeFault as fault:
+            outcome = type(fault).__name__
+        except asyncio.CancelledError:
+            self.world.outcome(self.key, number, "cancelled")
+            raise
+        except Violation:
+            raise
+        except TimeoutError:
+            outcome = "left"
+        except BaseException as error:
+            raise self.world.violated("outcome", f"{kind} {wanted} raised {error!r}") from error
+        self.world.outcome(self.key, number, outcome, answered_by)
+
+    async def _read(self, ref, number: int, timeout: float) -> None:
+        """Slowly; sometimes leaves early. What comes is 0, 1, 2, ... without a gap, and whole if it ends well."""
+        count, leave, seen = self.random.choice((0, 3, 100)), self.random.randrange(200), 0
+        async with asyncio.timeout(timeout), ref.stream(self.key, number, count, timeout=timeout) as items:
+            async for item in items:
+                if item != seen:
+                    raise self.world.violated("stream", f"stream {number} of {self.key} gave {item} after {seen} items")
+                seen += 1
+                if seen == leave:
+                    return
+                if item % 20 == 19:
+                    await asyncio.sleep(self._nap())
+        if seen != count:
+            raise self.world.violated("stream", f"stream {number} of {self.key} ended after {seen} of {count} items")
+
+    def _nap(self) -> float:
+        return self.random.choice((0.0, 0.0, 0.0, 0.01, 0.1))
+
+    def _someone(self) -> str:
+        node = self.random.choice(tuple(PLACES))
+        return f"{node}/p{self.random.randrange(PLACES[node])}"
+
+    def _watch(self, name: str) -> None:
+        if name != self.node.name:
+            watch = Watch(self.node.id, PeerId(name, self.node.current_incarnation(name)))
+            self.world.watches.append(watch)
+            self.node.monitor(name, watch.fired.append)
+
+
+class Game:
+    """One seed."""
+
+    def __init__(self, seed: int, faults: int = FAULTS) -> None:
+        self.sim = Simulation(
+            seed=seed, nodes=("w0", "w1", "w2"), faults=faults, within=WITHIN, setup=self._setup, startup=4.0
+        )
+        self.world = World(self.sim)
+
+    def play(self) -> World:
+        self.sim.run(self._scenario)
+        return self.world
+
+    async def _setup(self, node: Node) -> None:
+        self.world.observe(node)
+        for place in range(PLACES[node.name]):
+            player = Player(self.world, Random(f"{self.sim.seed} {node.id} {place}"))
+            await node.spawn(player, name=f"p{place}")
+
+    async def _scenario(self, sim: Simulation) -> None:
+        sim.cluster.on_down(self._told)
+        await self._setup(sim.head)
+        await sim.until_calm()
+        while not all(self._idle(sim, name) for name in PLACES):
+            await asyncio.sleep(0.25)
+        await asyncio.sleep(1.5)  # what nobody waits for any more has ended by then
+        self.world.check(sim)
+
+    def _told(self, down: Down) -> None:
+        self.world.downs[PeerId(down.node, down.incarnation)] += 1
+
+    def _idle(self, sim: Simulation, name: str) -> bool:
+        node = sim.nodes[name]
+        if name != "head" and sim.cluster.members()[name].state != "up":
+            return False
+        players = [life.actor for life in node.lives.current.values()]
+        return len(players) == PLACES[name] and all(p.driver is not None and p.driver.done() for p in players)
