@@ -27,6 +27,7 @@ from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor
 from blockwright.runtime.life import STOPPED, Lives
 from blockwright.runtime.linked import Links
 from blockwright.runtime.monitors import SYSTEM, Monitors
+from blockwright.runtime.orphans import end_orphans
 from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable, fire
 from blockwright.runtime.reception import OnLink, Reception
 from blockwright.runtime.ref import CALL_TIMEOUT, Address, Ref, parse_address
@@ -363,7 +364,11 @@ class Node:
 
     def _beat(self) -> None:
         """Heartbeats come from the event loop itself: a node whose loop hangs falls silent."""
-        self._timer = self.clock.call_at(self.clock.now() + self._interval, self._beat)
+        now = self.clock.now()
+        self._timer = self.clock.call_at(now + self._interval, self._beat)
+        for peer in self.table.current.values():
+            self.calls.streams.renew(peer)
+            end_orphans(peer, now)
         self.send_heartbeat()
 
     def send_heartbeat(self) -> None:

@@ -76,11 +76,14 @@ class RemoteInlet(Inlet):
         self.finish(DecodeError(why))
 
     def _on_credit(self, items: int, size: int) -> None:
-        if items - self._credited_items < WINDOW_ITEMS // 2 and size - self._credited_bytes < WINDOW_BYTES // 2:
-            return
-        self._credited_items, self._credited_bytes = items, size
+        if items - self._credited_items >= WINDOW_ITEMS // 2 or size - self._credited_bytes >= WINDOW_BYTES // 2:
+            self.renew()
+
+    def renew(self) -> None:
+        """Tell the producer how far this end has read; also that it is still there."""
+        self._credited_items, self._credited_bytes = self._taken, self._size
         with contextlib.suppress(PeerGone, QueueFull):  # totals: the next one says it again
-            self._streams.calls.send(self._peer, pack([envelope.CREDIT, self._number, items, size]), [])
+            self._streams.calls.send(self._peer, pack([envelope.CREDIT, self._number, self._taken, self._size]), [])
 
     def _left(self) -> None:
         self._forget()
@@ -95,6 +98,7 @@ class RemoteOutlet:
 
     def __init__(self, streams: RemoteStreams, peer: Peer, number: int, window: Window) -> None:
         self.window = window
+        self.unread = 0  # heartbeats since the consumer last said how far it has read
         self._calls, self._peer, self._number = streams.calls, peer, number
 
     async def item(self, endpoint: Endpoint, value: Any) -> None:
@@ -197,6 +201,11 @@ class RemoteStreams:
         peer.inbound[number] = delivery
         cell.deliver(delivery)
 
+    def renew(self, peer: Peer) -> None:
+        """With each heartbeat (``orphans.py``)."""
+        for inlet in list(peer.streams.values()):
+            inlet.renew()
+
     def on_item(self, peer: Peer, size: int, number: int, place: int, typed: bool, value: Any) -> None:
         if (inlet := peer.streams.get(number)) is not None:  # else closed meanwhile: what was on its way is dropped
             inlet.receive(place, typed, value, size)
@@ -204,6 +213,7 @@ class RemoteStreams:
     def on_credit(self, peer: Peer, number: int, items: int, size: int) -> None:
         delivery = peer.inbound.get(number)
         if delivery is not None and isinstance(delivery.outcome, RemoteOutlet):
+            delivery.outcome.unread = 0
             delivery.outcome.window.taken(items, size)
 
     def on_end(self, peer: Peer, number: int, items: int) -> None:

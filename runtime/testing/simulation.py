@@ -59,7 +59,7 @@ class Simulation:
     nodes: names, or how many ("w0", "w1", ...), besides the head. faults: a plan, or how many random ones.
     within: seconds in which random faults begin. restart: seconds after which a node that is down is launched again; None:
     never. latency: least and most seconds of a message. patience: seconds of a partition until connections break.
-    heartbeat, silence, startup: as for ``Cluster``. limit: virtual seconds after which a scenario that has not ended is ``Stalled``.
+    heartbeat, silence, startup: as for ``Cluster``. limit: virtual seconds after which a scenario is ``Stalled``.
     """
 
     def __init__(

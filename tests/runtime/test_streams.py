@@ -106,12 +106,32 @@ async def test_the_timeout_is_for_each_item_not_for_the_stream(sides, source):
     ref = await sides.spawn(source)
     stream = ref.waits(timeout=5.0)
     assert await anext(stream) == 0
-    sides.clock.advance(50.0)  # nobody waits
+    for _ in range(100):  # nobody waits
+        sides.clock.advance(0.5)
+        await sides.turns()
     waiting = asyncio.create_task(anext(stream))
     await sides.turns()
     sides.clock.advance(4.0)
     source.gate.set()
     assert await waiting == 1
+
+
+@pytest.mark.parametrize("sides", ["remote"], indirect=True)
+async def test_a_stream_that_nobody_reads_any_more_ends(sides, source):
+    """The CANCEL of its consumer was lost, or its way was full."""
+    ref = await sides.spawn(source)
+    lost, kept = ref.waits(), ref.waits()
+    for stream in (lost, kept):
+        assert await anext(stream) == 0
+    inbound = sides.callee.table.current["a"].inbound
+    assert len(inbound) == 2
+    sides.caller.table.current["b"].streams.pop(min(inbound))
+    for _ in range(22):
+        sides.clock.advance(0.5)
+        await sides.turns()
+    assert len(inbound) == 1
+    source.gate.set()
+    assert await anext(kept) == 1
 
 
 async def test_the_number_of_streams_of_an_actor_is_bounded(sides, source, monkeypatch):

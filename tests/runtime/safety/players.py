@@ -19,7 +19,7 @@ from blockwright.transport.address import PeerId
 PLACES = {"head": 2, "w0": 6, "w1": 6, "w2": 6}  # actors on each node
 MESSAGES = 15  # of each actor
 FAULTS, WITHIN = 5, 2.5
-KINDS = ("call", "call", "call", "cast", "cast", "rush", "rush_cast", "aside", "hang", "relay", "fail", "stream")
+KINDS = ("call", "call", "call", "cast", "cast", "rush", "rush_cast", "aside", "hang", "relay", "stream")
 
 
 class Player(Actor):
@@ -86,6 +86,8 @@ class Player(Actor):
         for _ in range(MESSAGES):
             await asyncio.sleep(self.random.uniform(0.0, 0.3))
             kind, target = self.random.choice(KINDS), self._someone()
+            if kind == "call" and self.random.random() < 0.05:
+                kind = "fail"
             timeout = self.random.uniform(0.2, 1.5)
             if kind in ("cast", "rush_cast"):
                 number = next(self.numbers)
@@ -101,16 +103,16 @@ class Player(Actor):
         while self.open:
             await asyncio.wait(self.open)
 
-    async def _request(self, kind: str, target: str, timeout: float, *, nested: bool = False) -> None:
+    async def _request(self, kind: str, target: str, patience: float, *, nested: bool = False) -> None:
         number, ref = next(self.numbers), self.node.ref(target)
-        self.world.send(self.node, self.key, number, None if nested else timeout, kind)
+        self.world.send(self.node, self.key, number, None if nested else patience, kind)
         wanted = f"{self.key} {number}"
         answered_by = ""
         try:
             if kind == "stream":
-                await self._read(ref, number, timeout)
+                await self._read(ref, number, patience)
             else:
-                answer = await getattr(ref, kind)(self.key, number, self._nap(), timeout=timeout)
+                answer = await getattr(ref, kind)(self.key, number, self._nap(), timeout=patience)
                 answered_by, _, echoed = answer.partition(" ")
                 if echoed != wanted:
                     raise self.world.violated("answer", f"message {wanted} was answered with {answer!r}")
@@ -132,10 +134,10 @@ class Player(Actor):
             raise self.world.violated("outcome", f"{kind} {wanted} raised {error!r}") from error
         self.world.outcome(self.key, number, outcome, answered_by)
 
-    async def _read(self, ref, number: int, timeout: float) -> None:
+    async def _read(self, ref, number: int, patience: float) -> None:
         """Slowly; sometimes leaves early. What comes is 0, 1, 2, ... without a gap, and whole if it ends well."""
-        count, leave, seen = self.random.choice((0, 3, 100)), self.random.randrange(200), 0
-        async with asyncio.timeout(timeout), ref.stream(self.key, number, count, timeout=timeout) as items:
+        count, leave, seen = self.random.choice((0, 1, 3, 5, 200)), self.random.randrange(400), 0
+        async with asyncio.timeout(patience), ref.stream(self.key, number, count, timeout=patience) as items:
             async for item in items:
                 if item != seen:
                     raise self.world.violated("stream", f"stream {number} of {self.key} gave {item} after {seen} items")
@@ -184,9 +186,12 @@ class Game:
         sim.cluster.on_down(self._told)
         await self._setup(sim.head)
         await sim.until_calm()
-        while not all(self._idle(sim, name) for name in PLACES):
+        while not all(self._idle(sim, name) for name in PLACES):  # noqa: ASYNC110 - nodes come and go
             await asyncio.sleep(0.25)
-        await asyncio.sleep(1.5)  # what nobody waits for any more has ended by then
+        for _ in range(25):  # what nobody waits for any more has ended by then (orphans.py)
+            await asyncio.sleep(0.5)
+            if not self.world.leftovers(sim):
+                break
         self.world.check(sim)
 
     def _told(self, down: Down) -> None:

@@ -93,7 +93,7 @@ class World:
         sent.outcome = outcome
         pauses = sum(f.lasting for f in self.sim.plan.faults if isinstance(f, Pause))
         if sent.timeout is not None and now > sent.at + sent.timeout + pauses + SLACK:
-            raise self.violated("outcome", f"message {number} of {sender} ended {now - sent.at} s after its start: {outcome}")
+            raise self.violated("outcome", f"message {number} of {sender} ended {now - sent.at} s after it began: {outcome}")
         if answered_by:
             name, _, incarnation = answered_by.partition("/")[0].partition("#")
             over = self.down_at.get((sent.node, PeerId(name, int(incarnation))))
@@ -115,7 +115,8 @@ class World:
         alive = {node.id: node for node in sim.nodes.values() if node.open}
         self._check_outcomes(alive)
         self._check_monitors(alive)
-        self._check_memory(alive)
+        if left := self.leftovers(sim):
+            raise Violation("memory", left)
 
     def _check_outcomes(self, alive: dict[PeerId, Node]) -> None:
         for (sender, number), sent in self.sent.items():
@@ -133,14 +134,17 @@ class World:
             if times != 1 or life in alive:
                 raise Violation("monitor", f"the cluster told {times} times of the end of {life}")
 
-    def _check_memory(self, alive: dict[PeerId, Node]) -> None:
-        for node in alive.values():
+    def leftovers(self, sim: Simulation) -> str:
+        """What a node still holds though nothing goes on any more; empty when nothing."""
+        nodes = [node for node in sim.nodes.values() if node.open]
+        for node in nodes:
             for peer in node.table.current.values():
                 for table in ("pending", "inbound", "streams"):
                     if left := getattr(peer, table):
-                        raise Violation("memory", f"{node.id} still holds {table} of {peer.id}: {list(left)[:5]}")
-            if len(node.table.current) > len(alive) or len(node.table.last_down) > len(alive):
-                raise Violation("memory", f"{node.id} remembers {len(node.table.last_down)} nodes that are down")
+                        return f"{node.id} still holds {table} of {peer.id}: {list(left)[:5]}"
+            if len(node.table.current) > len(nodes) or len(node.table.last_down) > len(nodes):
+                return f"{node.id} remembers {len(node.table.last_down)} nodes that are down"
             for name, cell in node.lives.cells.items():
                 if len(cell._mailbox) or cell._running:
-                    raise Violation("memory", f"{node.id}/{name} still has {len(cell._mailbox)} waiting, {cell._running}")
+                    return f"{node.id}/{name} has {len(cell._mailbox)} messages waiting and {len(cell._running)} running"
+        return ""

@@ -1,0 +1,58 @@
+"""The runtime's safety properties over 1,000 seeds: 3 nodes and the head, 20 actors, 300 messages, 5 faults in each.
+
+no call without an outcome, none twice, none after its deadline; the right answer; no message handled twice; FIFO for each
+sender, receiver and lane; streams without gaps; monitors fire exactly once; nothing of a fenced incarnation is seen; in the
+end no node holds anything of what is over. ``safety/`` says how each is checked.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from blockwright.runtime.testing import seeds
+from blockwright.tests.runtime.safety.players import FAULTS, PLACES, Game
+
+CHUNK, CHUNKS = 50, 20
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Thousands of warnings about lost nodes cost more than the simulation."""
+    logger = logging.getLogger("blockwright.runtime")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_the_safety_properties_hold(chunk: int) -> None:
+    for seed in seeds(CHUNK, first=chunk * CHUNK):
+        world = Game(seed).play()
+        assert len(world.sent) >= 300, seed
+
+
+def test_the_size_of_a_seed() -> None:
+    assert len(PLACES) == 4  # with the head
+    assert sum(PLACES.values()) == 20
+    assert len(Game(0).sim.plan.faults) == FAULTS == 5
+    assert CHUNK * CHUNKS >= 1000
+
+
+def test_every_kind_of_message_and_outcome_occurs() -> None:
+    worlds = [Game(seed).play() for seed in range(20)]
+    kinds = {kind for world in worlds for kind in world.kinds}
+    outcomes = {sent.outcome for world in worlds for sent in world.sent.values()}
+    assert kinds == {"call", "cast", "rush", "rush_cast", "aside", "hang", "relay", "fail", "stream"}
+    assert {"answered", "cancelled", "DeadlineExceeded", "NodeDown", "ValueError"} <= outcomes
+    assert sum(len(watch.fired) for world in worlds for watch in world.watches) >= 20
+    assert sum(len(world.down_at) for world in worlds) >= 20
+
+
+def test_a_game_replays() -> None:
+    games = [Game(3), Game(3)]
+    worlds = [game.play() for game in games]
+    assert games[0].sim.trace.digest == games[1].sim.trace.digest
+    assert [s.outcome for s in worlds[0].sent.values()] == [s.outcome for s in worlds[1].sent.values()]
