@@ -83,6 +83,9 @@ class Settings:
     unknown_fields: Annotated[
         str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject (400)"
     ] = "warn"
+    request_chat_template: Annotated[
+        bool, "take chat templates from requests; they run, in a sandbox, in the gateway's process"
+    ] = False
     directory: Annotated[str, "of the cluster's sockets; empty: a fresh private one"] = ""
     check: Annotated[bool, "verify the memory accounts after every sweep, not only when idle"] = False
     log_format: Annotated[str, "text, or json: one object on each line of standard output and error"] = "text"

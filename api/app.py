@@ -23,7 +23,7 @@ from blockwright.api.completions import completions
 from blockwright.api.cors import Cors
 from blockwright.api.door import CHARGE, Door, rate_headers
 from blockwright.api.errors import error_response, from_http
-from blockwright.api.front import CALL_ID, CALLER, FRONT, IGNORED, Front
+from blockwright.api.front import CALL_ID, CALLER, FRONT, IGNORED, NAME, Front
 from blockwright.api.metrics import Metrics
 from blockwright.api.sse import KEEP_ALIVE_SECONDS
 from blockwright.api.starting import Stages
@@ -120,7 +120,7 @@ def _authenticate(front: Front, request: web.Request) -> Caller:
 
 async def _headers(request: web.Request, response: web.StreamResponse) -> None:
     """On every answer, streams included: the request's id, and the unknown fields that were ignored."""
-    given = request.headers.get("x-request-id", "")
+    given = request.headers.get("x-request-id") or request.get(NAME, "")
     response.headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else _own_id(request)
     charge = request.get(CHARGE)
     if charge is not None:

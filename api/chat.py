@@ -9,12 +9,14 @@ from typing import Any
 
 from aiohttp import web
 
+from blockwright.api.catalog import ServedModel
+from blockwright.api.chat_template import ChatTemplate
 from blockwright.api.choice import Choice, Piece
 from blockwright.api.errors import bad_request
-from blockwright.api.front import CALLER, FRONT, IGNORED
-from blockwright.api.generate import Call, answer, start
-from blockwright.api.logprobs import chat_logprobs
-from blockwright.api.openai_schema import parse_chat
+from blockwright.api.front import CALLER, FRONT, IGNORED, Front
+from blockwright.api.generate import Call, answer, start, truncated
+from blockwright.api.logprobs import chat_logprobs, prompt_logprobs
+from blockwright.api.openai_schema import TemplateOptions, parse_chat
 from blockwright.api.request_body import read_body
 from blockwright.api.version import FINGERPRINT
 
@@ -26,15 +28,8 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     info = front.catalog.info(body.options.model)
     front.door.check_model(request[CALLER], info.id)
     served = await front.catalog.load(info)
-    if served.template is None:
-        raise bad_request(
-            f"{info.id} has no chat template (chat_template.jinja, or chat_template of tokenizer_config.json); "
-            "use /v1/completions, or add one to the checkpoint",
-            "messages",
-            "no_chat_template",
-        )
-    text = served.template.render(body.messages)
-    tokens = await front.catalog.encode(served, text, special=False)  # the template writes BOS itself
+    text = render(front, info.id, served, body.messages, body.template)
+    tokens = await front.catalog.encode(served, text, special=body.options.add_special_tokens)
     call = await start(
         front,
         request,
@@ -42,11 +37,31 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         info=info,
         served=served,
         options=body.options,
-        prompts=[tokens],
+        prompts=[truncated(tokens, body.options, info)],
         default_tokens=None,
-        continues=False,
+        continues=body.template.continue_final_message,
     )
     return await answer(front, request, call, ChatShape(call))
+
+
+def render(front: Front, model: str, served: ServedModel, messages: list[dict[str, Any]], options: TemplateOptions) -> str:
+    """The prompt of a conversation. Raises a 400."""
+    template = served.template
+    if options.template is not None:
+        if not front.settings.request_chat_template:
+            message = "chat_template is not taken from requests; leave it out, or serve with --set request_chat_template=yes"
+            raise bad_request(message, "chat_template", "unsupported_parameter")
+        template = ChatTemplate(options.template, served.codec.named)
+    if template is None:
+        raise bad_request(
+            f"{model} has no chat template (chat_template.jinja, or chat_template of tokenizer_config.json); "
+            "use /v1/completions, or add one to the checkpoint",
+            "messages",
+            "no_chat_template",
+        )
+    return template.render(
+        messages, begin=options.add_generation_prompt, proceed=options.continue_final_message, variables=options.variables
+    )
 
 
 class ChatShape:
@@ -59,6 +74,7 @@ class ChatShape:
             "created": call.created,
             "model": call.info.id,
             "system_fingerprint": FINGERPRINT,
+            **({"service_tier": call.options.tier} if call.options.tier else {}),
         }
         options = call.options
         constant = json.dumps({"object": "chat.completion.chunk", **self._top}, separators=(",", ":"))[:-1]
@@ -99,7 +115,12 @@ class ChatShape:
             }
             choices.append(made | self._news(piece))
         top = {"object": "chat.completion", **self._top}
-        return {**top, "choices": choices, "usage": self._call.usage(), **dict(self._prompt)}
+        made = {**top, "choices": choices, "usage": self._call.usage(), **dict(self._prompt)}
+        k = self._call.options.prompt_logprobs
+        if k >= 0:
+            first = self._call.choices[0]
+            made["prompt_logprobs"] = prompt_logprobs(self._call.served.codec, first.prompt, first.prompt_logprobs, k)
+        return made
 
     def _news(self, piece: Piece) -> dict[str, Any]:
         options = self._call.options
@@ -117,7 +138,7 @@ class ChatShape:
         piece: Piece | None = None,
         *,
         finish: str | None = None,
-        stop_reason: str | None = None,
+        stop_reason: str | int | None = None,
         extra: dict[str, Any] | None = None,
     ) -> str:
         made: dict[str, Any] = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": finish}

@@ -7,6 +7,7 @@ Templates come with checkpoints, so they run in jinja2's immutable sandbox. Read
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from blockwright.api.errors import bad_request
 from blockwright.api.tokenizer import read_json
+
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks where the last message ends, as transformers does it
 
 
 class _Generation(Extension):
@@ -77,14 +80,36 @@ class ChatTemplate:
             source = {t.get("name"): t.get("template") for t in source if isinstance(t, dict)}.get("default")
         return cls(source, named) if isinstance(source, str) else None
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
-        """The prompt, up to where the assistant speaks. Raises a 400 with the template's own words."""
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        begin: bool = True,
+        proceed: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt, up to where the assistant speaks (``begin``), or to the end of the last message's text (``proceed``).
+
+        Raises a 400 with the template's own words.
+        """
         if self._broken:
-            raise bad_request(f"the checkpoint's chat template does not compile ({self._broken}); use /v1/completions")
+            raise bad_request(f"the chat template does not compile ({self._broken}); use /v1/completions")
+        if proceed:
+            last = messages[-1]
+            messages = [*messages[:-1], {**last, "content": last["content"] + _TAG}]
+        names = {**self._named, **(variables or {})}
         try:
-            return self._template.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._named
-            )
+            text = self._template.render(messages=messages, tools=None, documents=None, add_generation_prompt=begin, **names)
         except Exception as error:  # a template can raise anything when messages are not what it expects
             message = f"the chat template refuses these messages: {error}; change their roles or order"
             raise bad_request(message, "messages", "template_error") from None
+        return _cut(text) if proceed else text
+
+
+def _cut(text: str) -> str:
+    """The text before the tag; without the spaces there, if the template has stripped the message."""
+    at = text.rfind(_TAG.strip())
+    if at < 0:
+        message = "the chat template does not print the last message; leave continue_final_message out"
+        raise bad_request(message, "continue_final_message", "template_error")
+    return text[:at] if text[at : at + len(_TAG)] == _TAG else text[:at].rstrip()

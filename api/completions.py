@@ -9,11 +9,12 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.api.choice import Choice, Piece
+from blockwright.api.catalog import ServedModel
+from blockwright.api.choice import Choice, Echo, Piece, make_echo
 from blockwright.api.front import CALLER, FRONT, IGNORED
-from blockwright.api.generate import Call, answer, start
-from blockwright.api.logprobs import completion_logprobs
-from blockwright.api.openai_schema import parse_completion
+from blockwright.api.generate import Call, answer, start, truncated
+from blockwright.api.logprobs import completion_logprobs, prompt_logprobs
+from blockwright.api.openai_schema import Options, parse_completion
 from blockwright.api.request_body import read_body
 from blockwright.api.version import FINGERPRINT
 
@@ -27,19 +28,34 @@ async def completions(request: web.Request) -> web.StreamResponse:
     info = front.catalog.info(body.options.model)
     front.door.check_model(request[CALLER], info.id)
     served = await front.catalog.load(info)
-    prompts = [p if isinstance(p, list) else await front.catalog.encode(served, p, special=True) for p in body.prompts]
+    options, prompts = body.options, []
+    for prompt in body.prompts:
+        ids = prompt
+        if isinstance(ids, str):
+            ids = await front.catalog.encode(served, ids, special=options.add_special_tokens)
+        prompts.append(truncated(ids, options, info))
+    echoes = [_echo(served, p, tokens, options) for p, tokens in zip(body.prompts, prompts, strict=True) if options.echo]
     call = await start(
         front,
         request,
         prefix="cmpl",
         info=info,
         served=served,
-        options=body.options,
+        options=options,
         prompts=prompts,
         default_tokens=DEFAULT_TOKENS,
         continues=True,
+        echoes=echoes,
     )
     return await answer(front, request, call, CompletionShape(call))
+
+
+def _echo(served: ServedModel, prompt: str | list[int], tokens: list[int], options: Options) -> Echo:
+    """A text as it was sent, unless its beginning was cut off; else what the tokens say."""
+    special = not options.skip_special_tokens
+    whole = isinstance(prompt, str) and options.truncate is None
+    text = str(prompt) if whole else served.codec.decode(tokens, special=special)
+    return make_echo(text, tokens, served.codec.detokenizer(special=special))
 
 
 class CompletionShape:
@@ -53,6 +69,7 @@ class CompletionShape:
             "created": call.created,
             "model": call.info.id,
             "system_fingerprint": FINGERPRINT,
+            **({"service_tier": call.options.tier} if call.options.tier else {}),
         }
         options = call.options
         self._head = "data: " + json.dumps(self._top, separators=(",", ":"))[:-1] + ',"choices":['
@@ -86,6 +103,9 @@ class CompletionShape:
             "finish_reason": piece.finish or None,
             "stop_reason": piece.stop_reason,
         }
+        if options.prompt_logprobs >= 0:
+            codec = self._call.served.codec
+            made["prompt_logprobs"] = prompt_logprobs(codec, choice.prompt, choice.prompt_logprobs, options.prompt_logprobs)
         if options.return_token_ids:
             made["token_ids"] = piece.tokens
             if first:

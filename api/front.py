@@ -65,5 +65,6 @@ class Front:
 
 FRONT = web.AppKey("front", Front)
 CALLER = web.RequestKey("caller", Caller)  # who asks
+NAME = web.RequestKey("name", str)  # the id that the client chose
 CALL_ID = web.RequestKey("call_id", str)  # the id of the answer, once it has one
 IGNORED = web.RequestKey("ignored", tuple[str, ...])  # unknown fields of the body

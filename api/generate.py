@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -19,14 +19,14 @@ from aiohttp import web
 from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo
 from blockwright.api.catalog import ServedModel
 from blockwright.api.checks import shown
-from blockwright.api.choice import Choice, Piece
+from blockwright.api.choice import Choice, Echo, Piece
 from blockwright.api.door import CHARGE, Charge
 from blockwright.api.errors import bad_request, error_body
-from blockwright.api.front import CALL_ID, CALLER, Front
+from blockwright.api.front import CALL_ID, CALLER, NAME, Front
 from blockwright.api.metrics import Meter
 from blockwright.api.openai_schema import Options
+from blockwright.api.sampling import sampling_of, stop_tokens
 from blockwright.api.sse import EventStream
-from blockwright.policies.sampling import SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,8 @@ class Shape(Protocol):
 def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, options: Options, default: int | None) -> int:
     """The number of new tokens that may follow; a 400 with the numbers where that is none, or fewer than asked for.
 
-    ``default``: new tokens when the request names no limit; None for all that fit.
+    ``default``: new tokens when the request names no limit; None for all that fit. An echo alone (0 tokens asked for) needs
+    room for one: the prompt runs to its end, and what comes after it is not shown.
     """
     if not tokens:
         raise bad_request("the prompt has no tokens; give at least one character", "prompt")
@@ -76,7 +77,7 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
             f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt"
         )
     room = info.max_length - len(tokens)
-    asked = options.max_tokens
+    asked = options.max_tokens if options.max_tokens is None else max(1, options.max_tokens)
     if room < 1 or (asked is not None and asked > room):
         wanted = f"{asked} new tokens" if asked is not None else "at least 1 new token"
         raise bad_request(
@@ -90,21 +91,12 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
     return room if default is None else min(default, room)
 
 
-def sampling_of(options: Options, served: ServedModel, choice: int) -> SamplingParams:
-    defaults = served.defaults
-    return SamplingParams(
-        temperature=defaults.temperature if options.temperature is None else options.temperature,
-        top_p=defaults.top_p if options.top_p is None else options.top_p,
-        top_k=defaults.top_k if options.top_k is None else options.top_k,
-        repetition_penalty=(
-            defaults.repetition_penalty if options.repetition_penalty is None else options.repetition_penalty
-        ),
-        presence_penalty=options.presence_penalty,
-        frequency_penalty=options.frequency_penalty,
-        seed=options.seed,
-        choice=choice,
-        logprobs=options.logprobs,
-    )
+def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]:
+    """The end of the prompt that ``truncate_prompt_tokens`` leaves."""
+    if options.truncate is None:
+        return tokens
+    keep = options.truncate if options.truncate >= 0 else max(0, info.max_length - max(1, options.max_tokens or 1))
+    return tokens[max(0, len(tokens) - keep) :]
 
 
 async def start(
@@ -118,34 +110,42 @@ async def start(
     prompts: list[list[int]],
     default_tokens: int | None,
     continues: bool,
+    echoes: Sequence[Echo] = (),
 ) -> Call:
-    """Start all sequences, or none. ``continues``: the answer's text continues its prompt's (completions)."""
+    """Start all sequences, or none. ``continues``: the answer's text continues its prompt's (completions).
+
+    ``echoes``: for each prompt, where it is to stand before its answers.
+    """
     limits = [check_prompt(tokens, info, served, options, default_tokens) for tokens in prompts]
     id = front.new_id(prefix)
     request[CALL_ID] = id
-    if chosen := request.headers.get("x-request-id"):
+    if chosen := request.headers.get("x-request-id") or options.name:
+        request[NAME] = chosen
         front.names.note(request[CALLER].key, chosen, id)
+    sampling, ends = sampling_of(options, served), stop_tokens(options, served)
     most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
     charge = request[CHARGE] = await front.door.enter(request[CALLER], most)
     choices: list[Choice] = []
     try:
         for index in range(len(prompts) * options.n):
-            tokens = prompts[index // options.n]
+            place = index // options.n
+            tokens = prompts[place]
             stream = front.port.generate(
                 Generation(
                     id=f"{id}/{index}" if index else id,
                     application=info.id,
                     prompt=tokens,
-                    max_tokens=limits[index // options.n],
-                    stop_tokens=[] if options.ignore_eos else served.stop_tokens,
-                    sampling=sampling_of(options, served, index % options.n),
+                    max_tokens=limits[place],
+                    stop_tokens=ends,
+                    sampling=replace(sampling, choice=index % options.n),
                     tenant=request[CALLER].tenant,
                     key=request[CALLER].key,
+                    priority=options.urgency,
                     salt=options.salt,
                 )
             )
-            detokenizer = served.codec.detokenizer(tokens if continues else ())
-            choices.append(Choice(index, tokens, stream, detokenizer, options.stops, options.logprobs >= 0))
+            detokenizer = served.codec.detokenizer(tokens if continues else (), special=not options.skip_special_tokens)
+            choices.append(Choice(index, tokens, stream, detokenizer, options, echoes[place] if echoes else None))
     except BaseException:
         for choice in choices:
             choice.stream.cancel()
@@ -169,7 +169,7 @@ async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -
         pieces = [Piece() for _ in call.choices]
 
         async def collect(choice: Choice) -> None:
-            await _consume(choice, meter, ended, lambda piece: _join(pieces[choice.index], piece))
+            await _consume(choice, meter, ended, pieces[choice.index].join)
 
         await _each(call.choices, collect)
         return web.Response(body=json.dumps(shape.whole(pieces)).encode(), content_type="application/json")
@@ -237,11 +237,3 @@ async def _each(choices: list[Choice], consume: Callable[[Choice], Awaitable[Non
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _join(whole: Piece, piece: Piece) -> None:
-    whole.text += piece.text
-    whole.tokens += piece.tokens
-    whole.logprobs += piece.logprobs
-    whole.offsets += piece.offsets
-    whole.finish, whole.stop_reason = piece.finish, piece.stop_reason

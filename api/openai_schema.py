@@ -1,26 +1,37 @@
-"""Bodies of the OpenAI endpoints, parsed and checked into plain records.
+"""Bodies of the endpoints, parsed and checked into plain records.
 
-Every refusal is a 400 that names the field, the value and the remedy. Knows no model: lengths, vocabularies and defaults of
-checkpoints are applied afterwards (``generate.py``).
+Every refusal is a 400 that names the field, the value and the remedy. Which fields there are is ``fields.py``'s; here is
+what concerns more than one of them, prompts and messages. Knows no model: lengths, vocabularies and defaults of checkpoints
+are applied afterwards (``generate.py``).
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from blockwright.api.checks import Body, boolean, integer, number, shown, string, unicode_text
+from blockwright.api.checks import Body, shown, unicode_text
 from blockwright.api.errors import bad_request
-from blockwright.api.fields import CHAT, COMPLETION, unknown_fields
+from blockwright.api.fields import CHAT_OPTIONS, COMPLETION_OPTIONS, STREAM_OPTIONS
+from blockwright.api.kinds import Field, Schema, Text, is_token
+from blockwright.policies.urgency import TIERS, urgency
 
-MAX_N = 128  # choices of one prompt
 MAX_SEQUENCES = 1024  # choices of one request
-MAX_STOPS = 4
-MAX_STOP_LENGTH = 1024  # characters
-MAX_LOGPROBS = 20
 ROLES = ("system", "user", "assistant")
+Values = dict[str, Any]  # fields that were given, checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateOptions:
+    """How messages become a prompt."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template: str | None = None  # instead of the checkpoint's
+    variables: Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +41,36 @@ class Options:
     model: str | None
     stream: bool
     n: int
-    max_tokens: int | None
+    max_tokens: int | None  # 0: nothing but the echo
+    min_tokens: int
     temperature: float | None
     top_p: float | None
     top_k: int | None
+    min_p: float
     repetition_penalty: float | None
     presence_penalty: float
     frequency_penalty: float
+    bias: tuple[tuple[int, float], ...]
+    allowed: tuple[int, ...]
+    bad_words: tuple[str, ...]
     seed: int  # drawn here when missing; 64 bits, unsigned
     stops: tuple[str, ...]
+    stop_tokens: tuple[int, ...]  # besides the checkpoint's
+    include_stop: bool
     logprobs: int  # -1: none
+    prompt_logprobs: int  # -1: none
+    echo: bool
     ignore_eos: bool
+    add_special_tokens: bool
+    skip_special_tokens: bool
+    truncate: int | None
     return_token_ids: bool
     include_usage: bool
     continuous_usage: bool
     salt: bytes
+    urgency: int
+    tier: str | None  # that the request gets, where it named one
+    name: str | None  # the client's, for /v1/requests
     ignored: tuple[str, ...]  # unknown fields
 
 
@@ -57,6 +83,7 @@ class CompletionBody:
 @dataclass(frozen=True, slots=True)
 class ChatBody:
     messages: list[dict[str, Any]]
+    template: TemplateOptions
     options: Options
 
 
@@ -77,111 +104,182 @@ def parse_json(raw: bytes) -> Body:
     return body
 
 
+def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Values, tuple[str, ...]]:
+    """The fields that are given, checked, and the names that are ignored. ``unknown``: the setting ``unknown_fields``."""
+    values = {}
+    for field in fields:
+        value = body.get(field.name)
+        if value is not None:
+            values[field.name] = field.kind.read(value, field.name)
+        elif field.required:
+            raise bad_request(f"{field.name} is missing; give it", field.name, "missing_required_parameter")
+    known = {field.name for field in fields}
+    ignored = [name for name in body if name not in known]
+    for name in ignored:
+        if name.startswith("guided_") and body[name] is not None:  # never ignored: the answer would not be guided
+            raise bad_request(f"{name} is not supported by this server; leave it out", name, "unsupported_parameter")
+    if "stream_options" in values:
+        nested = {field.name for field in STREAM_OPTIONS}
+        ignored += [f"stream_options.{name}" for name in body["stream_options"] if name not in nested]
+    if ignored and unknown == "reject":
+        names = ", ".join(shown(name) for name in ignored[:10])
+        raise bad_request(f"unknown fields: {names}; leave them out", ignored[0], "unknown_parameter")
+    return values, tuple(ignored)
+
+
 def parse_completion(body: Body, unknown: str) -> CompletionBody:
     """``unknown``: the setting ``unknown_fields``."""
-    ignored = unknown_fields(body, COMPLETION, unknown)
-    logprobs = integer(body, "logprobs", 0, MAX_LOGPROBS)
-    prompts = _prompts(body)
-    options = _options(body, -1 if logprobs is None else logprobs, ignored)
-    if len(prompts) * options.n > MAX_SEQUENCES:
-        raise bad_request(
-            f"{len(prompts)} prompts with n {options.n} are over the limit of {MAX_SEQUENCES} choices; send fewer", "prompt"
-        )
+    values, ignored = read_fields(body, COMPLETION_FIELDS, unknown)
+    n, best_of = values.get("n", 1), values.get("best_of")
+    if best_of is not None and best_of != n:
+        raise bad_request(f"best_of is {best_of} and n {n}, but every choice is returned; leave best_of out", "best_of")
+    if not values.get("max_tokens", 1) and not values.get("echo"):
+        raise bad_request("max_tokens is 0 without echo; give at least 1", "max_tokens")
+    options = _options(values, values.get("logprobs", -1), ignored, special=True)
+    prompts: list[str | list[int]] = values["prompt"]
+    if len(prompts) * n > MAX_SEQUENCES:
+        message = f"{len(prompts)} prompts with n {n} are over the limit of {MAX_SEQUENCES} choices; send fewer"
+        raise bad_request(message, "prompt")
     return CompletionBody(prompts, options)
 
 
 def parse_chat(body: Body, unknown: str) -> ChatBody:
     """``unknown``: the setting ``unknown_fields``."""
-    ignored = unknown_fields(body, CHAT, unknown)
-    wanted = boolean(body, "logprobs")
-    top = integer(body, "top_logprobs", 0, MAX_LOGPROBS)
+    values, ignored = read_fields(body, CHAT_FIELDS, unknown)
+    wanted, top = values.get("logprobs", False), values.get("top_logprobs")
     if top is not None and not wanted:
         raise bad_request(f"top_logprobs is {top} without logprobs; set logprobs to true", "top_logprobs")
-    return ChatBody(_messages(body), _options(body, (top or 0) if wanted else -1, ignored))
+    options = _options(values, (top or 0) if wanted else -1, ignored, special=False)
+    return ChatBody(values["messages"], template_options(values), options)
 
 
-def _options(body: Body, logprobs: int, ignored: tuple[str, ...]) -> Options:
-    stream = boolean(body, "stream")
-    usage, continuous = _stream_options(body, stream)
-    limits = [integer(body, name, 1, 1 << 31) for name in ("max_completion_tokens", "max_tokens")]
-    seed = integer(body, "seed", -(1 << 63), (1 << 64) - 1)
-    top_k = integer(body, "top_k", -1, 1 << 31)
+def template_options(values: Values) -> TemplateOptions:
+    """Raises a 400 for wishes that contradict each other."""
+    begin, proceed = values.get("add_generation_prompt", True), values.get("continue_final_message", False)
+    if begin and proceed:
+        raise bad_request(
+            "continue_final_message and add_generation_prompt are both true; set add_generation_prompt to false",
+            "continue_final_message",
+        )
+    variables = values.get("chat_template_kwargs", {})
+    for name in ("messages", "chat_template", "add_generation_prompt", "continue_final_message", "tools", "documents"):
+        if name in variables:
+            message = f"chat_template_kwargs.{name} is not a variable of the template; use the field of the request"
+            raise bad_request(message, "chat_template_kwargs")
+    return TemplateOptions(
+        add_generation_prompt=begin,
+        continue_final_message=proceed,
+        template=values.get("chat_template"),
+        variables=variables,
+    )
+
+
+def _options(values: Values, logprobs: int, ignored: tuple[str, ...], *, special: bool) -> Options:
+    stream, get = values.get("stream", False), values.get
+    if "stream_options" in values and not stream:
+        raise bad_request("stream_options is set but stream is not true; set stream or leave it out", "stream_options")
+    if "prompt_logprobs" in values and stream:
+        raise bad_request("prompt_logprobs cannot be streamed; leave stream out", "prompt_logprobs")
+    limit = get("max_completion_tokens", get("max_tokens"))
+    if limit is not None and get("min_tokens", 0) > limit:
+        raise bad_request(f"min_tokens is {get('min_tokens')}, more than max_tokens ({limit}); lower it", "min_tokens")
+    usage = get("stream_options", {})
+    seed, top_k, tier = get("seed"), get("top_k"), get("service_tier")
     return Options(
-        model=string(body, "model"),
+        model=get("model"),
         stream=stream,
-        n=integer(body, "n", 1, MAX_N) or 1,
-        max_tokens=limits[0] if limits[0] is not None else limits[1],
-        temperature=number(body, "temperature", 0, 2),
-        top_p=number(body, "top_p", 0, 1, above=True),
+        n=get("n", 1),
+        max_tokens=limit,
+        min_tokens=get("min_tokens", 0),
+        temperature=get("temperature"),
+        top_p=get("top_p"),
         top_k=None if top_k is None else max(0, top_k),
-        repetition_penalty=number(body, "repetition_penalty", 0, 100, above=True),
-        presence_penalty=number(body, "presence_penalty", -2, 2) or 0.0,
-        frequency_penalty=number(body, "frequency_penalty", -2, 2) or 0.0,
+        min_p=get("min_p", 0.0),
+        repetition_penalty=get("repetition_penalty"),
+        presence_penalty=get("presence_penalty", 0.0),
+        frequency_penalty=get("frequency_penalty", 0.0),
+        bias=get("logit_bias", ()),
+        allowed=get("allowed_token_ids", ()),
+        bad_words=get("bad_words", ()),
         seed=secrets.randbits(63) if seed is None else seed % (1 << 64),
-        stops=_stops(body),
+        stops=get("stop", ()),
+        stop_tokens=get("stop_token_ids", ()),
+        include_stop=get("include_stop_str_in_output", False),
         logprobs=logprobs,
-        ignore_eos=boolean(body, "ignore_eos"),
-        return_token_ids=boolean(body, "return_token_ids"),
-        include_usage=usage,
-        continuous_usage=continuous,
-        salt=(string(body, "cache_salt") or "").encode(),
+        prompt_logprobs=get("prompt_logprobs", -1),
+        echo=get("echo", False),
+        ignore_eos=get("ignore_eos", False),
+        add_special_tokens=get("add_special_tokens", special),
+        skip_special_tokens=get("skip_special_tokens", True),
+        truncate=get("truncate_prompt_tokens"),
+        return_token_ids=get("return_token_ids", False),
+        include_usage=usage.get("include_usage", False),
+        continuous_usage=usage.get("continuous_usage_stats", False),
+        salt=get("cache_salt", "").encode(),
+        urgency=urgency(tier or "default", get("priority", 0)),
+        tier=None if tier is None else TIERS[tier][0],
+        name=get("request_id"),
         ignored=ignored,
     )
 
 
-def _stream_options(body: Body, stream: bool) -> tuple[bool, bool]:
-    options = body.get("stream_options")
-    if options is None:
-        return False, False
-    if not isinstance(options, dict):
-        raise bad_request(f"stream_options is {shown(options)}; give an object", "stream_options", "invalid_type")
-    if not stream:
-        raise bad_request("stream_options is set but stream is not true; set stream or leave it out", "stream_options")
-    return boolean(options, "include_usage"), boolean(options, "continuous_usage_stats")
+class Prompts:
+    """The four forms of a prompt, as a list of prompts."""
+
+    def read(self, value: Any, name: str) -> list[str | list[int]]:
+        if isinstance(value, str):
+            return [unicode_text(value, name)]
+        if isinstance(value, list) and value:
+            if all(is_token(token) for token in value):
+                return [value]
+            if all(isinstance(text, str) for text in value):
+                return [unicode_text(text, name) for text in value]
+            if all(isinstance(one, list) and one and all(is_token(t) for t in one) for one in value):
+                return list(value)
+        forms = "give a string, a list of strings, a list of token ids or a list of such lists, none of them empty"
+        raise bad_request(f"{name} is {shown(value)}; {forms}", name, "invalid_type")
+
+    def schema(self) -> Schema:
+        text: Schema = {"type": "string"}
+        ids: Schema = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+        return {
+            "anyOf": [
+                text,
+                {"type": "array", "minItems": 1, "items": text},
+                ids,
+                {"type": "array", "minItems": 1, "items": ids},
+            ]
+        }
 
 
-def _stops(body: Body) -> tuple[str, ...]:
-    value = body.get("stop")
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(s, str) for s in stops):
-        raise bad_request(f"stop is {shown(value)}; give a string or a list of strings", "stop", "invalid_type")
-    if len(stops) > MAX_STOPS:
-        raise bad_request(f"stop has {len(stops)} strings; give at most {MAX_STOPS}", "stop")
-    for stop in stops:
-        if not 1 <= len(stop) <= MAX_STOP_LENGTH:
-            raise bad_request(f"a stop string has {len(stop)} characters; give 1 to {MAX_STOP_LENGTH}", "stop")
-    return tuple(unicode_text(stop, "stop") for stop in stops)
+class Messages:
+    """A conversation: roles and texts."""
+
+    def read(self, value: Any, name: str) -> list[dict[str, Any]]:
+        if not isinstance(value, list) or not value:
+            raise bad_request(f"{name} is {shown(value)}; give a list of at least one message", name, "invalid_type")
+        return [_message(message, f"{name}[{i}]") for i, message in enumerate(value)]
+
+    def schema(self) -> Schema:
+        part = {
+            "type": "object",
+            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+            "required": ["type", "text"],
+        }
+        message = {
+            "type": "object",
+            "properties": {
+                "role": {"enum": [*ROLES, "developer"]},
+                "content": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": part}]},
+                "name": {"type": ["string", "null"]},
+            },
+            "required": ["role", "content"],
+        }
+        return {"type": "array", "minItems": 1, "items": message}
 
 
-def _is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _prompts(body: Body) -> list[str | list[int]]:
-    value = body.get("prompt")
-    if isinstance(value, str):
-        return [unicode_text(value, "prompt")]
-    if isinstance(value, list) and value:
-        if all(_is_token(token) for token in value):
-            return [value]
-        if all(isinstance(text, str) for text in value):
-            return [unicode_text(text, "prompt") for text in value]
-        if all(isinstance(one, list) and one and all(_is_token(t) for t in one) for one in value):
-            return list(value)
-    forms = "give a string, a list of strings, a list of token ids or a list of such lists, none of them empty"
-    if "prompt" not in body:
-        raise bad_request(f"prompt is missing; {forms}", "prompt", "missing_required_parameter")
-    raise bad_request(f"prompt is {shown(value)}; {forms}", "prompt", "invalid_type")
-
-
-def _messages(body: Body) -> list[dict[str, Any]]:
-    value = body.get("messages")
-    if not isinstance(value, list) or not value:
-        found = "missing" if "messages" not in body else shown(value)
-        raise bad_request(f"messages is {found}; give a list of at least one message", "messages", "invalid_type")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(value)]
+COMPLETION_FIELDS = (Field("prompt", Prompts(), "What the answer continues.", required=True), *COMPLETION_OPTIONS)
+CHAT_FIELDS = (Field("messages", Messages(), "The conversation so far.", required=True), *CHAT_OPTIONS)
 
 
 def _message(message: Any, at: str) -> dict[str, Any]:
@@ -198,8 +296,8 @@ def _message(message: Any, at: str) -> dict[str, Any]:
                 f"{at}.{name} is not supported by this server; leave it out", f"{at}.{name}", "unsupported_parameter"
             )
     made = {"role": role, "content": _content(message.get("content"), f"{at}.content")}
-    author = string(message, "name")
-    return made if author is None else made | {"name": author}
+    author = message.get("name")
+    return made if author is None else made | {"name": Text().read(author, f"{at}.name")}
 
 
 def _content(content: Any, at: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,20 +56,20 @@ _ALPHABET = _byte_alphabet()
 
 
 class _Pieces(dict[int, bytes]):
-    """Token id -> the bytes it shows, filled as ids turn up; special tokens show nothing."""
+    """Token id -> the bytes it shows, filled as ids turn up; ``hidden`` tokens show nothing."""
 
-    def __init__(self, codec: TextCodec) -> None:
+    def __init__(self, codec: TextCodec, hidden: frozenset[int]) -> None:
         super().__init__()
-        self._codec = codec
+        self._codec, self._hidden = codec, hidden
 
     def __missing__(self, token: int) -> bytes:
-        piece = b"" if token in self._codec.special else self._codec.token_bytes(token)
+        piece = b"" if token in self._hidden else self._codec.token_bytes(token)
         self[token] = piece
         return piece
 
 
 class TextCodec:
-    """See the module. ``special`` holds the ids that are never shown."""
+    """See the module. ``special`` holds the ids that are shown only when asked for."""
 
     def __init__(self, tokenizer: Tokenizer, named: dict[str, str] | None = None) -> None:
         self._tokenizer = tokenizer
@@ -79,7 +80,8 @@ class TextCodec:
         self._byte_level = decoder.get("type") == "ByteLevel"
         self._metaspace = "\u2581" in json.dumps(decoder, ensure_ascii=False)
         self._byte_fallback = "ByteFallback" in json.dumps(decoder)
-        self._pieces = _Pieces(self)
+        self._pieces = _Pieces(self, self.special)
+        self._all_pieces = _Pieces(self, frozenset())
 
     @classmethod
     def load(cls, folder: Path) -> TextCodec:
@@ -111,14 +113,20 @@ class TextCodec:
         # Not ``encode``: it keeps the interpreter's lock, so that a long text on a thread would stop the event loop too.
         return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=True)
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """``special``: show special tokens too."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=not special)
 
-    def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
-        """``context``: the ids that the text continues; without them it starts afresh."""
+    def detokenizer(self, context: Sequence[int] = (), *, special: bool = False) -> Detokenizer:
+        """``context``: the ids that the text continues; without them it starts afresh. ``special``: show special tokens."""
         if self._byte_level:
-            return ByteDetokenizer(self._pieces)
-        return WindowDetokenizer(self.decode, self._fallback_byte, self.special, context)
+            return ByteDetokenizer(self._all_pieces if special else self._pieces)
+        hidden = frozenset[int]() if special else self.special
+        return WindowDetokenizer(partial(self.decode, special=special), self._fallback_byte, hidden, context)
+
+    def token_text(self, token: int) -> str:
+        """The token as the vocabulary writes it; empty for an id that is in none."""
+        return self._tokenizer.id_to_token(token) or ""
 
     def token_bytes(self, token: int) -> bytes:
         """What one token stands for, special tokens by their name; empty for an id that is in no vocabulary."""

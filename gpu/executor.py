@@ -20,7 +20,7 @@ from blockwright.gpu.hidden import HiddenStates
 from blockwright.gpu.loader import read_tensors
 from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.sampler import sample
+from blockwright.gpu.sampler import sample, score_prompt
 from blockwright.gpu.tables import Tables
 from blockwright.policies.chain import Kind, KvLayout
 from blockwright.policies.plans import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
@@ -28,6 +28,7 @@ from blockwright.policies.residence import VIRTUAL
 
 PARAMETERS = "parameters"
 ALIGNMENT = 64  # bytes, of packed components
+SCORED_TOGETHER = 32  # prompt positions whose logits are in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Sweep:
     offset_N: np.ndarray  # first token of each batch row in the hidden states
     tokens: dict[int, int] = field(default_factory=dict)  # by batch row
     logprobs: dict[int, TokenLogprob | None] = field(default_factory=dict)
+    scores: dict[int, list[TokenLogprob]] = field(default_factory=dict)  # by batch row
     kernel_seconds: float = 0.0
 
     @classmethod
@@ -240,6 +242,7 @@ class Executor:
             number=plan.number,
             tokens=[sweep.tokens[n] for n in plan.sample],
             logprobs=[sweep.logprobs[n] for n in plan.sample],
+            scores=[sweep.scores[n] for n in plan.score],
             seconds=time.perf_counter() - began,
             kernel_seconds=sweep.kernel_seconds,
         )
@@ -277,6 +280,9 @@ class Executor:
                 sweep.kernel_seconds += time.perf_counter() - began
         if run.head is not None:
             self._sample(sweep, run, [n for n in step.batch if n in wanted])
+            for n in sweep.plan.score:
+                if n in step.batch:
+                    self._score(sweep, run, n)
 
     def _sample(self, sweep: Sweep, run: Run, batch: list[int]) -> None:
         """Draw the next token of these batch rows and write it behind their last position."""
@@ -294,6 +300,21 @@ class Executor:
         sweep.logprobs.update(zip(batch, logprobs, strict=True))
         inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, never read
         self.tables.tokens[row_N[inside_N], position_N[inside_N]] = np.asarray(tokens, dtype=np.int32)[inside_N]
+
+    def _score(self, sweep: Sweep, run: Run, n: int) -> None:
+        """Log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""
+        row, first, offset = int(sweep.row_N[n]), int(sweep.start_N[n]), int(sweep.offset_N[n])
+        count = min(int(sweep.count_N[n]), int(self.tables.prompt_length[row]) - 1 - first)
+        tokens = self.tables.tokens[row, first + 1 : first + 1 + count].tolist()
+        together = min(SCORED_TOGETHER, self.tables.rows)
+        sweep.scores[n] = scored = []
+        began = time.perf_counter()
+        for at in range(0, count, together):
+            some = tokens[at : at + together]
+            place_N = np.arange(offset + at, offset + at + len(some), dtype=np.int64)
+            logits_NV = self.backend.logits(run.head, self._hidden.pick(run.width, place_N))
+            scored += score_prompt(logits_NV, some, self.tables.sampling[row].prompt_logprobs)
+        sweep.kernel_seconds += time.perf_counter() - began
 
 
 def _width(spec: ComponentSpec) -> int:

@@ -1,4 +1,5 @@
-"""Chooses the next token of each row: penalties, temperature, top k, top p in transformers' order, then the Gumbel argmax.
+"""Chooses the next token of each row in vLLM's order: rules (masks and biases), penalties, temperature, min p, top k, top p;
+then the Gumbel argmax.
 
 A row's choice is a function of its own logits, tokens and parameters alone: rows are computed one by one, in float64 from
 float32 logits, ties going to the lower token id. Legend: N rows, V vocabulary, K candidates of one row, best first.
@@ -6,12 +7,14 @@ float32 logits, ties going to the lower token id. Legend: N rows, V vocabulary, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from blockwright.gpu.noise import gumbel, noise_key
+from blockwright.gpu.rules import RowRules
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plans import TokenLogprob
 from blockwright.policies.sampling import SamplingParams
@@ -30,17 +33,18 @@ def sample(
     """The token of each row and, where asked for, log-probabilities of the raw logits.
 
     ``logits_NV`` float32; ``rows`` are table rows, ``positions`` the indices of the new tokens in their sequences;
-    ``argmax`` is the back end's and serves rows without randomness and penalties.
+    ``argmax`` is the back end's and serves rows without randomness, penalties and rules.
     """
     params = [tables.sampling[row] for row in rows]
-    plain = [p.temperature == 0.0 and not _penalised(p) for p in params]
+    plain = [p.temperature == 0.0 and p.rules is None and not _penalised(p) for p in params]
     tokens: list[int] = argmax(logits_NV).tolist() if any(plain) else [0] * len(params)
     logprobs: list[TokenLogprob | None] = [None] * len(params)
     all_NV = logits_NV.numpy()
     for n, p in enumerate(params):
         if not plain[n]:
             known = tables.tokens[rows[n], : positions[n]]
-            tokens[n] = _choose(all_NV[n], p, positions[n], known, int(tables.prompt_length[rows[n]]))
+            prompt = int(tables.prompt_length[rows[n]])
+            tokens[n] = _choose(all_NV[n], p, tables.rules[rows[n]], positions[n], known, prompt)
         if p.logprobs >= 0:
             logprobs[n] = raw_logprobs(all_NV[n], tokens[n], p.logprobs)
     return tokens, logprobs
@@ -55,8 +59,12 @@ def _finite(logits_V: np.ndarray) -> np.ndarray:
     return np.nan_to_num(logits_V.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
 
 
-def _choose(logits_V: np.ndarray, p: SamplingParams, position: int, known: np.ndarray, prompt_length: int) -> int:
+def _choose(
+    logits_V: np.ndarray, p: SamplingParams, rules: RowRules | None, position: int, known: np.ndarray, prompt_length: int
+) -> int:
     score_V = _finite(logits_V)
+    if rules is not None:
+        rules.apply(score_V, known[prompt_length:])
     if _penalised(p):
         penalise(score_V, p, known, prompt_length)
     if p.temperature == 0.0:
@@ -64,7 +72,11 @@ def _choose(logits_V: np.ndarray, p: SamplingParams, position: int, known: np.nd
     score_V -= score_V.max()  # changes no choice, and keeps the best at zero however small the temperature
     with np.errstate(over="ignore"):
         score_V /= p.temperature
-    token_K = candidates(score_V, p.top_k, p.top_p)
+    if p.min_p > 0.0 or rules is not None:
+        possible_P = np.flatnonzero(score_V >= math.log(p.min_p) if p.min_p > 0.0 else np.isfinite(score_V))
+        token_K = possible_P[candidates(score_V[possible_P], p.top_k, p.top_p)]
+    else:
+        token_K = candidates(score_V, p.top_k, p.top_p)
     noisy_K = score_V[token_K] + gumbel(noise_key(p.seed, p.choice, position), token_K)
     best = noisy_K.max()
     return int(token_K[noisy_K == best].min())
@@ -125,6 +137,16 @@ def _best(score_V: np.ndarray, k: int) -> np.ndarray:
     else:
         token_K = np.arange(score_V.size)
     return token_K[np.argsort(-score_V[token_K], kind="stable")]
+
+
+def score_prompt(logits_NV: torch.Tensor, tokens: Sequence[int], k: int) -> list[TokenLogprob]:
+    """What the raw logits of prompt positions said of the prompt tokens that follow them, with ranks."""
+    scored = []
+    for logits_V, token in zip(logits_NV.numpy(), tokens, strict=True):
+        entry = raw_logprobs(logits_V, token, k)
+        entry.rank = 1 + int(np.count_nonzero(logits_V > logits_V[token]))
+        scored.append(entry)
+    return scored
 
 
 def raw_logprobs(logits_V: np.ndarray, token: int, k: int) -> TokenLogprob:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from blockwright.gpu.errors import ExecutorError
+from blockwright.gpu.rules import RowRules
 from blockwright.policies.plans import Edit, SetPages, SetSampling, WriteTokens
 from blockwright.policies.sampling import SamplingParams
 
 
 class Tables:
-    """``tokens`` int32 [R, M], ``slots`` int32 [R, L, P], ``sampling`` and ``prompt_length`` [R].
+    """``tokens`` int32 [R, M], ``slots`` int32 [R, L, P], ``sampling``, ``rules`` and ``prompt_length`` [R].
 
     Zeroed arrays come from the operating system page by page, so a row that is never used costs nothing.
     """
@@ -30,6 +31,7 @@ class Tables:
         self.slots = np.zeros((rows, kv_layers, pages), dtype=np.int32)
         self.prompt_length = np.zeros(rows, dtype=np.int32)
         self.sampling: list[SamplingParams] = [SamplingParams(temperature=0.0)] * rows
+        self.rules: list[RowRules | None] = [None] * rows  # those of ``sampling``, as arrays
 
     def apply(self, edits: Sequence[Edit]) -> None:
         """Perform table edits in order. Raises ``ExecutorError`` for one that lies outside the tables."""
@@ -47,6 +49,7 @@ class Tables:
                 case SetSampling(row, prompt_length, params):
                     self.prompt_length[row] = prompt_length
                     self.sampling[row] = params
+                    self.rules[row] = RowRules(params.rules) if params.rules is not None else None
 
     @staticmethod
     def _check(first: int, count: int, limit: int, what: str, row: int) -> None:

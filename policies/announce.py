@@ -48,7 +48,7 @@ def park(state: SweepState, s: int) -> bool:
     """True when ``s``, taken from the queue, waits for pages of another sequence that it can then skip."""
     rows = state.rows
     spans = rows.route[s].spans
-    if not spans or rows.home[s]:
+    if not spans or rows.home[s] or rows.submission[s].scored:
         return False
     last = None
     for token_hash in rows.hashes[s][: (rows.known[s] - 1) // state.config.page_size]:

@@ -33,6 +33,11 @@ class Submission:
     arrival: float = 0.0  # seconds on the gateway's clock; orders the queue together with priority
     salt: bytes = b""
 
+    @property
+    def scored(self) -> bool:
+        """Log-probabilities of the prompt are wanted, so that no position of it may be skipped."""
+        return self.sampling.prompt_logprobs >= 0
+
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
@@ -104,6 +109,7 @@ class FlightDone:
     rows: list[FlightRow]
     tokens: list[int]  # one for each row with ``sample``
     logprobs: list[TokenLogprob | None]
+    scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and what came of scoring its prompt tokens
 
 
 Event = Submission | Cancelled | RoutesChanged | PeerLost | LeaseWanted | LeaseGranted | LeaseReturned | Flight | FlightDone
@@ -120,6 +126,17 @@ class TokensEmitted:
     tokens: list[int]
     logprobs: list[TokenLogprob]
     finish: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """Effect: log-probabilities of prompt tokens, that at ``position`` first."""
+
+    gateway: str
+    request: str
+    attempt: int
+    position: int
+    entries: list[TokenLogprob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,4 +176,4 @@ class Send:
     message: LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
 
 
-Effect = TokensEmitted | Progressed | GivenBack | Preempted | Send
+Effect = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | Send

@@ -135,7 +135,8 @@ def landed(state: SweepState, event: FlightDone) -> None:
     """Rows have passed their last stage."""
     rows = state.rows
     news = iter(zip(event.tokens, event.logprobs, strict=True))
-    for row in event.rows:
+    scores = dict(event.scores)
+    for place, row in enumerate(event.rows):
         token, logprob = next(news) if row.sample else (None, None)
         s = state.by_lease.get((state.config.worker, row.lease))
         if s is None or not rows.flying[s]:
@@ -145,6 +146,8 @@ def landed(state: SweepState, event: FlightDone) -> None:
         tokens = [] if token is None else [token]
         if rows.status[s] is Status.RUNNING and tokens:
             state.edits.append(WriteTokens(rows.row[s], len(rows.tokens[s]), tokens))
+        if place in scores:
+            state.scored(s, row.start, scores[place])
         state.advance(s, row.start + row.count, tokens, [] if logprob is None else [logprob])
         rows.open[s] -= 1
         state.settle(s)
@@ -219,10 +222,20 @@ class Landing:
         self._state = state
         self._homes: dict[str, FlightDone] = {}
 
-    def add(self, s: int, start: int, count: int, tokens: list[int], logprob: TokenLogprob | None) -> None:
+    def add(
+        self,
+        s: int,
+        start: int,
+        count: int,
+        tokens: list[int],
+        logprob: TokenLogprob | None,
+        scores: list[TokenLogprob] | None,
+    ) -> None:
         rows = self._state.rows
         home = rows.home[s]
-        done = self._homes.setdefault(home, FlightDone(self._state.config.worker, [], [], []))
+        done = self._homes.setdefault(home, FlightDone(self._state.config.worker, [], [], [], []))
+        if scores is not None:
+            done.scores.append((len(done.rows), scores))
         done.rows.append(FlightRow(rows.lease[s], start, count, bool(tokens)))
         if tokens:
             done.tokens.append(tokens[0])

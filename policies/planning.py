@@ -190,6 +190,8 @@ class _Builder:
         """For each page of the prompt that may be skipped, the published handle of each span or None; trimmed at the end."""
         rows, state = self.rows, self.state
         found: list[list[int | None]] = []
+        if rows.submission[s].scored:
+            return found
         for token_hash in rows.hashes[s][: (rows.known[s] - 1) // self.size]:
             handles = [state.pages.find(token_hash, span) for span in rows.route[s].spans]
             if all(handle is None for handle in handles):
@@ -302,6 +304,7 @@ class _Builder:
         plan.row = [rows.row[s] for s in sequences]
         routes = [rows.route[s] for s in sequences]
         plan.sample = [i for i in sorted(wanted) if routes[i].next_worker is None]
+        plan.score = [i for i, s in enumerate(sequences) if routes[i].next_worker is None and self._scores(s, plan.start[i])]
         groups: dict[str, list[int]] = {}
         for i, local in enumerate(routes):
             groups.setdefault(local.route.id, []).append(i)
@@ -312,9 +315,13 @@ class _Builder:
         plan.reasons = {"waiting": len(state.waiting), "starved": int(self.starved)}
         return plan, sequences
 
+    def _scores(self, s: int, start: int) -> bool:
+        submission = self.rows.submission[s]
+        return submission.scored and start + 1 < submission.prompt_length
+
     def _repeat(self, plan: SweepPlan, sequences: list[int]) -> int:
         """Sweeps that would look the same: until a row needs a page or ends, if all rows decode locally."""
-        if plan.arrivals or plan.departures or len(plan.sample) != len(plan.row) or not plan.row:
+        if plan.arrivals or plan.departures or plan.score or len(plan.sample) != len(plan.row) or not plan.row:
             return 1
         rows, repeat = self.rows, 1 << 30
         for i, s in enumerate(sequences):
@@ -326,9 +333,9 @@ class _Builder:
 
 
 def _steps(state: SweepState, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]]) -> None:
-    """One step for each run that a row passes, in order of depth; a head only for the rows that are sampled."""
+    """One step for each run that a row passes, in order of depth; a head only for rows that are sampled or scored."""
     batches: dict[int, tuple[int, list[int]]] = {}
-    sampled = set(plan.sample)
+    sampled = {*plan.sample, *plan.score}
     for local, batch in groups:
         for run in local.runs:
             members = [i for i in batch if i in sampled] if run.head else batch

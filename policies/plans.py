@@ -109,6 +109,7 @@ class SweepPlan:
     arrivals: list[Arrival] = field(default_factory=list)
     departures: list[Departure] = field(default_factory=list)
     sample: list[int] = field(default_factory=list)  # batch rows whose next token is drawn here
+    score: list[int] = field(default_factory=list)  # batch rows whose prompt tokens' log-probabilities are wanted
     repeat: int = 1  # sweeps that would be the same until a join, a leave or a page border
     reasons: dict[str, int] = field(default_factory=dict)
 
@@ -123,14 +124,18 @@ class TokenLogprob:
 
     logprob: float  # of the chosen token
     top: list[tuple[int, float]]  # (token id, log-probability), best first
+    rank: int = 0  # of the chosen token, 1 for the best; counted for prompt tokens only
 
 
 @dataclass(slots=True)
 class SweepResult:
-    """What a plan yields. ``tokens[j]`` belongs to ``plan.sample[j]``."""
+    """What a plan yields. ``tokens[j]`` belongs to ``plan.sample[j]``, ``scores[j]`` to ``plan.score[j]``: an entry for each
+    of its positions that a prompt token follows, which is the token that the entry is about.
+    """
 
     number: int
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    scores: list[list[TokenLogprob]] = field(default_factory=list)
     seconds: float = 0.0  # of the whole sweep on the device thread
     kernel_seconds: float = 0.0  # of these inside runs and sampling

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """Which tokens may come, whatever their scores. Ids are within the vocabulary."""
+
+    allowed: list[int] = field(default_factory=list)  # only these; empty: all
+    banned: list[list[int]] = field(default_factory=list)  # token sequences that the output never completes
+    bias: list[tuple[int, float]] = field(default_factory=list)  # added to the logit of a token id
+    min_tokens: int = 0  # output tokens before one of ``ends`` may come
+    ends: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """One sequence's sampling, complete: defaults are resolved and a seed is drawn before this is made.
 
-    A token is ``argmax(logit / temperature + gumbel(seed, choice, position, token id))`` after penalties and
+    A token is ``argmax(logit / temperature + gumbel(seed, choice, position, token id))`` after rules, penalties and
     truncation; with ``temperature`` 0 the plain argmax. ``position`` is the index of the new token in the sequence
     (prompt included), so a sequence that is run again elsewhere draws the same noise.
     """
@@ -17,9 +28,12 @@ class SamplingParams:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0: all
+    min_p: float = 0.0  # a token needs this share of the best one's probability
     repetition_penalty: float = 1.0  # over prompt and output, as in transformers
     presence_penalty: float = 0.0  # over output only
     frequency_penalty: float = 0.0  # over output only
     seed: int = 0  # 64 bits, unsigned
     choice: int = 0  # index among the n choices of one request
     logprobs: int = -1  # -1: none; k >= 0: the chosen token's and the k best
+    prompt_logprobs: int = -1  # the same for each prompt token but the first
+    rules: TokenRules | None = None  # None for most sequences

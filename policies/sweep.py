@@ -32,6 +32,7 @@ from blockwright.policies.events import (
     LeaseWanted,
     PeerLost,
     Progressed,
+    PromptScored,
     RoutesChanged,
     Submission,
     TokensEmitted,
@@ -250,6 +251,7 @@ class SweepState:
         rows = self.rows
         drawn = {i: [token] for i, token in zip(plan.sample, result.tokens, strict=True)}
         logprobs = dict(zip(plan.sample, result.logprobs, strict=True)) if result.logprobs else {}
+        scores = dict(zip(plan.score, result.scores, strict=True)) if plan.score else {}
         landed = leases.Landing(self)
         for i, s in enumerate(self.planned_sequences.pop(plan.number)):
             tokens, logprob = drawn.get(i, []), logprobs.get(i)
@@ -257,7 +259,9 @@ class SweepState:
                 rows.flying[s] = True
                 continue
             if rows.home[s] and rows.route[s].next_worker is None and rows.status[s] is Status.RUNNING:
-                landed.add(s, plan.start[i], plan.count[i], tokens, logprob)
+                landed.add(s, plan.start[i], plan.count[i], tokens, logprob, scores.get(i))
+            elif i in scores and not rows.home[s]:
+                self.scored(s, plan.start[i], scores[i])
             self.advance(s, plan.start[i] + plan.count[i], tokens, [] if logprob is None else [logprob])
             rows.open[s] -= 1
             if rows.status[s] is Status.LEAVING:
@@ -312,6 +316,12 @@ class SweepState:
         )
         if finish:
             self.drop(s)
+
+    def scored(self, s: int, start: int, entries: list[TokenLogprob]) -> None:
+        """The prompt tokens behind position ``start`` of ``s`` have their log-probabilities."""
+        submission = self.rows.submission[s]
+        head = (submission.gateway, submission.request, submission.attempt)
+        self.effects.append(PromptScored(*head, start + 1, entries))
 
     def _publish(self, s: int, before: int) -> None:
         """Full pages computed since position ``before`` can be found by others."""

@@ -57,6 +57,7 @@ class Delta:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: str = ""  # "" | "stop" | "length"
     stop_token: int | None = None  # the stop token (last of ``tokens``) when it ended the sequence
+    prompt: list[TokenLogprob] = field(default_factory=list)  # of all prompt tokens but the first; once, before any token
 
 
 class Stream(Protocol):

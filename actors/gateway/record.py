@@ -6,10 +6,11 @@ Owns the bookkeeping inside one request and its public view. Never decides where
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from blockwright.actors.gateway.port import Delta, Generation, RequestView
-from blockwright.actors.worker.messages import Emitted, Submission
+from blockwright.actors.worker.messages import Emitted, Scored, Submission
 from blockwright.policies.chain import Route
 from blockwright.policies.dispatch import outstanding, workers_of
 from blockwright.policies.lineage import page_hashes
@@ -38,6 +39,7 @@ class Record:
         "order",
         "planned",
         "route",
+        "scores",
         "state",
         "tokens",
         "waiting_since",
@@ -59,6 +61,7 @@ class Record:
         self.computed = 0  # tokens with KV in the current attempt
         self.deaths = 0  # of workers that had planned this request, or had it alone
         self.near = 0  # deaths in a row of workers that had the request and had not reported a plan of it
+        self.scores: list[TokenLogprob] = []  # of the prompt, as far as they have come
         self.waiting_since = now
         self.avoid = ""  # route id not to take before ``avoid_until``
         self.avoid_until = 0.0
@@ -82,6 +85,12 @@ class Record:
     @property
     def emitted(self) -> int:
         return len(self.tokens) - len(self.generation.prompt)
+
+    @property
+    def unscored(self) -> int:
+        """Prompt tokens whose log-probabilities are wanted and have not come."""
+        wanted = self.generation.sampling.prompt_logprobs >= 0
+        return len(self.generation.prompt) - 1 - len(self.scores) if wanted else 0
 
     @property
     def key(self) -> tuple[int, int]:
@@ -132,6 +141,9 @@ class Record:
         """The current attempt as its home gets it."""
         generation, route = self.generation, self.route
         assert route is not None
+        sampling = generation.sampling
+        if not self.unscored and sampling.prompt_logprobs >= 0:
+            sampling = replace(sampling, prompt_logprobs=-1)  # an earlier attempt has told all
         return Submission(
             request=self.id,
             attempt=self.attempt,
@@ -143,12 +155,19 @@ class Record:
             page_hashes=page_hashes(self.tokens, page_size, generation.salt),
             max_length=self.total,
             stop_tokens=generation.stop_tokens,
-            sampling=generation.sampling,
+            sampling=sampling,
             tenant=generation.tenant,
             priority=generation.priority,
             arrival=self.arrival,
             salt=generation.salt,
         )
+
+    def score(self, scored: Scored) -> bool:
+        """Take what is new of the prompt's log-probabilities; True when they are complete with this."""
+        skip = len(self.scores) - (scored.position - 1)
+        new = scored.entries[skip:] if skip >= 0 else []
+        self.scores += new
+        return bool(new) and not self.unscored
 
     def extend(self, emitted: Emitted, now: float) -> Delta | None:
         """Take the new tokens of ``emitted`` (no gap before them); None when it brings nothing new."""
@@ -161,7 +180,8 @@ class Record:
         self.tokens.extend(tokens)
         self.computed = max(len(self.tokens) - 1, 0)  # the newest token has no KV yet
         stopped = emitted.finish == "stop" and self.emitted > 0 and self.tokens[-1] in self.generation.stop_tokens
-        return Delta(tokens, _logprobs(emitted.logprobs[skip:]), emitted.finish, self.tokens[-1] if stopped else None)
+        last = self.tokens[-1] if stopped else None
+        return Delta(tokens, _logprobs(emitted.logprobs[skip:]), emitted.finish, last)
 
     def view(self) -> RequestView:
         route = self.route if self.state != "waiting" else None  # who waits is nowhere, wherever it was before

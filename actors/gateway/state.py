@@ -35,9 +35,9 @@ from blockwright.actors.gateway.messages import (
     Unsent,
     Up,
 )
-from blockwright.actors.gateway.port import Generation, ModelInfo, Readiness, RequestView
+from blockwright.actors.gateway.port import Delta, Generation, ModelInfo, Readiness, RequestView
 from blockwright.actors.gateway.record import Record
-from blockwright.actors.worker.messages import Emitted, Progress, Returned, SweepReport
+from blockwright.actors.worker.messages import Emitted, Progress, Returned, Scored, SweepReport
 from blockwright.policies.admit import admit
 
 KEEP = 1024  # ended requests that can still be looked up
@@ -315,6 +315,8 @@ class GatewayState:
             return
         for progress in report.progress:
             self._progress(progress, now)
+        for scored in report.scored:
+            self._scored(scored)
         for emitted in report.emitted:
             self._emitted(emitted, now)
         for returned in report.returned:
@@ -345,6 +347,11 @@ class GatewayState:
         record.plan_seen(now)
         record.computed = progress.computed
         self.board.recharge(record)
+
+    def _scored(self, scored: Scored) -> None:
+        record = self._current(scored.request, scored.attempt)
+        if record is not None and record.score(scored):
+            self._effects.append(Deliver(record.id, Delta([], prompt=record.scores)))
 
     def _emitted(self, emitted: Emitted, now: float) -> None:
         record = self._current(emitted.request, emitted.attempt)

@@ -31,7 +31,8 @@ class RequestStream:
             self._pending = delta
         else:
             logprobs = held.logprobs + delta.logprobs
-            self._pending = Delta(held.tokens + delta.tokens, logprobs, delta.finish, delta.stop_token)
+            tokens, prompt = held.tokens + delta.tokens, held.prompt + delta.prompt
+            self._pending = Delta(tokens, logprobs, delta.finish, delta.stop_token, prompt)
         self._over = bool(delta.finish)
         self._notify()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from blockwright.policies.chain import Chain, Route
 from blockwright.policies.events import Submission
+from blockwright.policies.plans import TokenLogprob
 
 __all__ = [
     "BlockLoaded",
@@ -19,6 +20,7 @@ __all__ = [
     "Progress",
     "Returned",
     "RoutesUpdate",
+    "Scored",
     "Submission",
     "SweepReport",
     "WorkerConfig",
@@ -49,6 +51,16 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """Log-probabilities of prompt tokens, that at ``position`` first."""
+
+    request: str
+    attempt: int
+    position: int
+    entries: list[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """The worker gives a sequence back unfinished. ``reason``: "cancelled", "route", "host-lost", "refused: ..."."""
 
@@ -67,6 +79,7 @@ class SweepReport:
     progress: list[Progress]
     returned: list[Returned]
     preempted: list[str]  # request ids
+    scored: list[Scored] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from blockwright.actors.worker.messages import Emitted, Progress, Returned, SweepReport
+from blockwright.actors.worker.messages import Emitted, Progress, Returned, Scored, SweepReport
 from blockwright.policies.events import (
     Effect,
     FlightDone,
@@ -18,6 +18,7 @@ from blockwright.policies.events import (
     LeaseWanted,
     Preempted,
     Progressed,
+    PromptScored,
     Send,
     TokensEmitted,
 )
@@ -38,7 +39,7 @@ class Reports:
         """A report for each gateway that ``effects`` concern; messages to other workers are not for gateways."""
         drafts: dict[str, SweepReport] = {}
         for effect in effects:
-            if isinstance(effect, TokensEmitted | Progressed | GivenBack | Preempted):
+            if isinstance(effect, TokensEmitted | PromptScored | Progressed | GivenBack | Preempted):
                 draft = drafts.get(effect.gateway)
                 if draft is None:
                     draft = drafts[effect.gateway] = self._next(effect.gateway, sweep)
@@ -85,7 +86,7 @@ def by_worker(effects: Iterable[Effect]) -> list[tuple[str, list[ToWorker]]]:
     return batches
 
 
-def _note(report: SweepReport, effect: TokensEmitted | Progressed | GivenBack | Preempted) -> None:
+def _note(report: SweepReport, effect: TokensEmitted | PromptScored | Progressed | GivenBack | Preempted) -> None:
     match effect:
         case TokensEmitted():
             pairs = [(entry.logprob, entry.top) for entry in effect.logprobs]
@@ -94,6 +95,8 @@ def _note(report: SweepReport, effect: TokensEmitted | Progressed | GivenBack | 
             )
         case Progressed():
             report.progress.append(Progress(effect.request, effect.attempt, effect.computed, effect.cached))
+        case PromptScored():
+            report.scored.append(Scored(effect.request, effect.attempt, effect.position, effect.entries))
         case GivenBack():
             report.returned.append(Returned(effect.request, effect.attempt, effect.reason))
         case Preempted():

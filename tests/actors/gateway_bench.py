@@ -29,11 +29,14 @@ class Bench:
     def generate(self, *args, now=0.0, **more):
         return self(Generate(generation(*args, **more)), now)
 
-    def report(self, worker, emitted=(), progress=(), returned=(), preempted=(), incarnation=1, serial=None, now=0.0):
+    def report(
+        self, worker, emitted=(), progress=(), returned=(), preempted=(), incarnation=1, serial=None, now=0.0, scored=()
+    ):
         last = self.serials.get((worker, incarnation), 0)
         serial = last + 1 if serial is None else serial
         self.serials[worker, incarnation] = max(serial, last)
-        report = SweepReport(worker, incarnation, serial, serial, [*emitted], [*progress], [*returned], [*preempted])
+        lists = [[*emitted], [*progress], [*returned], [*preempted], [*scored]]
+        report = SweepReport(worker, incarnation, serial, serial, *lists)
         return self(Report(report), now)
 
     def die(self, worker, now=0.0, back=True):

@@ -6,16 +6,19 @@ from blockwright.actors.gateway.messages import (
     Deliver,
     Down,
     Drain,
+    Generate,
     Heard,
     Replay,
     Routes,
+    Submit,
     Up,
 )
 from blockwright.actors.gateway.port import Delta
-from blockwright.actors.worker.messages import Emitted, Progress, RoutesUpdate
+from blockwright.actors.worker.messages import Emitted, Progress, RoutesUpdate, Scored
 from blockwright.policies.lineage import page_hashes
 from blockwright.policies.plans import TokenLogprob
-from blockwright.tests.actors.fake_fleet import GATEWAY, route
+from blockwright.policies.sampling import SamplingParams
+from blockwright.tests.actors.fake_fleet import GATEWAY, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, submits
 
 # admission
@@ -158,3 +161,23 @@ def test_heartbeats_acknowledge_and_mend():
     assert bench(Heard("w0", 1, 2)) == [Replay("w0", 2)]
     assert bench(Heard("w0", 9, 5)) == [], "another incarnation"
     assert bench(Heard("w9", 1, 5)) == []
+
+
+def test_scores_of_the_prompt_are_told_once_and_survive_an_attempt():
+    """They come in parts and again after a death; the client gets them whole, before any token."""
+    entries = [TokenLogprob(-float(i), []) for i in range(1, 5)]
+    bench = Bench("w0", "w1")
+    bench(Generate(generation("a", prompt=5, sampling=SamplingParams(temperature=0.0, prompt_logprobs=0))))
+    home = bench.state.active["a"].workers[0]
+    other = "w1" if home == "w0" else "w0"
+    assert bench.report(home, progress=[Progress("a", 1, 3, 0)], scored=[Scored("a", 1, 1, entries[:2])]) == []
+    again = [e for e in bench.die(home, back=False) if isinstance(e, Submit)]
+    assert again[0].submission.sampling.prompt_logprobs == 0
+    told = bench.report(other, scored=[Scored("a", 1, 1, entries), Scored("a", 2, 1, entries[:3])])
+    assert told == []
+    told = bench.report(other, [Emitted("a", 2, 5, [9])], scored=[Scored("a", 2, 4, entries[3:])])
+    assert told == [Deliver("a", Delta([], prompt=entries)), Deliver("a", Delta([9]))]
+    bench(Up(home, 2))
+    bench.publish([route(home)])
+    last = [e for e in bench.die(other, back=False) if isinstance(e, Submit)]
+    assert last[0].submission.sampling.prompt_logprobs == -1, "all is known: the prefix cache may be used"

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import jsonschema
 import pytest
+from jsonschema import Draft202012Validator
 
 from blockwright.actors.gateway.port import GatewayError
-from blockwright.api.openai_schema import parse_chat, parse_completion, parse_json
+from blockwright.api.kinds import object_schema
+from blockwright.api.openai_schema import CHAT_FIELDS, COMPLETION_FIELDS, parse_chat, parse_completion, parse_json
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -51,7 +54,7 @@ def chat(**fields: Any) -> Any:
         ({"stream": 1}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": []}, "stream_options"),
-        ({"stream": True, "stream_options": {"include_usage": 1}}, "include_usage"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"ignore_eos": "yes"}, "ignore_eos"),
         ({"return_token_ids": 1}, "return_token_ids"),
         ({"model": 3}, "model"),
@@ -149,33 +152,118 @@ def test_a_missing_seed_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("name", "harmful", "neutral"),
     [
-        ("logit_bias", {"5": 1}, {}),
-        ("min_p", 0.1, 0.0),
         ("tools", [{}], []),
+        ("tool_choice", "auto", "none"),
         ("response_format", {"type": "json_object"}, {"type": "text"}),
-        ("suffix", "x", ""),
-        ("echo", True, False),
-        ("best_of", 2, 1),
-        ("min_tokens", 3, 0),
+        ("structured_outputs", {"json": {}}, None),
         ("guided_json", {}, None),
-        ("priority", 1, 0),
-        ("skip_special_tokens", False, True),
+        ("guided_regex", "a", None),
+        ("guided_decoding_backend", "x", None),
+        ("guided_something_new", True, None),
+        ("use_beam_search", True, False),
+        ("logits_processors", ["x"], []),
     ],
 )
 def test_fields_that_would_change_the_answer_are_refused_by_name(name: str, harmful: Any, neutral: Any) -> None:
-    with pytest.raises(GatewayError, match=f"^{name} .*not supported") as caught:
-        completion(**{name: harmful})
-    assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
-    assert completion(**{name: neutral}).options.ignored == ()
+    for parse in (completion, chat):
+        with pytest.raises(GatewayError, match=f"^{name} .*not supported") as caught:
+            parse(**{name: harmful})
+        assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
+        assert parse(**{name: neutral}).options.ignored in ((), (name,))
 
 
-def test_best_of_as_many_as_n_is_no_choice() -> None:
+def test_suffix_and_echo_are_refused_where_they_are_not_served() -> None:
+    for parse, name, value in ((completion, "suffix", "x"), (chat, "echo", True)):
+        with pytest.raises(GatewayError, match=f"^{name} .*not supported"):
+            parse(**{name: value})
+    assert completion(suffix="").options.echo is False
+    assert completion(echo=True).options.echo is True
+
+
+def test_best_of_is_the_number_of_choices() -> None:
     assert completion(best_of=3, n=3).options.n == 3
+    for fields in ({"best_of": 3}, {"best_of": 2, "n": 3}):
+        with pytest.raises(GatewayError, match=r"best_of is .* every choice is returned") as caught:
+            completion(**fields)
+        assert caught.value.param == "best_of"
+
+
+def test_nothing_but_an_echo() -> None:
+    assert completion(echo=True, max_tokens=0).options.max_tokens == 0
+    with pytest.raises(GatewayError, match="max_tokens is 0 without echo"):
+        completion(max_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"min_p": 1.1}, "min_p", "from 0 to 1"),
+        ({"min_tokens": -1}, "min_tokens", "from 0"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens", r"more than max_tokens \(4\)"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5", "from -100 to 100"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "give token ids as keys"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias", "give token ids as keys"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "at most 1024"),
+        ({"logit_bias": [5]}, "logit_bias", "give an object"),
+        ({"allowed_token_ids": []}, "allowed_token_ids", "give 1 to"),
+        ({"allowed_token_ids": ["5"]}, "allowed_token_ids", "list of token ids"),
+        ({"stop_token_ids": [True]}, "stop_token_ids", "list of token ids"),
+        ({"bad_words": "word"}, "bad_words", "give a list of strings"),
+        ({"bad_words": [""]}, "bad_words", "give 1 to 1024"),
+        ({"bad_words": ["x"] * 257}, "bad_words", "at most 256"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "from -1"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs", "from 0 to 20"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs", "cannot be streamed"),
+        ({"service_tier": "first"}, "service_tier", "one of auto, default, flex"),
+        ({"service_tier": ["auto"]}, "service_tier", "one of auto, default, flex"),
+        ({"priority": 1.5}, "priority", "give an integer"),
+        ({"cache_salt": "s" * 1025}, "cache_salt", "1025 characters; give at most 1024"),
+        ({"request_id": "r" * 129}, "request_id", "at most 128"),
+        ({"metadata": "x"}, "metadata", "give an object"),
+        ({"skip_special_tokens": 0}, "skip_special_tokens", "true or false"),
+        ({"n": 129}, "n", "from 1 to 128"),
+    ],
+)
+def test_values_out_of_bounds(fields: dict[str, Any], param: str, says: str) -> None:
+    for parse in (completion, chat):
+        with pytest.raises(GatewayError, match=says) as caught:
+            parse(**fields)
+        assert (caught.value.status, caught.value.param) == (400, param)
+
+
+def test_fields_of_the_template() -> None:
+    template = chat(add_generation_prompt=False, continue_final_message=True, chat_template_kwargs={"a": 1}).template
+    assert (template.add_generation_prompt, template.continue_final_message, template.variables) == (False, True, {"a": 1})
+    with pytest.raises(GatewayError, match="both true"):
+        chat(continue_final_message=True)
+    with pytest.raises(GatewayError, match="not a variable"):
+        chat(chat_template_kwargs={"messages": []})
+
+
+def test_every_field_has_a_schema_that_takes_what_the_parser_takes() -> None:
+    """The neutral and typical values of each field are valid by its schema, null too."""
+    samples: dict[str, Any] = {
+        "temperature": 0.5, "top_k": -1, "stop": ["a"], "logit_bias": {"5": 1.5}, "allowed_token_ids": [1], "prompt": [[1]],
+        "messages": HELLO, "stream_options": {"include_usage": True, "include_obfuscation": False}, "tools": [], "n": 2,
+        "service_tier": "flex", "metadata": {"a": "b"}, "stream": True, "response_format": {"type": "text"},
+    }  # fmt: skip
+    for fields in (COMPLETION_FIELDS, CHAT_FIELDS):
+        whole = object_schema(fields)
+        Draft202012Validator.check_schema(whole)
+        for field in fields:
+            if field.name in samples:
+                jsonschema.validate(samples[field.name], field.schema())
+            if not field.required:
+                jsonschema.validate(None, field.schema())
+    for value, name in ((-0.1, "temperature"), ("x", "service_tier"), ({"x": 1}, "logit_bias"), ([], "allowed_token_ids")):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(value, {f.name: f for f in CHAT_FIELDS}[name].schema())
 
 
 def test_harmless_and_unknown_fields() -> None:
     assert completion(user="ann", metadata={}, store=True).options.ignored == ()
     assert completion(wibble=1, wobble=2).options.ignored == ("wibble", "wobble")
+    assert completion(stream=True, stream_options={"wibble": 1}).options.ignored == ("stream_options.wibble",)
     with pytest.raises(GatewayError, match="'wibble'") as caught:
         parse_completion({"prompt": "x", "wibble": 1}, "reject")
     assert caught.value.code == "unknown_parameter"

@@ -97,6 +97,17 @@ def test_chats(tmp_path: Path, where: str) -> None:
     assert codec.encode(text, special=False) == ids
 
 
+@pytest.mark.parametrize("template", [TEMPLATE, "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}"])
+@pytest.mark.parametrize("text", ["  and then", "so ", "a\n", "x"])
+def test_a_last_message_that_is_continued(tmp_path: Path, template: str, text: str) -> None:
+    folder = folder_with(tmp_path, chat_template=template)
+    codec, chat = TextCodec.load(folder), [*CHAT, {"role": "assistant", "content": text}]
+    want = oracle(folder).apply_chat_template(chat, tokenize=False, continue_final_message=True)
+    assert ChatTemplate(template, codec.named).render(chat, begin=False, proceed=True) == want
+    with pytest.raises(GatewayError, match="does not print the last message"):
+        ChatTemplate("nothing", codec.named).render(chat, begin=False, proceed=True)
+
+
 def test_the_date_of_today() -> None:
     assert ChatTemplate("{{ strftime_now('%d') }}", {}).render(CHAT).isdigit()
 

@@ -42,6 +42,13 @@ class Served:
             view: dict[str, Any] = await answer.json()
         return view
 
+    async def until_seen(self, name: str) -> None:
+        """A request that chose this name has come to a worker."""
+        while True:
+            async with self.session.get(f"{self.url}/v1/requests/{name}") as answer:
+                if answer.status == 200 and any(e["event"] == "dispatched" for e in (await answer.json())["events"]):
+                    return
+
     async def counters(self, name: str) -> float:
         """Sum of a counter over the workers."""
         return float(sum(worker["counters"].get(name, 0.0) for worker in (await self.cluster())["workers"]))

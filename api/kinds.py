@@ -1,0 +1,267 @@
+"""The kinds of values that a body's fields can have: each checks a value, and says in JSON Schema what it takes.
+
+Every refusal is a 400 that names field, value and remedy. ``null`` never gets here: it is the same as an absent field.
+``true`` is not a number, nor is NaN or an infinity; a float without fraction is an integer, for clients that know one
+number type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from blockwright.api.checks import Body, shown, unicode_text
+from blockwright.api.errors import bad_request
+
+Schema = dict[str, Any]
+
+
+class Kind(Protocol):
+    def read(self, value: Any, name: str) -> Any:
+        """The value as the server uses it; ``name`` is the field's, for the refusal."""
+
+    def schema(self) -> Schema: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    def read(self, value: Any, name: str) -> bool:
+        if not isinstance(value, bool):
+            raise bad_request(f"{name} is {shown(value)}; give true or false", name, "invalid_type")
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    low: int
+    high: int
+
+    def read(self, value: Any, name: str) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise bad_request(f"{name} is {shown(value)}; give an integer", name, "invalid_type")
+        if not self.low <= value <= self.high:
+            raise bad_request(f"{name} is {shown(value)}; give an integer from {self.low} to {self.high}", name)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """With ``above`` the value must be greater than ``low``, not equal."""
+
+    low: float
+    high: float
+    above: bool = False
+
+    def read(self, value: Any, name: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise bad_request(f"{name} is {shown(value)}; give a number", name, "invalid_type")
+        if not self.low <= value <= self.high or (self.above and value == self.low):  # NaN is within no bounds
+            bound = f"above {self.low:g} and at most {self.high:g}" if self.above else f"from {self.low:g} to {self.high:g}"
+            raise bad_request(f"{name} is {shown(value)}; give a number {bound}", name)
+        return float(value)
+
+    def schema(self) -> Schema:
+        return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    longest: int = 0  # characters; 0: any
+
+    def read(self, value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise bad_request(f"{name} is {shown(value)}; give a string", name, "invalid_type")
+        if self.longest and len(value) > self.longest:
+            raise bad_request(f"{name} has {len(value)} characters; give at most {self.longest}", name)
+        return unicode_text(value, name)
+
+    def schema(self) -> Schema:
+        return {"type": "string", **({"maxLength": self.longest} if self.longest else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    values: tuple[str, ...]
+
+    def read(self, value: Any, name: str) -> str:
+        if value not in self.values or not isinstance(value, str):
+            raise bad_request(f"{name} is {shown(value)}; give one of {', '.join(self.values)}", name)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "enum": list(self.values)}
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A list of strings, none empty; with ``single`` also one string by itself."""
+
+    what: str  # one of them, in words
+    most: int
+    longest: int
+    single: bool = False
+
+    def read(self, value: Any, name: str) -> tuple[str, ...]:
+        texts = [value] if self.single and isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            form = "a string or a list of strings" if self.single else "a list of strings"
+            raise bad_request(f"{name} is {shown(value)}; give {form}", name, "invalid_type")
+        if len(texts) > self.most:
+            raise bad_request(f"{name} has {len(texts)} strings; give at most {self.most}", name)
+        for text in texts:
+            if not 1 <= len(text) <= self.longest:
+                raise bad_request(f"a {self.what} has {len(text)} characters; give 1 to {self.longest}", name)
+        return tuple(unicode_text(text, name) for text in texts)
+
+    def schema(self) -> Schema:
+        text = {"type": "string", "minLength": 1, "maxLength": self.longest}
+        texts = {"type": "array", "items": text, "maxItems": self.most}
+        return {"anyOf": [text, texts]} if self.single else texts
+
+
+def is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A list of token ids. Whether they are in the vocabulary is known only with the model."""
+
+    least: int = 0
+    most: int = 1 << 20
+
+    def read(self, value: Any, name: str) -> tuple[int, ...]:
+        if not isinstance(value, list) or not all(is_token(token) for token in value):
+            raise bad_request(f"{name} is {shown(value)}; give a list of token ids", name, "invalid_type")
+        if not self.least <= len(value) <= self.most:
+            raise bad_request(f"{name} has {len(value)} token ids; give {self.least} to {self.most}", name)
+        return tuple(value)
+
+    def schema(self) -> Schema:
+        items = {"type": "integer", "minimum": 0}
+        return {"type": "array", "items": items, "minItems": self.least, "maxItems": self.most}
+
+
+@dataclass(frozen=True, slots=True)
+class Biases:
+    """Token ids, as the keys that JSON allows, to numbers."""
+
+    limit: float
+    most: int
+
+    def read(self, value: Any, name: str) -> tuple[tuple[int, float], ...]:
+        if not isinstance(value, dict):
+            raise bad_request(f"{name} is {shown(value)}; give an object of token ids and numbers", name, "invalid_type")
+        if len(value) > self.most:
+            raise bad_request(f"{name} has {len(value)} entries; give at most {self.most}", name)
+        number = Number(-self.limit, self.limit)
+        pairs = []
+        for key, bias in value.items():
+            if not (key.isascii() and key.isdigit() and len(key) < 12):
+                raise bad_request(f"{name} has the key {shown(key)}; give token ids as keys", name)
+            pairs.append((int(key), number.read(bias, f"{name}.{key}")))
+        return tuple(pairs)
+
+    def schema(self) -> Schema:
+        values = Number(-self.limit, self.limit).schema()
+        names = {"pattern": "^[0-9]{1,11}$"}
+        return {"type": "object", "propertyNames": names, "additionalProperties": values, "maxProperties": self.most}
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Any object."""
+
+    def read(self, value: Any, name: str) -> Body:
+        if not isinstance(value, dict):
+            raise bad_request(f"{name} is {shown(value)}; give an object", name, "invalid_type")
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Accepted without effect, whatever it is."""
+
+    def read(self, value: Any, name: str) -> Any:
+        return value
+
+    def schema(self) -> Schema:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """A field that is not served: taken only with the values that ask for nothing."""
+
+    values: tuple[Any, ...] = ()
+
+    def read(self, value: Any, name: str) -> Any:
+        if not any(type(value) in (type(neutral), float) and value == neutral for neutral in self.values):
+            raise bad_request(
+                f"{name} ({shown(value)}) is not supported by this server; leave it out", name, "unsupported_parameter"
+            )
+        return value
+
+    def schema(self) -> Schema:
+        return {"enum": list(self.values)} if self.values else {"type": "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a body."""
+
+    name: str
+    kind: Kind
+    text: str  # a sentence for the reference
+    required: bool = False
+    default: Any = None  # for the reference; None where it depends
+
+    def schema(self) -> Schema:
+        """With ``null``, unless the field is required."""
+        made = self.kind.schema()
+        if not self.required and made:
+            made = _or_null(made)
+        extra = {} if self.default is None else {"default": self.default}
+        return {**made, "description": self.text, **extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An object with fields of its own, as a dict of those that are given."""
+
+    fields: tuple[Field, ...]
+
+    def read(self, value: Any, name: str) -> dict[str, Any]:
+        given = Mapping().read(value, name)
+        return {f.name: f.kind.read(given[f.name], f"{name}.{f.name}") for f in self.fields if given.get(f.name) is not None}
+
+    def schema(self) -> Schema:
+        return object_schema(self.fields)
+
+
+def object_schema(fields: Sequence[Field]) -> Schema:
+    required = [field.name for field in fields if field.required]
+    made: Schema = {"type": "object", "properties": {field.name: field.schema() for field in fields}}
+    return {**made, **({"required": required} if required else {})}
+
+
+def _or_null(schema: Schema) -> Schema:
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    if "enum" in schema:
+        kind = {"type": [schema["type"], "null"]} if "type" in schema else {}
+        return {**schema, **kind, "enum": [*schema["enum"], None]}
+    kind = schema["type"]
+    return schema if kind == "null" else {**schema, "type": [kind, "null"]}
