@@ -201,5 +201,5 @@ class Game:
         node = sim.nodes[name]
         if name != "head" and sim.cluster.members()[name].state != "up":
             return False
-        players = [life.actor for life in node.lives.current.values()]
+        players = [life.actor for life in node.lives.current.values() if isinstance(life.actor, Player)]
         return len(players) == PLACES[name] and all(p.driver is not None and p.driver.done() for p in players)
