@@ -60,7 +60,19 @@ class _Unfit(Exception):
 class Delivery:
     """One message on its way through a cell."""
 
-    __slots__ = ("args", "cancelled", "deadline", "endpoint", "kwargs", "outcome", "start_by", "started", "task", "trace")
+    __slots__ = (
+        "args",
+        "cancelled",
+        "deadline",
+        "endpoint",
+        "kwargs",
+        "outcome",
+        "since",
+        "start_by",
+        "started",
+        "task",
+        "trace",
+    )
 
     def __init__(
         self,
@@ -78,6 +90,7 @@ class Delivery:
         self.deadline, self.trace = deadline, trace
         self.start_by = deadline if start_by is None else start_by
         self.cancelled = self.started = False
+        self.since = 0.0  # when it was started, once it is
         self.task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
@@ -156,6 +169,16 @@ class Cell:
         """The tasks that run now. Empty: nothing waits either."""
         return {d.task for d in self._running if d.task is not None and d.task is not spare}
 
+    @property
+    def waiting(self) -> int:
+        """Messages in the mailbox."""
+        return len(self._mailbox)
+
+    @property
+    def since(self) -> float | None:
+        """When the oldest of the messages that run now was started; None when it is idle."""
+        return min((delivery.since for delivery in self._running), default=None)
+
     def _died(self) -> ActorDied:
         return ActorDied(f"actor {self.name} (life {self.life}) is over: {self.over}")
 
@@ -178,6 +201,7 @@ class Cell:
 
     def _start(self, delivery: Delivery) -> None:
         self._running.add(delivery)
+        delivery.since = self._clock.now()
         delivery.task = asyncio.get_running_loop().create_task(self._run(delivery))
 
     async def _run(self, delivery: Delivery) -> None:

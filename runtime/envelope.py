@@ -7,7 +7,7 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     BOOK       [[node, incarnation, endpoint]]  head to all: who is up
     DOWN       node, incarnation, cause         head to all: declared down, fence it
     STOP                                        head to worker: stop in order
-    HEARTBEAT  payload                          from the event loop of a node that is alive
+    HEARTBEAT  vitals, payload                  from the event loop of a node that is alive
     CALL       id, actor, endpoint, seconds left, trace, args, kwargs
     CAST       number, actor, endpoint, trace, args, kwargs
     REPLY      id, typed, value                 ``typed``: the value holds dataclasses
@@ -41,7 +41,7 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     BOOK: (list,),
     DOWN: (str, int, str),
     STOP: (),
-    HEARTBEAT: (dict,),
+    HEARTBEAT: (object, dict),
     CALL: (int, str, str, float, str, list, dict),
     CAST: (int, str, str, str, list, dict),
     REPLY: (int, bool, object),

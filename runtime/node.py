@@ -35,6 +35,7 @@ from blockwright.runtime.spawning import Spawn, end_anywhere
 from blockwright.runtime.streams import Inlet, Stream
 from blockwright.runtime.system import MAILBOX as SYSTEM_MAILBOX
 from blockwright.runtime.system import System
+from blockwright.runtime.vitals import measure
 from blockwright.transport.address import PeerId, check_name, private_directory
 from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import PeerGone, QueueFull
@@ -129,6 +130,7 @@ class Node:
         if self._transport is not None:
             self.tensor_links = LinkTable(self.id, self._transport, self.clock, self._reception.on_transfer)
             self._transport.start(self._reception)
+            self._beat_due = self.clock.now()
             self._beat()
         self.open = True
 
@@ -365,19 +367,21 @@ class Node:
     def _beat(self) -> None:
         """Heartbeats come from the event loop itself: a node whose loop hangs falls silent."""
         now = self.clock.now()
-        self._timer = self.clock.call_at(now + self._interval, self._beat)
+        lag, self._beat_due = now - self._beat_due, now + self._interval
+        self._timer = self.clock.call_at(self._beat_due, self._beat)
         for peer in self.table.current.values():
             self.calls.streams.renew(peer)
             end_orphans(peer, now)
-        self.send_heartbeat()
+        self.send_heartbeat(lag)
 
-    def send_heartbeat(self) -> None:
-        """Tell every peer that this loop runs, with the current payload."""
+    def send_heartbeat(self, lag: float = 0.0) -> None:
+        """Tell every peer that this loop runs, how it fares, and the application's payload."""
+        vitals = encode(measure(self.lives.cells.values(), self.clock.now(), lag), Sink())
         try:
-            body = pack([envelope.HEARTBEAT, encode(self.heartbeat(), Sink())])
+            body = pack([envelope.HEARTBEAT, vitals, encode(self.heartbeat(), Sink())])
         except Exception:
             log.exception("the heartbeat payload of %s cannot be made", self.id)
-            body = pack([envelope.HEARTBEAT, {}])
+            body = pack([envelope.HEARTBEAT, vitals, {}])
         for peer in list(self.table.current.values()):
             if self._transport is not None and not peer.lost:
                 with contextlib.suppress(PeerGone, QueueFull):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime.cell import Delivery
 from blockwright.runtime.ref import Address
+from blockwright.runtime.vitals import Vitals
 from blockwright.transport.address import PeerId
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Peer:
     endpoint: str
     heard: float  # when the last message came, by this node's clock
     heartbeat_at: float | None = None  # when the last heartbeat came
-    payload: dict[str, Any] = field(default_factory=dict)  # of the last heartbeat
+    vitals: Vitals = field(default_factory=Vitals)  # of its last heartbeat: lag, mailboxes, age of what runs
+    payload: dict[str, Any] = field(default_factory=dict)  # of its last heartbeat: what its application adds
     numbered: int = 0  # of the last call or cast from it that was let in
     lost: bool = False  # the connection broke; calls fail, the end is not declared yet
     pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id

@@ -15,6 +15,7 @@ from blockwright.runtime.codec import decode
 from blockwright.runtime.errors import DecodeError
 from blockwright.runtime.peers import Down, Peer
 from blockwright.runtime.remote_streams import size_of
+from blockwright.runtime.vitals import Vitals
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.errors import AddressError, KeysError, Refused
 from blockwright.transport.interface import UNREACHABLE
@@ -142,7 +143,7 @@ class Reception:
             calls.streams.on_end(peer, *fields)
         elif tag == envelope.HEARTBEAT:
             peer.heartbeat_at = self._node.clock.now()
-            peer.payload = decode(dict[str, Any], fields[0])
+            peer.vitals, peer.payload = decode(Vitals, fields[0]), decode(dict[str, Any], fields[1])
         elif tag == envelope.READY:
             if self._node.membership is not None:
                 self._node.membership.ready(peer)

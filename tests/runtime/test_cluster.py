@@ -134,6 +134,28 @@ async def test_a_stalled_head_blames_nobody(rig):
     assert rig.downs == [Down("w1", 1, "hung")]
 
 
+async def test_pings_that_fail_around_a_stall_of_the_head_prove_nothing(rig, monkeypatch):
+    await rig.launch("w0")
+    rechecked = []
+    monkeypatch.setattr(rig.launcher.network.members["loop://head-1"], "recheck", rechecked.append)
+
+    def unanswered():
+        rig.hub.lost(rig.hub.node.peers()["w0"], "unreachable")
+
+    rig.clock._now += 30.0  # the head was stopped; what the transport says comes before its own check
+    unanswered()
+    await rig.advance(0.25)
+    unanswered()  # and after it
+    assert rechecked == [PeerId("w0", 1)] * 2
+    await rig.advance(2.0)
+    unanswered()
+    assert len(rechecked) == 3
+    await rig.advance(1.0)
+    assert rig.downs == []
+    unanswered()
+    assert rig.downs == [Down("w0", 1, "unreachable")]
+
+
 async def test_an_entry_that_fails_is_a_down_without_an_up(rig, caplog):
     await rig.launch("w0", entry="broken")
     with pytest.raises(NodeDown, match="exited 1"):

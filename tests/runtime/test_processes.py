@@ -20,14 +20,15 @@ from blockwright.runtime import Down, NodeDown, RemoteError
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.launcher import LaunchError
 from blockwright.runtime.processes import ForkserverLauncher
+from blockwright.transport.curve import ClusterKeys
 
 pytestmark = pytest.mark.system
 
 
 class Rig:
-    def __init__(self, directory: Path, silence: float) -> None:
+    def __init__(self, directory: Path, silence: float, **options: object) -> None:
         self.launcher = ForkserverLauncher(directory, preload=["numpy"])
-        self.hub = Cluster("head", launcher=self.launcher, heartbeat=0.05, silence=silence)
+        self.hub = Cluster("head", launcher=self.launcher, heartbeat=0.05, silence=silence, **options)
         self.downs: list[Down] = []
         self.down = asyncio.Event()
         self.hub.on_down(self._on_down)
@@ -123,23 +124,60 @@ async def test_interrupts_do_not_reach_workers(rig):
     await rig.launch("w1")
 
 
-async def test_a_stopped_process_is_unreachable_fenced_and_killed(tmp_path):
-    rig = Rig(tmp_path / "sockets", silence=0.4)
+@pytest.mark.parametrize("listen", ["", "tcp://127.0.0.1:0"], ids=["ipc", "tcp"])
+@pytest.mark.parametrize("how", ["hung", "unreachable"])
+async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(tmp_path, how, listen):
+    """Stuck in Python, libzmq's thread goes on answering pings; stopped, nothing answers, as when a host is gone."""
+    rig = Rig(tmp_path / "sockets", silence=1.0, listen=listen)
     await rig.hub.start()
     await rig.launch("w0", "w1")
     pid = rig.hub.pid("w0")
-    os.kill(pid, signal.SIGSTOP)
+    if how == "hung":
+        rig.ref("w0").block.cast(60.0)
+    else:
+        os.kill(pid, signal.SIGSTOP)
     call = asyncio.create_task(rig.ref("w0").add(1))
     async with asyncio.timeout(20):
         await rig.down.wait()
-    assert rig.downs[0] == Down("w0", 1, "unreachable")
-    with pytest.raises(NodeDown, match="unreachable"):
+    assert rig.downs[0] == Down("w0", 1, how)
+    with pytest.raises(NodeDown, match=how):
         await call
     await rig.hub.members()["w0"].exited.wait()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert await rig.ref("w1").add(1) == 1
+    with pytest.raises(RemoteError, match=f"w0#1 is down: {how}"):
+        await rig.ref("w1").ask("w0/counter", 1)
     await rig.hub.stop()
+
+
+async def test_a_cluster_over_tcp_with_keys(tmp_path):
+    rig = Rig(tmp_path / "sockets", silence=30.0, listen="tcp://127.0.0.1:0", keys=ClusterKeys.generate())
+    await rig.hub.start()
+    await rig.launch("w0", "w1")
+    assert await rig.ref("w0").ask("w1/counter", 2) == 2
+    for pid in (rig.hub.pid("w0"), rig.launcher._process.pid):
+        for place in ("environ", "cmdline"):
+            told = await asyncio.to_thread(Path(f"/proc/{pid}/{place}").read_bytes)
+            assert rig.hub._keys.secret not in told
+    os.kill(rig.hub.pid("w0"), signal.SIGKILL)
+    async with asyncio.timeout(20):
+        await rig.down.wait()
+    assert rig.downs == [Down("w0", 1, "exited -9")]
+    await rig.hub.stop()
+
+
+async def test_heartbeats_tell_how_a_node_fares(rig, until):
+    await rig.launch("w0")
+    waits = [asyncio.create_task(rig.ref("w0").wait()) for _ in range(2)]
+    peer = rig.hub.node.peers()["w0"]
+    await until(lambda: peer.vitals.running.get("counter", 0.0) > 0.1)
+    assert peer.vitals.actors >= 1
+    for wait in waits:
+        wait.cancel()
+    await until(lambda: peer.vitals.running == {})
+    rig.ref("w0").block.cast(0.3)
+    await until(lambda: peer.vitals.lag > 0.1)
 
 
 async def test_the_death_of_the_forkserver_takes_its_children_and_is_mended(rig, until):
