@@ -3,7 +3,7 @@
 Owns incarnation numbers and the declaration of a node's end, made exactly once for each life, with its cause:
 
     "exited N"      the process ended (its launcher says with which status); a broken connection is the first sign
-    "disconnected"  the connection broke and no launcher explains it
+    "disconnected"  the connection broke and no launcher explains it; "disconnected from W" if only worker W says so
     "unreachable"   pings of the transport stay unanswered: the host, the network, or a stopped process
     "hung"          pings are answered, but the node's event loop sends no heartbeats: it is stuck in Python or native code
 
@@ -205,6 +205,13 @@ class Cluster:
             self.node.recheck(peer)
         else:
             self._declare(member, cause)
+
+    def accused(self, reporter: Peer, peer: PeerId) -> None:
+        """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it."""
+        member = self._members.get(peer.name)
+        if member is not None and member.id == peer:
+            cause = f"disconnected from {reporter.id.name}"
+            self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, cause))
 
     def join(self, name: str) -> PeerId:
         raise Refused(f"node {name} was not launched by {self._id}")

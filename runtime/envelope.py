@@ -18,6 +18,7 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     ITEM       id, number from 1, typed, value
     CREDIT     id, items, bytes                 totals that the consumer has taken
     END        id, items                        the stream's regular end; FAULT is the other
+    LOST       node, incarnation, cause         worker to head: the connection between the two of us broke
 
 Ids and numbers of one sender rise; of what makes a node act, ``NUMBERED``, none is obeyed twice, nor a late copy at all.
 """
@@ -33,6 +34,7 @@ from blockwright.transport.wire import Buffer
 
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
 OPEN, ITEM, CREDIT, END = range(12, 16)
+LOST = 16
 NUMBERED = frozenset((CALL, CAST, OPEN))  # whose first field is the id or number
 
 _SHAPES: dict[int, tuple[type, ...]] = {
@@ -51,6 +53,7 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     ITEM: (int, int, bool, object),
     CREDIT: (int, int, int),
     END: (int, int),
+    LOST: (str, int, str),
 }
 
 

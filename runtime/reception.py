@@ -96,6 +96,13 @@ class Reception:
                 node.fail_calls(peer, cause)
             node.membership.lost(peer, cause)
             return
+        if node.head is not None and lost != node.head:
+            # Who is down, and why, is the head's to say, to all alike. Until it does, calls fail.
+            peer.lost = True
+            node.fail_calls(peer, cause)
+            if (head := node.table.find(node.head)) is not None:
+                node.tell(head, [envelope.LOST, lost.name, lost.incarnation, cause])
+            return
         node.declare_down(Down(lost.name, lost.incarnation, cause))
         if lost == node.head:
             node.close(f"the head {lost} is down: {cause}")
@@ -144,9 +151,13 @@ class Reception:
         elif tag == envelope.HEARTBEAT:
             peer.heartbeat_at = self._node.clock.now()
             peer.vitals, peer.payload = decode(Vitals, fields[0]), decode(dict[str, Any], fields[1])
-        elif tag == envelope.READY:
-            if self._node.membership is not None:
-                self._node.membership.ready(peer)
+        elif (membership := self._node.membership) is not None:
+            if tag == envelope.READY:
+                membership.ready(peer)
+            elif tag == envelope.LOST:
+                membership.accused(peer, PeerId(check_name(fields[0]), fields[1]))
+            else:
+                raise DecodeError(f"message {tag} is not for the head")
         elif peer.id == self._node.head:
             self._on_head(tag, fields)
         else:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from blockwright.runtime import Down, ManualClock, NodeDown
+from blockwright.runtime import Down, ManualClock, NodeDown, RemoteError
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.inprocess import InProcessLauncher
 from blockwright.runtime.launcher import LaunchError
@@ -154,6 +154,27 @@ async def test_pings_that_fail_around_a_stall_of_the_head_prove_nothing(rig, mon
     assert rig.downs == []
     unanswered()
     assert rig.downs == [Down("w0", 1, "unreachable")]
+
+
+async def test_a_node_that_another_cannot_reach_is_declared_down_by_the_head(rig):
+    await rig.launch("w0")
+    await rig.launch("w1")
+    await rig.launch("w2")
+    network = rig.launcher.network
+    network.members["loop://w1-1"]._receiver.on_lost(PeerId("w0", 1), "disconnected")
+    with pytest.raises(RemoteError, match="w0#1 is down: the connection broke"):
+        await rig.hub.node.ref("w1/counter").ask("w0/counter", 1)
+    assert rig.downs == []
+    await rig.advance(0.5)
+    assert rig.downs == [Down("w0", 1, "disconnected from w1")]
+    for worker in ("w1", "w2"):
+        with pytest.raises(RemoteError, match="w0#1 is down: disconnected from w1"):
+            await rig.hub.node.ref(f"{worker}/counter").ask("w0/counter", 1)
+    network.members["loop://w1-1"]._receiver.on_lost(PeerId("w0", 1), "disconnected")
+    rig.hub.accused(rig.hub.node.peers()["w1"], PeerId("w0", 1))  # told late, as when it saw it first
+    assert await rig.launch("w0") == 2
+    await rig.advance(0.5)
+    assert len(rig.downs) == 1
 
 
 async def test_an_entry_that_fails_is_a_down_without_an_up(rig, caplog):
