@@ -351,6 +351,9 @@ class Node:
             self._loop.call_soon(self._reception.on_message, self.id, body, views)
         elif peer.lost or self._transport is None:
             raise PeerGone(f"node {peer.id} is not connected")
+        elif buffers and (placed := self.tensor_links.place(peer.id, buffers)) is not None:
+            self._transport.send(peer.id, body, placed.frames, placed.places)
+            self.tensor_links.lend(peer.id, placed)
         else:
             self._transport.send(peer.id, body, buffers)
 

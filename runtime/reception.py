@@ -58,6 +58,16 @@ class Reception:
         except (DecodeError, AddressError, KeysError) as error:
             self.on_garbage(f"from {sender}: {error}")
 
+    def on_shared(self, sender: PeerId, body: Buffer, places: Buffer, buffers: list[memoryview]) -> None:
+        if not self._node.open:
+            return
+        try:
+            restored = self._node.tensor_links.restore(sender, places, buffers)
+        except WireError as error:
+            self.on_garbage(f"from {sender}: {error}")
+        else:
+            self.on_message(sender, body, restored)
+
     def on_link(self, sender: PeerId, frames: list[memoryview]) -> None:
         node = self._node
         if not node.open:

@@ -109,6 +109,12 @@ class Arrivals:
             for kind, arrived in self._arrived.items()
         }
 
+    def view(self, slot: int, size: int) -> memoryview:
+        """A slot of the sender's shared memory, released when nothing refers to the view. Raises WireError."""
+        if self.attached is None:
+            raise WireError("a slot of shared memory that is not attached")
+        return self.attached.view(slot, size, lambda: self._release(slot))
+
     def on_piece(self, piece: Piece) -> None:
         """A chunk came. One that came before, or after one that is missing, is not taken. Raises WireError."""
         arrived, waiting = self._arrived[piece.kind], self._waiting[piece.kind]
@@ -187,11 +193,7 @@ class Arrivals:
         """What is delivered: ``parts``, and views of slots. Raises WireError."""
         views = []
         for size, slot, part in zip(description.sizes, description.slots, parts, strict=True):
-            if slot and self.attached is None:
-                raise WireError("a slot of shared memory that is not attached")
-            if slot and self.attached is not None:
-                part = self.attached.view(slot, size, lambda slot=slot: self._release(slot))  # type: ignore[misc]
-            views.append(part.toreadonly())
+            views.append(self.view(slot, size) if slot else part.toreadonly())
         return views
 
     def _complete(self, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:

@@ -37,6 +37,9 @@ class Receiver(Protocol):
     def on_message(self, peer: PeerId, body: Buffer, buffers: list[memoryview]) -> None:
         """A control message, in the order sent. ``peer`` is what the sender called itself."""
 
+    def on_shared(self, peer: PeerId, body: Buffer, places: Buffer, buffers: list[memoryview]) -> None:
+        """A control message of which some buffers lie in the peer's shared memory, as ``places`` says (``LinkTable``)."""
+
     def on_link(self, peer: PeerId, frames: list[memoryview]) -> None:
         """A message of the link protocol (``link_wire.py``), in the order sent."""
 
@@ -80,8 +83,11 @@ class Transport(Protocol):
     def disconnect(self, peer: PeerId) -> None:
         """Forget ``peer``; what is queued for it is dropped."""
 
-    def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = ()) -> None:
-        """Queue a control message. Raises PeerGone, QueueFull, MessageTooLarge; buffers must not change afterwards."""
+    def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = (), places: bytes = b"") -> None:
+        """Queue a control message. Raises PeerGone, QueueFull, MessageTooLarge; buffers must not change afterwards.
+
+        ``places``: some more of its buffers lie in shared memory, and which (``LinkTable.place``).
+        """
 
     def send_pulse(self, peer: PeerId, body: bytes) -> None:
         """Queue a control message on a way of its own, past all others: a heartbeat. Raises as ``send``."""

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,12 +24,22 @@ from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Clock
 from blockwright.transport.link import Lane, Link
 from blockwright.transport.link_wire import Open, Piece, Release, Released, Welcome
-from blockwright.transport.shared_memory import SharedPool, attach
+from blockwright.transport.shared_memory import SharedPool, Slot, attach
 from blockwright.transport.wire import Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
+LARGE = 256 << 10  # bytes of a buffer of a call from which it goes through shared memory
 AGAIN = 0.05  # seconds after a broken connection until its peer is told again what came
 Deliver = Callable[[PeerId, Traffic, bytes, list[memoryview]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Buffers of a message of which some lie in shared memory."""
+
+    places: bytes  # bytes and slot of each
+    frames: list[Buffer]  # those that are in no slot
+    slots: list[Slot]
 
 
 class _From:
@@ -70,6 +81,42 @@ class LinkTable:
     def use_lane(self, peer: PeerId, lane: Lane) -> None:
         """Send to ``peer`` over a lane of its own, from its next link on."""
         self._lanes[peer] = lane
+
+    # ---- large buffers of other messages
+
+    def place(self, peer: PeerId, buffers: Sequence[Buffer]) -> Placed | None:
+        """Lay large buffers into slots that ``peer`` can read; None where there are none, or it cannot (yet)."""
+        large = [at for at, buffer in enumerate(buffers) if len(buffer) >= LARGE]
+        if not large or (link := self.link(peer)).kind != "shared-memory":
+            return None
+        slots = {at: slot for at in large if (slot := link.slot(len(buffers[at]))) is not None}
+        if not slots:
+            return None
+        for at, slot in slots.items():
+            slot.view[:] = buffers[at]
+        offsets = [slots[at].offset if at in slots else 0 for at in range(len(buffers))]
+        places = link_wire.pack_buffers([len(buffer) for buffer in buffers], offsets)
+        return Placed(places, [buffer for at, buffer in enumerate(buffers) if at not in slots], list(slots.values()))
+
+    def lend(self, peer: PeerId, placed: Placed) -> None:
+        """They were sent: the peer holds them until it says otherwise."""
+        for slot in placed.slots:
+            if self._shared is not None:
+                self._shared.lend(peer, slot)
+
+    def restore(self, peer: PeerId, places: Buffer, frames: list[memoryview]) -> list[memoryview]:
+        """All buffers of a message, in order: views of slots, and those that came in frames. Raises WireError."""
+        known, rest, buffers = self._from.get(peer), iter(frames), list[memoryview]()
+        for size, slot in link_wire.parse_buffers(places):
+            if slot and known is not None:
+                buffers.append(known.arrivals.view(slot, size))
+            elif slot or (frame := next(rest, None)) is None or len(frame) != size:
+                raise WireError(f"{peer} sends a buffer of {size} bytes that is not there")
+            else:
+                buffers.append(frame)
+        return buffers
+
+    # ---- what the node below and above says
 
     def on_frames(self, peer: PeerId, frames: list[memoryview]) -> None:
         """A message of the link protocol came. Raises WireError."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from blockwright.policies.chunk_order import Traffic
-from blockwright.transport.wire import MAX_BODY, MAX_FRAME, MAX_FRAMES, WireError
+from blockwright.transport.wire import MAX_BODY, MAX_FRAME, MAX_FRAMES, Buffer, WireError
 
 OPEN, WELCOME, CHUNK, ACK, RELEASE, RELEASED = range(1, 7)
 Counts = tuple[int, int, int]  # chunks of each class
@@ -131,6 +131,13 @@ def pack_released(serial: int) -> bytes:
 
 def pack_buffers(sizes: Sequence[int], slots: Sequence[int]) -> bytes:
     return b"".join([_BUFFER.pack(size, slot) for size, slot in zip(sizes, slots, strict=True)])
+
+
+def parse_buffers(frame: Buffer) -> list[tuple[int, int]]:
+    """(bytes, slot) of each buffer. Raises WireError."""
+    if len(frame) % _BUFFER.size or len(frame) > MAX_BUFFERS * _BUFFER.size:
+        raise WireError(f"{len(frame)} bytes do not describe buffers")
+    return list(_BUFFER.iter_unpack(frame))
 
 
 def ranges(sizes: Sequence[int], offset: int, size: int) -> Iterator[tuple[int, int, int]]:

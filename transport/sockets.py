@@ -108,12 +108,14 @@ class SocketTransport:
         wire.checked(body, ())
         outbound.send_small(body)
 
-    def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = ()) -> None:
+    def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = (), places: bytes = b"") -> None:
         outbound = self._lanes.get((peer, Lane.CONTROL))
         if outbound is None:
             raise PeerGone(f"node {peer} is not connected")
         flat = wire.checked(body, buffers)
-        if flat:
+        if places:
+            outbound.send_frames([wire.SHARED_MARK, body, places, *flat])
+        elif flat:
             outbound.send_frames([wire.SINGLE_MARK, body, *flat])
         else:
             outbound.send_small(body)
@@ -239,6 +241,8 @@ class SocketTransport:
         buffers = [part.buffer for part in parts[1:]]
         if mark == wire.SINGLE_MARK:
             self._receiver.on_message(peer, parts[0].buffer, buffers)
+        elif mark == wire.SHARED_MARK and buffers:
+            self._receiver.on_shared(peer, parts[0].buffer, buffers[0], buffers[1:])
         elif mark == wire.LINK_MARK:
             self._receiver.on_link(peer, [parts[0].buffer, *buffers])
         else:

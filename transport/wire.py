@@ -4,6 +4,7 @@ Every ZeroMQ message (after the routing id) starts with a frame whose first byte
 
     BATCH    this frame holds several messages: (length u32, body)*; no further frames
     SINGLE   frame 1 is the body, further frames are its buffers
+    SHARED   frame 1 is the body, frame 2 says which buffers lie in shared memory, further frames are the other buffers
     LINK     the further frames are a message of the link protocol (``link_wire.py``)
 
 Owns that layout and the size limits; never looks into a body. What does not fit the layout raises ``WireError``.
@@ -19,12 +20,12 @@ from blockwright.transport.errors import MessageTooLarge, TransportError
 
 Buffer = bytes | bytearray | memoryview  # contiguous
 
-BATCH, SINGLE, LINK = 1, 2, 16
+BATCH, SINGLE, SHARED, LINK = 1, 2, 6, 16  # 3 to 5 are of ``greeting.py``
 MAX_BODY = 8 << 20  # bytes of one message without its buffers
 MAX_FRAME = 256 << 20  # bytes of one buffer
 MAX_FRAMES = 1024  # of one message
 BATCH_LIMIT = 64 << 10  # bytes; a larger message is never copied into a batch
-SINGLE_MARK = bytes([SINGLE])
+SINGLE_MARK, SHARED_MARK = bytes([SINGLE]), bytes([SHARED])
 LINK_MARK = bytes([LINK])
 _LENGTH = struct.Struct("<I")
 
