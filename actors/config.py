@@ -32,6 +32,7 @@ class Settings:
     threads: Annotated[int, "kernel threads of each worker; 0: cores divided by workers, at least 1"] = 0
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0: any free one"] = 8000
+    gateways: Annotated[int, "processes that answer HTTP on the one port"] = 1
     tls_cert: Annotated[str, "certificate chain (PEM file); with tls_key the server speaks https only"] = ""
     tls_key: Annotated[str, "private key (PEM file) of tls_cert"] = ""
     cors_origins: Annotated[str, "web pages that may ask from a browser: origins with commas between, or *; empty: none"] = (
@@ -92,7 +93,17 @@ class Settings:
     log_level: Annotated[str, "debug, info, warning or error: what is less important is not logged"] = "warning"
 
     def __post_init__(self) -> None:
-        positive = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "max_waiting", "max_body")
+        positive = (
+            "workers",
+            "page_size",
+            "chunk_size",
+            "sweep_tokens",
+            "max_rows",
+            "pipeline",
+            "gateways",
+            "max_waiting",
+            "max_body",
+        )
         for name in positive:
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give at least 1")

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 
 from blockwright.actors.config import Settings, SettingsError
@@ -172,10 +172,9 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
         )
         await cluster.node.spawn(gateway, name="gateway")  # first: the controller publishes to it from its first tick on
         await cluster.node.spawn(controller, name="controller")
-        cluster.on_up(gateway.worker_up)
-        cluster.on_up(controller.worker_up)
-        cluster.on_down(_tell(gateway.worker_down))
-        cluster.on_down(_tell(controller.worker_down))
+        for listener in (gateway, controller):
+            cluster.on_up(_tell_up(listener, configs))
+            cluster.on_down(_tell_down(listener, configs))
         running = Running(cluster, controller, gateway, launcher, began)
         running.reached("checkpoints opened")
         controller.start()
@@ -199,20 +198,30 @@ def _processes(settings: Settings) -> ForkserverLauncher:
     return ForkserverLauncher(directory, preload=["torch", "blockwright.actors.worker.main"])
 
 
-def _tell(listener: Callable[[str, int, str], None]) -> Callable[[Down], None]:
-    return lambda down: listener(down.node, down.incarnation, down.cause)
+def _tell_up(listener: Gateway | Controller, workers: Container[str]) -> Callable[[str, int], None]:
+    """Nodes that are not workers are other people's business."""
+    return lambda name, incarnation: listener.worker_up(name, incarnation) if name in workers else None
+
+
+def _tell_down(listener: Gateway | Controller, workers: Container[str]) -> Callable[[Down], None]:
+    return lambda down: listener.worker_down(down.node, down.incarnation, down.cause) if down.node in workers else None
 
 
 def _gateway_state(settings: Settings, checkpoints: dict[str, Checkpoint], lengths: dict[str, int]) -> GatewayState:
     created = int(time.time())
     models = [ModelInfo(name, str(c.path), lengths[name], created, False) for name, c in checkpoints.items()]
+    return gateway_state(settings, models)
+
+
+def gateway_state(settings: Settings, models: list[ModelInfo]) -> GatewayState:
+    """Of one gateway; with several, each takes its part of what the server takes."""
     return GatewayState(
-        f"{HEAD}/gateway",
+        "",  # filled in by the actor, which knows where it is
         models,
         page_size=settings.page_size,
         worker_wait=settings.worker_wait,
-        max_waiting=settings.max_waiting,
-        max_waiting_tokens=settings.max_waiting_tokens,
+        max_waiting=-(-settings.max_waiting // settings.gateways),
+        max_waiting_tokens=-(-settings.max_waiting_tokens // settings.gateways),
     )
 
 

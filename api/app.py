@@ -23,7 +23,7 @@ from blockwright.api.completions import completions
 from blockwright.api.cors import Cors
 from blockwright.api.door import CHARGE, Door, rate_headers
 from blockwright.api.errors import error_response, from_http
-from blockwright.api.front import CALL_ID, CALLER, FRONT, IGNORED, NAME, Front
+from blockwright.api.front import CALL_ID, CALLER, DESK, FRONT, IGNORED, NAME, Front
 from blockwright.api.metrics import Metrics
 from blockwright.api.sse import KEEP_ALIVE_SECONDS
 from blockwright.api.starting import Stages
@@ -57,6 +57,7 @@ def make_app(
     )
     app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
     app[FRONT] = front
+    app[DESK] = []
     app.on_response_prepare.append(_headers)
     app.on_cleanup.append(_close)
     app.add_routes(
@@ -66,6 +67,7 @@ def make_app(
             web.get("/v1/models", models.list_models),
             web.get("/v1/models/{id:.+}", models.one_model),
             web.get("/v1/requests/{id:.+}", admin.one_request),
+            web.post("/v1/requests/{id:.+}/cancel", admin.cancel),
             web.get("/admin/cluster", admin.cluster),
             web.get("/metrics", admin.metrics),
             web.get("/health/live", health.live),

@@ -9,17 +9,21 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import GatewayPort
+from blockwright.actors.gateway.port import GatewayPort, RequestView
 from blockwright.api.auth import Caller, Keys
 from blockwright.api.catalog import Catalog
 from blockwright.api.cors import Cors
 from blockwright.api.door import Door
 from blockwright.api.metrics import Metrics
 from blockwright.api.starting import Stages
+
+if TYPE_CHECKING:
+    from blockwright.api.desk import Desk
 
 NAMES, NAME_LENGTH = 4096, 128  # how many ids chosen by clients are kept, and how long one may be
 
@@ -58,12 +62,23 @@ class Front:
     cors: Cors
     names: Names = field(default_factory=Names)
 
+    def describe(self, name: str, key: str) -> RequestView | None:
+        """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
+        view = self.port.describe(self.names.resolve(key, name))
+        return view if view is not None and view.key == key else None
+
+    def cancel(self, name: str, key: str) -> bool:
+        """End a request of this process; False where there is none of that key that runs."""
+        id = self.names.resolve(key, name)
+        return self.describe(id, key) is not None and self.port.cancel(id)
+
     def new_id(self, prefix: str) -> str:
         """Names its gateway, so that any gateway can tell where to ask about it."""
         return f"{prefix}-{self.port.name}-{secrets.token_hex(12)}"
 
 
 FRONT = web.AppKey("front", Front)
+DESK: web.AppKey[list[Desk]] = web.AppKey("desk", list)  # empty until the cluster is up
 CALLER = web.RequestKey("caller", Caller)  # who asks
 NAME = web.RequestKey("name", str)  # the id that the client chose
 CALL_ID = web.RequestKey("call_id", str)  # the id of the answer, once it has one

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from blockwright.api.counted import Family, plain, summed
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
@@ -125,6 +127,7 @@ class Metrics:
         self._clock = clock
         self._tallies: dict[str, Tally] = {}
         self._cluster: dict[str, Any] = {}
+        self._others: Sequence[Sequence[Family]] = ()
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -140,14 +143,19 @@ class Metrics:
             tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
         return Meter(tally, self._clock)
 
-    def render(self, cluster: dict[str, Any]) -> bytes:
-        """Prometheus text; ``cluster`` is the body of ``/admin/cluster``, empty where nobody answered."""
-        self._cluster = cluster
+    def families(self) -> list[Family]:
+        """What this process has counted."""
+        return plain(self._requests())
+
+    def render(self, cluster: dict[str, Any], others: Sequence[Sequence[Family]] = ()) -> bytes:
+        """Prometheus text; ``cluster`` is the body of ``/admin/cluster``, empty where nobody answered; ``others``: what
+        further processes have counted."""
+        self._cluster, self._others = cluster, others
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
-        yield from self._requests()
+        yield from summed([self.families(), *self._others])
         yield from cluster_families(self._cluster)
 
     def describe(self) -> Iterable[Metric]:

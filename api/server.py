@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 from aiohttp import web
@@ -19,39 +18,46 @@ from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.actors.logs import set_up
 from blockwright.api.app import make_app
-from blockwright.api.front import FRONT
+from blockwright.api.front import DESK, FRONT, Front
+from blockwright.api.listening import make_runner, tls
 from blockwright.api.starting import Stages, StartingPort
 from blockwright.api.startup import Herald, Running, Speaker
 from blockwright.gpu.errors import CheckpointError
 
-CLOSE_SECONDS = 2.0  # for answers that are being written when everything has ended
-
+if TYPE_CHECKING:
+    from blockwright.api.gateways import Gateways
 
 Start = Callable[[Settings], Awaitable[Running]]
+MakeGateways = Callable[[Any, Front, Settings, int], "Gateways"]  # of what ``Start`` gave, and the port
 
 
 def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
     from blockwright.actors.topology import start
+    from blockwright.api.gateways import Gateways
 
     set_up(settings.log_format, settings.log_level, "head")
-    return uvloop.run(Server(settings, start).run())
-
-
-def make_runner(app: web.Application) -> web.AppRunner:
-    """Handlers are cancelled when their client goes, whether anything was written or not."""
-    return web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=CLOSE_SECONDS)
+    return uvloop.run(Server(settings, start, gateways=Gateways).run())
 
 
 class Server:
-    """See the module. ``start`` brings up the cluster; ``say`` gets the lines for people."""
+    """See the module. ``start`` brings up the cluster; ``say`` gets the lines for people.
 
-    def __init__(self, settings: Settings, start: Start, say: Callable[[str], None] | None = None) -> None:
-        self._settings, self._start = settings, start
+    gateways: keeps further processes that answer HTTP; None: this one alone.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        start: Start,
+        say: Callable[[str], None] | None = None,
+        gateways: MakeGateways | None = None,
+    ) -> None:
+        self._settings, self._start, self._make_gateways = settings, start, gateways
         self._speaker = Speaker(settings.log_format, Stages(), say)
         self._asked = asyncio.Event()  # to end
         self._hurry = asyncio.Event()  # to end now
-        self.address = ""
+        self.address, self.port = "", 0
 
     def stop(self) -> None:
         """End in order; what SIGTERM does."""
@@ -83,13 +89,16 @@ class Server:
 
     async def _listen(self, runner: web.AppRunner) -> None:
         host, port = self._settings.host, self._settings.port
-        site = web.TCPSite(runner, host, port, ssl_context=_tls(self._settings))
+        site = web.TCPSite(
+            runner, host, port, ssl_context=tls(self._settings), reuse_port=self._settings.gateways > 1 or None
+        )
         try:
             await site.start()
         except OSError as error:
             reason = error.strerror or error
             raise SettingsError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from None
         bound = runner.addresses[0]
+        self.port = int(bound[1])
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.address = f"{'https' if self._settings.tls_cert else 'http'}://{shown}:{bound[1]}"
         self._speaker.reach("listening", f"listening on {self.address}")
@@ -104,9 +113,13 @@ class Server:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             return 0
-        running = await starting
+        running, gateways = await starting, None
         try:
             port.become(running.port)
+            if self._make_gateways is not None:
+                gateways = self._make_gateways(running, app[FRONT], self._settings, self.port)
+                await gateways.start()
+                app[DESK].append(gateways.desk)
             self._speaker.reach("control plane up")
             herald = Herald(running, self._speaker, offset=offset, rows=self._settings.max_rows)
             following = asyncio.ensure_future(herald.follow())
@@ -122,9 +135,11 @@ class Server:
                 following.cancel()
                 failed.cancel()
                 ready.cancel()
-            await self._drain(running.port)
+            await self._drain(gateways or running.port)
             return 0
         finally:
+            if gateways is not None:
+                await gateways.stop()
             await running.stop()
             self._speaker.reach("stopped")
 
@@ -138,27 +153,12 @@ class Server:
             asked.cancel()
         return not self._asked.is_set()
 
-    async def _drain(self, port: GatewayPort) -> None:
+    async def _drain(self, what: Gateways | GatewayPort) -> None:
         self._speaker.reach("draining")
-        drain: asyncio.Future[Any] = asyncio.ensure_future(port.drain(self._settings.drain_timeout))
+        drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         try:
             await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
         finally:
             drain.cancel()
             hurry.cancel()
-
-
-def _tls(settings: Settings) -> ssl.SSLContext | None:
-    """Raises SettingsError for files that are no certificate and its key."""
-    if not settings.tls_cert:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except OSError as error:  # SSLError is one
-        pair = f"{settings.tls_cert} and {settings.tls_key}"
-        raise SettingsError(
-            f"tls_cert and tls_key: {pair} cannot be used ({error.strerror or error}); give PEM files"
-        ) from None
-    return context

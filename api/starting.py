@@ -62,6 +62,9 @@ class StartingPort:
     def describe(self, request: str) -> RequestView | None:
         return self._real.describe(request) if self._real is not None else None
 
+    def cancel(self, request: str) -> bool:
+        return self._real is not None and self._real.cancel(request)
+
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return await self._there().charge(tenant, tokens)
 

@@ -63,10 +63,11 @@ class Launching(Protocol):
 
 
 class Controller(Actor):
-    """See the module. ``gateways``: addresses that get every publication."""
+    """See the module. ``gateways``: addresses that get every publication; those on other nodes also hear of workers here."""
 
     def __init__(self, state: ControllerState, hub: Launching, gateways: list[str]) -> None:
         self.state, self.hub, self.gateways = state, hub, gateways
+        self._remote: list[str] = []  # addresses of gateways on other nodes; in ``gateways`` too
         self.fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why the cluster cannot serve
         self._tasks: set[asyncio.Task[None]] = set()
         self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
@@ -116,10 +117,31 @@ class Controller(Actor):
         self.handle(event)
 
     def worker_up(self, worker: str, incarnation: int) -> None:
+        for gateway in self._remote:  # before any route that passes there
+            self.node.ref(gateway).up.cast(worker, incarnation)
         self.handle(WorkerUp(worker, incarnation))
 
     def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
+        for gateway in self._remote:
+            self.node.ref(gateway).down.cast(worker, incarnation, cause)
         self.handle(WorkerDown(worker, incarnation, cause))
+
+    def gateway_up(self, address: str) -> None:
+        """A gateway on another node begins: tell it what there is. It hears of every change from here on."""
+        ref = self.node.ref(address)
+        for name, worker in self.state.workers.items():
+            if worker.alive:
+                ref.up.cast(name, worker.incarnation)
+        if self.state.published is not None:
+            ref.routes.cast(self.state.published)
+        self._remote.append(address)
+        self.gateways.append(address)
+
+    def gateway_down(self, address: str) -> None:
+        """It ended; its requests ended with it."""
+        for known in (self._remote, self.gateways):
+            if address in known:
+                known.remove(address)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition on the state holds."""

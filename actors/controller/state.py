@@ -66,7 +66,7 @@ class ControllerState:
         self.planned: list[Route] = []  # every route that would be in force with all workers up and loaded
         self.routes: dict[str, Route] = {}  # in force, by id
         self.version = 0  # of the last publication
-        self._published: RoutesUpdate | None = None
+        self.published: RoutesUpdate | None = None  # the last publication
         self._effects: list[Effect] = []
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -270,11 +270,11 @@ class ControllerState:
         capacity = {route.id: self._capacity(route) for route in routes.values()}
         withdrawn = [name for name in self.known_blocks if name not in self.blocks]
         update = RoutesUpdate(version, chains, list(routes.values()), self.known_routes, withdrawn, capacity)
-        if self._published is not None and replace(update, version=self.version) == self._published:
+        if self.published is not None and replace(update, version=self.version) == self.published:
             return
         added = [route for route in routes.values() if route.id not in self.routes]
         first = tuple(dict.fromkeys(worker for route in added for worker in workers_of(route)))
-        self.routes, self.version, self._published = routes, version, update
+        self.routes, self.version, self.published = routes, version, update
         for route in added:
             self.served[route.application].ever_ready = True
         self._effects.append(Publish(update, first))

@@ -56,7 +56,7 @@ class Gateway(Actor):
         limiter: str = "",
     ) -> None:
         self.name = name
-        self._limiter = limiter
+        self.limiter = limiter
         self.state = state
         self._cluster = cluster
         self._streams: dict[str, RequestStream] = {}  # of all active requests
@@ -91,6 +91,16 @@ class Gateway(Actor):
         """The controller's word on where requests can go."""
         self._handle(Routes(update))
 
+    @endpoint(urgent=True)
+    async def up(self, worker: str, incarnation: int) -> None:
+        """For a gateway that is not on the head: a worker has joined."""
+        self.worker_up(worker, incarnation)
+
+    @endpoint(urgent=True)
+    async def down(self, worker: str, incarnation: int, cause: str) -> None:
+        """For a gateway that is not on the head: a worker has ended."""
+        self.worker_down(worker, incarnation, cause)
+
     def worker_up(self, worker: str, incarnation: int) -> None:
         self._handle(Up(worker, incarnation))
 
@@ -124,18 +134,27 @@ class Gateway(Actor):
             raise error
         return stream
 
+    def cancel(self, request: str) -> bool:
+        """See ``GatewayPort``."""
+        choices = [id for id in self._streams if id == request or id.startswith(f"{request}/")]
+        for id in choices:
+            stream = self._streams[id]
+            self._handle(End(id))
+            stream.fail(GatewayError(409, "the request was cancelled", code="request_cancelled"))
+        return bool(choices)
+
     async def charge(self, tenant: str, tokens: int) -> Verdict:
-        if not self._limiter:
+        if not self.limiter:
             return Verdict()
-        verdict: Verdict = await self.node.ref(self._limiter, Limiter).admit(self.node.name, tenant, tokens)
+        verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
         return verdict
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
-        if self._limiter:
-            self.node.ref(self._limiter).end.cast(self.node.name, tenant, charged, used)
+        if self.limiter:
+            self.node.ref(self.limiter).end.cast(self.node.name, tenant, charged, used)
 
     async def limit(self, tenant: str, name: str) -> int:
-        value: int = await self.node.ref(self._limiter, Limiter).limit(tenant, name)
+        value: int = await self.node.ref(self.limiter, Limiter).limit(tenant, name)
         return value
 
     async def cluster(self) -> dict[str, Any]:

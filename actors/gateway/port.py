@@ -125,6 +125,9 @@ class GatewayPort(Protocol):
 
     def describe(self, request: str) -> RequestView | None: ...
 
+    def cancel(self, request: str) -> bool:
+        """End a running request, all choices of it, with a 409; False when there is none."""
+
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         """Charge the tenant with a request of at most ``tokens`` tokens, or nothing where it is refused."""
 

@@ -84,6 +84,12 @@ class FakePort:
     def describe(self, request: str) -> RequestView | None:
         return self.views.get(request)
 
+    def cancel(self, request: str) -> bool:
+        streams = [s for s in self.streams if s.generation.id.partition("/")[0] == request and not s.cancelled.is_set()]
+        for stream in streams:
+            stream.cancel()
+        return bool(streams)
+
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return self.quotas.admit(tenant, tokens, self.now, self.now)
 

@@ -1,0 +1,137 @@
+"""Several processes answer on one port: any of them can be asked about any request; the death of one ends only its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp import ClientError, ClientSession, TCPConnector
+
+from blockwright.tests.system.client import body
+from blockwright.tests.system.server import Server, until
+
+pytestmark = pytest.mark.system
+QUOTA = 60  # requests a minute of everybody, over all processes
+
+
+def fresh(server: Server) -> ClientSession:
+    """Every request on a connection of its own, which the kernel gives to any of those that listen."""
+    return ClientSession(server.url, connector=TCPConnector(force_close=True))
+
+
+async def ask(client: ClientSession, **more: Any) -> tuple[int, Any]:
+    async with client.post("/v1/completions", json={"prompt": [5, 6, 7], "max_tokens": 3, **more}) as answer:
+        return answer.status, await answer.json()
+
+
+async def look(client: ClientSession, path: str) -> tuple[int, Any]:
+    async with client.get(path) as answer:
+        return answer.status, await answer.json()
+
+
+def gateway_of(id: str) -> str:
+    return id.split("-")[1]
+
+
+async def both(client: ClientSession) -> dict[str, str]:
+    """An ended request of each gateway."""
+    found: dict[str, str] = {}
+
+    async def more() -> bool:
+        status, answer = await ask(client)
+        if status == 200:
+            found[gateway_of(answer["id"])] = answer["id"]
+        return set(found) == {"g0", "g1"}
+
+    await until(more, what="answers of both gateways")
+    return found
+
+
+async def test_any_process_answers_for_any_request_and_a_dead_one_is_replaced(serve: Callable[..., Server]) -> None:
+    server = serve(gateways=2, **{"requests_per_minute.*": QUOTA}).whole()
+    async with fresh(server) as client:
+        ended = await both(client)
+        for id in ended.values():
+            for _ in range(12):  # on about as many connections to each process
+                status, view = await look(client, f"/v1/requests/{id}")
+                assert (status, view["state"], view["emitted_tokens"]) == (200, "finished", 3)
+                assert (await look(client, "/admin/cluster"))[0] == 200
+        scrapes: Counter[float] = Counter()
+        for _ in range(8):
+            async with client.get("/metrics") as answer:
+                lines = (await answer.text()).splitlines()
+            scrapes[sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total"))] += 1
+        assert len(scrapes) == 1, "whoever is asked tells the sum"
+        assert next(iter(scrapes)) >= 2
+
+        running = {}
+        while len(running) < 2:
+            stream = await client.post("/v1/completions", json={**body(1), "stream": True, "max_tokens": 400})
+            line = await stream.content.readline()
+            id = line.decode().split('"id":"', 1)[1].split('"', 1)[0]
+            if gateway_of(id) in running:
+                stream.close()
+            else:
+                running[gateway_of(id)] = (id, stream)
+        id, stream = running["g0"]
+        for _ in range(2):  # the first is asked of any process, the second finds nothing that runs
+            async with client.post(f"/v1/requests/{id}/cancel") as answer:
+                status = answer.status
+        assert status == 404
+        rest = (await stream.content.read()).decode()
+        assert '"code": "request_cancelled"' in rest
+
+        (pid,) = [pid for pid in server.processes() if _name(pid) == "bw-g1"]
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ClientError):
+            await running["g1"][1].content.read()
+        running["g1"][1].close()
+
+        async def idle() -> bool:
+            _, view = await look(client, "/admin/cluster")
+            return all(w["queue"] == {"waiting": 0, "running": 0} for w in view["workers"])
+
+        await until(idle, what="the dead gateway's sequences are freed")
+
+        async def quota() -> bool:
+            return (await ask(client))[0] == 429
+
+        await until(quota, what="one account for all processes")
+        assert await until(lambda: [pid for pid in server.processes() if _name(pid) == "bw-g1"], what="a new process")
+    server.stop()
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+async def test_both_finish_what_runs_and_tokens_are_those_of_one(
+    serve: Callable[..., Server], expected: list[list[int]]
+) -> None:
+    server = serve(gateways=2, chunk_size=16).whole()
+    async with fresh(server) as client:
+        await both(client)
+        streams = [await client.post("/v1/completions", json={**body(index), "stream": True}) for index in range(8)]
+        server.process.send_signal(signal.SIGTERM)
+        for index, stream in enumerate(streams):
+            text = (await stream.content.read()).decode()
+            assert text.rstrip().endswith("data: [DONE]"), text[-300:]
+            tokens = [t for line in text.splitlines() if line.startswith("data: {") for t in _tokens(line)]
+            stream.close()
+            assert tokens == expected[index]
+    server.stop()
+
+
+def _tokens(line: str) -> list[int]:
+    import json
+
+    choices = json.loads(line[6:])["choices"]
+    return choices[0]["token_ids"] if choices else []
