@@ -66,7 +66,7 @@ class Cluster(Session):
 
         from blockwright.actors.topology import start
         from blockwright.api.app import make_app
-        from blockwright.api.server import make_runner
+        from blockwright.api.listening import make_runner
 
         running = self._running = await start(self.settings)
         self._runner = make_runner(make_app(running.port, self.settings))
