@@ -14,6 +14,7 @@ everywhere and killed. Whether to start a node again is not decided here.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -83,7 +84,9 @@ class Cluster:
         self._on_down: list[OnDown] = []
         self._timer: Timer | None = None
         self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
-        self._stopping = False
+        self._stopping = False  # no callbacks, nothing is launched
+        self._leaving = False  # the nodes are being stopped: what becomes of them is no news
+        self._stop: asyncio.Task[None] | None = None
 
     # ---- what the application calls
 
@@ -158,11 +161,20 @@ class Cluster:
         """The last life of each node that was ever launched."""
         return dict(self._members)
 
-    async def stop(self) -> None:
-        """Ask all nodes to stop, kill those that do not, then stop the head. No callbacks from here on. Idempotent."""
-        if self._stopping:
-            return
-        self._stopping = True
+    async def stop(self, drain: float = 0.0) -> None:
+        """Stop the head's actors (so that supervisors stop their children, wherever they are), ask all nodes to stop, kill
+        those that do not, then stop the head. No callbacks from here on. Idempotent; whoever waits may be cancelled.
+
+        drain: seconds for what waits at each of the head's actors.
+        """
+        if self._stop is None:
+            self._stopping = True
+            self._stop = asyncio.get_running_loop().create_task(self._stopped(drain), context=contextvars.Context())
+        await asyncio.shield(self._stop)
+
+    async def _stopped(self, drain: float) -> None:
+        await self.node.stop_actors(drain)  # nodes that hang or die meanwhile are still declared down
+        self._leaving = True
         if self._timer is not None:
             self._timer.cancel()
         living = [m for m in self._members.values() if not m.exited.is_set()]
@@ -245,11 +257,11 @@ class Cluster:
                 self._declare(member, f"not up within {self._startup:g} s")
 
     def _declare(self, member: Member, cause: str) -> None:
-        if member.state == "down" or (self._stopping and not cause.startswith("exited")):
+        if member.state == "down" or (self._leaving and not cause.startswith("exited")):
             return
         member.state = "down"
         down = Down(member.id.name, member.id.incarnation, cause)
-        log.log(logging.DEBUG if self._stopping else logging.WARNING, "node %s is down: %s", member.id, cause)
+        log.log(logging.DEBUG if self._leaving else logging.WARNING, "node %s is down: %s", member.id, cause)
         self._launcher.kill(member.id)
         self.node.declare_down(down)
         for peer in self.node.peers().values():

@@ -31,6 +31,7 @@ from blockwright.runtime.orphans import end_orphans
 from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable, fire
 from blockwright.runtime.reception import OnLink, Reception
 from blockwright.runtime.ref import CALL_TIMEOUT, Address, Ref, parse_address
+from blockwright.runtime.registry import Naming, Registry
 from blockwright.runtime.spawning import Spawn, end_anywhere
 from blockwright.runtime.streams import Inlet, Stream
 from blockwright.runtime.system import MAILBOX as SYSTEM_MAILBOX
@@ -59,7 +60,7 @@ class Membership(Protocol):
     def join(self, name: str) -> PeerId: ...
 
 
-class Node:
+class Node(Naming):
     """See the module.
 
     listen: True is a socket file in ``directory`` (mode 0700, a fresh one if None); "tcp://HOST:PORT" (port 0: any) is for
@@ -89,10 +90,12 @@ class Node:
         self._clock_given, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
         self.table = PeerTable()
         self.lives, self.monitors, self.links = Lives(self), Monitors(self), Links(self)
+        self.registry = Registry(self)
         self._reception = Reception(self)
         self.head: PeerId | None = None
         self._timer: Timer | None = None
         self._stop: asyncio.Task[None] | None = None
+        self._retiring: asyncio.Task[None] | None = None
         self.open = False  # messages are let in
 
     @property
@@ -110,7 +113,8 @@ class Node:
 
     @property
     def stopping(self) -> bool:
-        return self._stop is not None
+        """No actor is started any more."""
+        return self._retiring is not None
 
     @property
     def dead_letters(self) -> Counter[str]:
@@ -135,18 +139,29 @@ class Node:
             self._beat()
         self.open = True
 
+    async def stop_actors(self, drain: float = 0.0) -> None:
+        """Start no more actors and stop those that are there, the last first, each with ``drain`` seconds for what waits;
+        children are stopped by their supervisors. Idempotent; whoever waits may be cancelled, it goes on."""
+        if self._retiring is None:
+            work = self._retire(drain)
+            self._retiring = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+        await asyncio.shield(self._retiring)
+
     async def stop(self) -> None:
-        """Stop the actors, the last first, and close the sockets. Idempotent; whoever waits may be cancelled, it goes on."""
+        """``stop_actors``, then close the sockets. Idempotent; whoever waits may be cancelled, it goes on."""
         if self._stop is None:
             if not self.open:
                 return
             self._stop = asyncio.get_running_loop().create_task(self._stopped(), context=contextvars.Context())
         await asyncio.shield(self._stop)
 
-    async def _stopped(self) -> None:
+    async def _retire(self, drain: float) -> None:
         for life in reversed(list(self.lives.current.values())):
             if life.address.name != SYSTEM and not self.lives.owned_here(life):
-                await self.lives.end(life, STOPPED)
+                await self.lives.end(life, STOPPED, drain=drain)
+
+    async def _stopped(self) -> None:
+        await self.stop_actors()
         await self.monitors.flush()
         self.monitors.close()
         await self.lives.stop(SYSTEM)
@@ -253,18 +268,7 @@ class Node:
         """Call ``on_down`` once when the node's, or the actor's, life is over; soon, if it is. Returns what undoes this."""
         if isinstance(node, Ref):
             return self.monitors.watch(node.address, on_down)
-        peer = self.table.current.get(node)
-        if peer is None:
-            last = self.table.last_down.get(node, Down(node, 0, "not up"))
-            handle = self._loop.call_soon(fire, on_down, last)
-            return handle.cancel
-        peer.monitors.append(on_down)
-
-        def undo() -> None:
-            with contextlib.suppress(ValueError):
-                peer.monitors.remove(on_down)
-
-        return undo
+        return self.table.monitor(node, on_down)
 
     def link(self, node: str) -> Link:
         """The one sender to the node's current life. Raises NodeDown."""

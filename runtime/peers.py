@@ -7,6 +7,7 @@ the exactly-once firing of monitors. Sends nothing and measures no time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -79,6 +80,24 @@ class PeerTable:
         """The peer if this is its current incarnation."""
         found = self.current.get(peer.name)
         return found if found is not None and found.id == peer else None
+
+    def monitor(self, node: str, on_down: OnDown) -> Callable[[], None]:
+        """What ``Node.monitor`` does for nodes."""
+        peer = self.current.get(node)
+        if peer is None:
+            last = self.last_down.get(node, Down(node, 0, "not up"))
+            return asyncio.get_running_loop().call_soon(fire, on_down, last).cancel
+
+        def report(down: Down) -> None:  # of its own, so that another monitor with the same callback is not taken back
+            on_down(down)
+
+        peer.monitors.append(report)
+
+        def undo() -> None:
+            with contextlib.suppress(ValueError):
+                peer.monitors.remove(report)
+
+        return undo
 
     def fenced(self, peer: PeerId) -> bool:
         """Whether this incarnation is over: declared down, or older than what is known."""

@@ -102,3 +102,19 @@ class System(Actor):
     @endpoint
     async def untie(self, key: str, other: str) -> None:
         self.node.links.release(key, other)
+
+    @endpoint(concurrent=True)
+    async def register(self, name: str, address: str, wait: float) -> str:
+        return await self.node.registry.register(check_name(name), parse_address(address), wait)
+
+    @endpoint
+    async def unregister(self, name: str, address: str) -> bool:
+        return self.node.registry.unregister(name, address)
+
+    @endpoint(concurrent=True)
+    async def lookup(self, name: str, wait: float) -> str:
+        return await self.node.registry.lookup(name, wait)
+
+    @endpoint
+    async def names(self) -> dict[str, str]:
+        return self.node.registry.names()

@@ -7,10 +7,11 @@ import os
 
 import pytest
 
-from blockwright.runtime import Down, ManualClock, NodeDown, RemoteError
+from blockwright.runtime import ActorDied, Child, Down, ManualClock, NodeDown, RemoteError, Supervisor
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.inprocess import InProcessLauncher
 from blockwright.runtime.launcher import LaunchError
+from blockwright.tests.runtime.lives import Mortal
 from blockwright.transport.address import PeerId
 
 
@@ -245,3 +246,44 @@ async def test_uninvited_nodes_are_not_admitted(rig):
     assert set(rig.hub.node.peers()) == {"w0"}
     assert rig.hub.node.peers()["w0"].incarnation == 1
     assert rig.downs == []
+
+
+async def test_a_stop_ends_supervised_actors_in_order_and_survives_its_cancellation(rig):
+    log: list[str] = []
+
+    class Loud(Supervisor):
+        async def on_stop(self) -> None:
+            await super().on_stop()
+            log.append("supervisor")
+
+    await rig.launch("w0")
+    children = [Child(name=name, actor=Mortal, args=(name,), on=on) for name, on in (("x", "w0"), ("y", ""))]
+    sup = await rig.hub.node.spawn(Loud(children), name="sup")
+    gone: list[Down] = []
+    for name in ("w0/x", "head/y"):
+        rig.hub.node.monitor(rig.hub.node.ref(name), gone.append)
+    await turns()
+    stopping = asyncio.create_task(rig.hub.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(LaunchError, match="stopping"):
+        await rig.launch("w1")
+    await rig.hub.stop()
+    assert stopping.cancelled()
+    assert [(d.actor, d.cause) for d in gone] == [("y", "stopped"), ("x", "stopped")]
+    assert log == ["supervisor"]
+    with pytest.raises((ActorDied, NodeDown)):
+        await sup.children()
+    assert rig.downs == []
+
+
+async def test_a_stop_may_drain(rig):
+    actor = Mortal()
+    ref = await rig.hub.node.spawn(actor, name="x")
+    call = asyncio.create_task(ref.hold())
+    await turns()
+    stopping = asyncio.create_task(rig.hub.stop(drain=10.0))
+    await turns()
+    actor.gate.set()
+    assert await call == 0
+    await stopping
