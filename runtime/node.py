@@ -28,7 +28,7 @@ from blockwright.runtime.life import STOPPED, Lives
 from blockwright.runtime.linked import Links
 from blockwright.runtime.monitors import SYSTEM, Monitors
 from blockwright.runtime.orphans import end_orphans
-from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable, fire
+from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable
 from blockwright.runtime.reception import OnLink, Reception
 from blockwright.runtime.ref import CALL_TIMEOUT, Address, Ref, parse_address
 from blockwright.runtime.registry import Naming, Registry
