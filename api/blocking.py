@@ -38,6 +38,8 @@ class Open(Protocol):
 
     async def get(self, path: str) -> Any: ...
 
+    async def get_text(self, path: str) -> str: ...
+
 
 class LoopThread:
     """An event loop in a daemon thread."""
@@ -168,6 +170,9 @@ class BlockingSession:
     def get(self, path: str) -> Any:
         """The JSON of a GET of the API."""
         return self._thread.run(self._session.get(path))
+
+    def get_text(self, path: str) -> str:
+        return self._thread.run(self._session.get_text(path))
 
     def generate_all(self, prompts: Sequence[Prompt], *, done: Callable[[Answer], None], **options: Any) -> list[Answer]:
         """All answers, in the order of the prompts; ``done`` is called with each as it is complete, in another thread."""

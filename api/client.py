@@ -7,6 +7,7 @@ stream cancels it at the server.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,11 @@ class Session:
         async with self.open("GET", path) as answer:
             return await answer.json()
 
+    async def get_text(self, path: str) -> str:
+        """The text of a GET. Raises RequestError."""
+        async with self.open("GET", path) as answer:
+            return await answer.text()
+
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """The JSON of a POST. Raises RequestError."""
         async with self.open("POST", path, body) as answer:
@@ -153,7 +159,7 @@ class _Opened:
         except aiohttp.ClientConnectorError as error:
             where = f"{error.host}:{error.port}"
             hint = "start a server with 'blockwright serve MODEL', or name another one with --url"
-            raise RequestError(0, f"nothing answers at {where} ({error.strerror or error}); {hint}") from None
+            raise RequestError(0, f"nothing answers at {where} ({_why(error)}); {hint}") from None
         except aiohttp.ClientError as error:
             raise RequestError(0, f"the connection failed ({error}); is the server still there?") from None
         if self._answer.status != 200:
@@ -176,6 +182,10 @@ class _Opened:
             return _error(answer.status, json.loads(text))
         except (ValueError, KeyError, TypeError):
             return RequestError(answer.status, f"{self._path} answered {answer.status}: {text[:200]}")
+
+
+def _why(error: aiohttp.ClientConnectorError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error.strerror or error)
 
 
 def _error(status: int, body: Mapping[str, Any]) -> RequestError:

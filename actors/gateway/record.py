@@ -66,7 +66,7 @@ class Record:
         self.avoid = ""  # route id not to take before ``avoid_until``
         self.avoid_until = 0.0
         self.events: list[tuple[float, str, dict[str, Any]]] = []
-        self.note(now, "arrived")
+        self.note(now, "arrived", prompt_tokens=len(generation.prompt), max_tokens=generation.max_tokens)
 
     @property
     def id(self) -> str:
@@ -118,7 +118,8 @@ class Record:
         self.attempt += 1
         self.state, self.route, self.workers = "running", route, workers_of(route)
         self.alone, self.planned, self.computed = self.suspect, False, 0
-        self.note(now, "dispatched", attempt=self.attempt, route=route.id)
+        hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
+        self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)
 
     def wait(self, now: float) -> None:
         """The attempt is over and nothing of it counts any more but its tokens."""
@@ -136,6 +137,14 @@ class Record:
             self.planned = True
             self.near = 0
             self.note(now, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
+
+    def progressed(self, computed: int, cached: int, now: float) -> None:
+        """The home has KV of ``computed`` tokens, ``cached`` of them found and not computed."""
+        begun = self.planned
+        self.plan_seen(now)
+        self.computed = computed
+        if begun or cached:
+            self.note(now, "prefill", computed=computed, cached=cached, of=len(self.tokens))
 
     def submission(self, gateway: str, page_size: int) -> Submission:
         """The current attempt as its home gets it."""

@@ -161,6 +161,8 @@ class GatewayState:
         self._arrivals += 1
         self.active[record.id] = self.waiting[record.id] = record
         self._try(record, now)
+        if record.id in self.waiting:
+            record.note(now, "queued", ahead=sum(other.key < record.key for other in self.waiting.values()))
 
     def _refusal(self, generation: Generation) -> Fail | None:
         name, application = generation.id, generation.application
@@ -344,8 +346,7 @@ class GatewayState:
         record = self._current(progress.request, progress.attempt)
         if record is None:
             return
-        record.plan_seen(now)
-        record.computed = progress.computed
+        record.progressed(progress.computed, progress.cached, now)
         self.board.recharge(record)
 
     def _scored(self, scored: Scored) -> None:

@@ -48,5 +48,10 @@ class Command:
 # The order is that of the list in --help.
 COMMANDS = {
     "serve": Command("serve", "serve checkpoints over HTTP"),
+    "chat": Command("chat", "talk with a model"),
+    "complete": Command("complete", "continue a prompt"),
+    "ps": Command("ps", "show applications, memory and workers"),
+    "top": Command("top", "show how busy a server is"),
+    "explain": Command("explain", "tell what happened to a request"),
     "version": Command("version", "print the version"),
 }

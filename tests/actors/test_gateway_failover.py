@@ -239,7 +239,8 @@ def test_ended_requests_stay_for_look_up_in_a_bounded_ring():
 def test_the_view_tells_the_story():
     bench = Bench("w0", "w1")
     bench.generate("a", prompt=5, now=1.0)
-    bench.report("w0", progress=[Progress("a", 1, 3, 0)], now=1.5)
+    bench.report("w0", progress=[Progress("a", 1, 2, 2)], now=1.5)
+    bench.report("w0", progress=[Progress("a", 1, 3, 2)], now=1.5)
     assert bench.state.describe("a").computed_tokens == 3
     bench.report("w0", [Emitted("a", 1, 5, [10])], now=2.0)
     assert bench.state.describe("a").computed_tokens == 5
@@ -251,6 +252,8 @@ def test_the_view_tells_the_story():
         "arrived",
         "dispatched",
         "first_plan",
+        "prefill",
+        "prefill",
         "first_token",
         "worker_died",
         "dispatched",
@@ -258,9 +261,28 @@ def test_the_view_tells_the_story():
         "preempted",
         "finished",
     ]
-    assert [e["at"] for e in view.events] == [0, 0, 0.5, 1, 2, 2, 3, 3, 4]
+    assert [e["at"] for e in view.events] == [0, 0, 0.5, 0.5, 0.5, 1, 2, 2, 3, 3, 4]
+    assert view.events[0].items() >= {"prompt_tokens": 5, "max_tokens": 4}.items()
+    assert view.events[1].items() >= {"attempt": 1, "hops": [{"worker": "w0", "first": 0, "last": 1}]}.items()
+    assert view.events[4].items() >= {"computed": 3, "cached": 2, "of": 5}.items()
     assert (view.state, view.attempt, view.home, view.emitted_tokens) == ("finished", 2, "w1", 4)
     assert view.route == [{"worker": "w1", "first": 0, "last": 1}]
+
+
+def test_who_waits_is_told_behind_how_many():
+    bench = Bench("w0", routes=[])
+    for name in ("a", "b"):
+        bench.generate(name)
+    bench.publish([route("w0")])
+    bench.generate("c")
+    for name, ahead in (("a", 0), ("b", 1)):
+        events = bench.state.describe(name).events
+        assert [(e["event"], e.get("ahead")) for e in events][:3] == [
+            ("arrived", None),
+            ("queued", ahead),
+            ("dispatched", None),
+        ]
+    assert [e["event"] for e in bench.state.describe("c").events] == ["arrived", "dispatched"]
 
 
 def test_readiness_follows_the_routes():

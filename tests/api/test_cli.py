@@ -9,7 +9,15 @@ import pytest
 from blockwright.api.cli import flags_of, main, make_parser
 from blockwright.api.commands import COMMANDS
 
+SAMPLING = {"--max-tokens", "--seed", "--stop", "--temperature", "--top-k", "--top-p", "--verbose"}
+TARGET = {"--api-key-file", "--model", "--set"}
+SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
 FLAGS = {
+    "chat": SAMPLING | TARGET | {"--message", "--system"},
+    "complete": SAMPLING | TARGET | {"--prompt"},
+    "explain": {"--api-key-file", "--json", "--url"},
+    "ps": SCREEN,
+    "top": SCREEN,
     "serve": {
         "--api-key-file",
         "--app",

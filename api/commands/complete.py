@@ -1,0 +1,40 @@
+"""Continues one prompt, as it is generated. Without --prompt the prompt is read from standard input."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from blockwright.api.commands.connection import add_sampling, add_target, reached, sampling
+
+if TYPE_CHECKING:
+    from blockwright.api.blocking import BlockingCall
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_target(parser)
+    parser.add_argument("--prompt", metavar="TEXT", help="what is continued")
+    add_sampling(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    prompt = sys.stdin.read() if arguments.prompt is None else arguments.prompt
+    with reached(arguments) as session:
+        stream(session.stream(prompt, **sampling(arguments)), arguments.verbose)
+    return 0
+
+
+def stream(call: BlockingCall, verbose: bool) -> str:
+    """Print an answer as it comes, then its speed on standard error where that is wanted; the text."""
+    from blockwright.api.speed import Watch
+
+    watch = Watch()
+    for piece in call:
+        watch.saw(len(piece.token_ids))
+        print(piece.text, end="", flush=True)
+    print(flush=True)
+    assert call.answer is not None
+    if verbose:
+        print(watch.summary(call.answer), file=sys.stderr)
+    return call.answer.text

@@ -1,0 +1,123 @@
+"""What commands share that talk to a server: its address, a key, and the fields of a request as flags.
+
+Not a command. Turns what a server refuses into a ``CommandError``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockwright.api.commands import CommandError
+
+if TYPE_CHECKING:
+    from blockwright.api.blocking import BlockingSession
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def add_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"where the server listens ({DEFAULT_URL})")
+    add_key(parser)
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--api-key-file", metavar="FILE", help="a file whose first word is the key to send")
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """A server, or a checkpoint for which a cluster is started."""
+    text = f"a server's address, or a checkpoint folder that is served for as long as this runs ({DEFAULT_URL})"
+    parser.add_argument("target", nargs="?", default=DEFAULT_URL, metavar="URL_OR_PATH", help=text)
+    parser.add_argument("--model", metavar="ID", help="model id (the server's first)")
+    add_key(parser)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the cluster that a folder needs"
+    )
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Fields of the API, for one that is not given the checkpoint's default holds."""
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
+    parser.add_argument("--temperature", type=float, metavar="X", help="0 takes the most probable token each time")
+    parser.add_argument("--top-p", type=float, metavar="X", help="draw from the most probable tokens of this total share")
+    parser.add_argument("--top-k", type=int, metavar="N", help="draw from this many most probable tokens")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end the answer before this text")
+    parser.add_argument("--verbose", action="store_true", help="say how many tokens came how fast")
+
+
+def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "model")
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def read_key(file: str | None) -> str:
+    """The first word that is no comment."""
+    if file is None:
+        return ""
+    try:
+        lines = Path(file).read_text().splitlines()
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read ({error.strerror}); check --api-key-file", 2) from None
+    for line in lines:
+        if line.split() and not line.startswith("#"):
+            return line.split()[0]
+    raise CommandError(f"{file} holds no key; write it on a line of its own", 2)
+
+
+@contextlib.contextmanager
+def connected(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
+    """A session with the server at ``--url``."""
+    from blockwright.api.blocking import BlockingSession
+    from blockwright.api.client import Client
+
+    with refusals(), BlockingSession(Client(arguments.url, read_key(arguments.api_key_file))) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
+    """A session with the target: a server's, or a cluster of its own."""
+    from blockwright.api.blocking import BlockingSession
+    from blockwright.api.client import Client
+
+    with refusals():
+        if arguments.target.startswith(("http://", "https://")):
+            client = Client(arguments.target, read_key(arguments.api_key_file))
+            with BlockingSession(client) as session:
+                yield session
+        else:
+            with BlockingSession(_cluster(arguments)) as session:
+                yield session
+
+
+def _cluster(arguments: argparse.Namespace) -> Any:
+    from blockwright.api.embedded import Cluster
+
+    settings = {}
+    for text in arguments.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CommandError(f"--set {text!r} has no '='; write --set key=value", 2)
+        settings[name.strip()] = value
+    return Cluster(arguments.target, **settings)
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """What a server or a cluster refuses, as the sentence that ends a command."""
+    from blockwright.actors.config import SettingsError
+    from blockwright.actors.topology import StartError
+    from blockwright.api.results import RequestError
+    from blockwright.gpu.errors import CheckpointError
+
+    try:
+        yield
+    except RequestError as error:
+        raise CommandError(error.message) from None
+    except (SettingsError, CheckpointError, StartError) as error:
+        raise CommandError(str(error), 2) from None

@@ -1,0 +1,35 @@
+"""Shows the applications of a server: what each is based on, the memory that it owns and shares, and where it runs.
+
+On a terminal the tables are refreshed until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from blockwright.api.commands.connection import add_url, connected
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_url(parser)
+    add_screen(parser)
+
+
+def add_screen(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="print once and end, as where the output is no terminal")
+    parser.add_argument("--json", action="store_true", help="the same as JSON, once")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (1)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.observe import ps_view
+    from blockwright.api.screens import ps_tables, show
+
+    with connected(arguments) as session:
+        return show(
+            lambda: ps_view(session.get("/admin/cluster")),
+            ps_tables,
+            once=arguments.once,
+            as_json=arguments.json,
+            interval=arguments.interval,
+        )

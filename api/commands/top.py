@@ -1,0 +1,44 @@
+"""Shows how busy a server is: requests, tokens per second, time to first token, memory for KV, shared blocks, cache hits.
+
+On a terminal the tables are refreshed until Ctrl-C. Rates are of the time between two looks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from blockwright.api.commands.connection import add_url, connected
+from blockwright.api.commands.ps import add_screen
+
+if TYPE_CHECKING:
+    from blockwright.api.blocking import BlockingSession
+    from blockwright.api.observe import Sample
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_url(parser)
+    add_screen(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.observe import top_view
+    from blockwright.api.screens import show, top_tables
+
+    with connected(arguments) as session:
+        looks = [_look(session)]
+
+        def view() -> dict[str, object]:
+            if len(looks) == 1:
+                time.sleep(arguments.interval)
+            looks.append(_look(session))
+            return top_view(*looks[-2:])
+
+        return show(view, top_tables, once=arguments.once, as_json=arguments.json, interval=arguments.interval)
+
+
+def _look(session: BlockingSession) -> Sample:
+    from blockwright.api.observe import read_sample
+
+    return read_sample(time.monotonic(), session.get("/admin/cluster"), session.get_text("/metrics"))

@@ -1,0 +1,85 @@
+"""A request's story as a person reads it, from the body of ``/v1/requests/{id}``: what happened when, and what took long.
+
+Pure. Times are seconds since the request arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+View = Mapping[str, Any]
+_ENDS = ("finished", "failed", "cancelled")
+
+
+def report(view: View) -> list[str]:
+    """The lines that ``blockwright explain`` prints."""
+    events = view["events"]
+    tokens = f"{view['prompt_tokens']:,} prompt tokens, {view['emitted_tokens']:,} emitted"
+    attempts = f"{view['attempt']} attempt{'s' if view['attempt'] != 1 else ''}"
+    lines = [f"{view['id']}: {view['state']}, {tokens}, {attempts}"]
+    lines += [f"{event['at']:9.3f} s  {_sentence(event)}" for event in events]
+    spent = phases(events)
+    total = sum(seconds for _, seconds in spent)
+    lines.append("")
+    for name, seconds in spent:
+        part = seconds / total if total else 0.0
+        lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
+    return lines
+
+
+def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """Seconds in the queue, in prefill, in decode, and lost to failovers (from a loss to the next token's worker having
+    planned it again); the last event's time is their sum. A phase of no length is left out."""
+    spent = dict.fromkeys(("queue", "prefill", "decode", "failover"), 0.0)
+    phase, since, before = "queue", 0.0, "queue"
+    for event in events:
+        name, at = event["event"], event["at"]
+        turn = phase
+        if name == "first_plan":
+            turn = "prefill"
+        elif name == "first_token" or (name == "resumed" and before == "decode"):
+            turn = "decode"
+        elif name == "resumed":
+            turn = "prefill"
+        elif name in ("worker_died", "returned", "gap") and phase != "queue":
+            turn = "failover"
+        spent[phase] += at - since
+        since = at
+        if turn == "failover" and phase != "failover":
+            before = phase
+        phase = turn
+    return [(name, seconds) for name, seconds in spent.items() if seconds > 0]
+
+
+def _sentence(event: Mapping[str, Any]) -> str:
+    name = event["event"]
+    match name:
+        case "arrived":
+            return f"arrived with {event['prompt_tokens']:,} tokens, at most {event['max_tokens']:,} to come"
+        case "queued":
+            return f"queued behind {event['ahead']}"
+        case "dispatched":
+            hops = " -> ".join(f"{hop['worker']} [{hop['first']}:{hop['last']}]" for hop in event["hops"])
+            return f"attempt {event['attempt']} on {hops}"
+        case "first_plan":
+            return "first plan: the home worker has begun"
+        case "resumed":
+            return f"attempt {event['attempt']} has begun where the last one ended"
+        case "prefill":
+            cached = f", {event['cached']:,} of them found in the cache" if event["cached"] else ""
+            return f"prefill: {event['computed']:,} of {event['of']:,} tokens{cached}"
+        case "first_token":
+            return "first token"
+        case "preempted":
+            return "preempted: memory was needed; its tokens are computed again later"
+        case "worker_died":
+            return f"worker {event['worker']} died ({event['cause']})"
+        case "returned":
+            return f"given back by its worker ({event['reason']})"
+        case "gap":
+            return f"tokens were lost on the way (expected {event['expected']}, got {event['got']}); computed again"
+        case _ if name in _ENDS:
+            return f"{name}: {event['reason']}"
+    more = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("at", "event"))
+    return f"{name}: {more}" if more else str(name)

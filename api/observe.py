@@ -1,0 +1,156 @@
+"""What ``blockwright ps`` and ``blockwright top`` show, from what a server tells: ``/admin/cluster`` and ``/metrics``.
+
+Pure: bodies in, plain data out (``docs/schemas/``). Shares are from 0 to 1, sizes are bytes, times seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+Numbers = dict[tuple[str, str], float]  # (sample, model) -> value
+_TTFT = "vllm:time_to_first_token_seconds_bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at a server. ``at``: seconds on any clock; ``buckets``: model -> {upper bound: requests at most so slow}."""
+
+    at: float
+    cluster: Mapping[str, Any]
+    numbers: Numbers
+    buckets: dict[str, dict[float, float]]
+
+
+def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
+    """``metrics``: Prometheus text."""
+    numbers: Numbers = {}
+    buckets: dict[str, dict[float, float]] = {}
+    for family in text_string_to_metric_families(metrics):
+        for sample in family.samples:
+            model = sample.labels.get("model_name", "")
+            if sample.name == _TTFT:
+                buckets.setdefault(model, {})[float(sample.labels["le"])] = sample.value
+            elif not set(sample.labels) - {"model_name"}:
+                numbers[sample.name, model] = sample.value
+    return Sample(at, cluster, numbers, buckets)
+
+
+def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Applications: what they are based on, the memory they own and share, where they run; and the workers."""
+    applications = cluster["applications"]
+    return {
+        "applications": [
+            {
+                "id": name,
+                "base": _base(name, applications),
+                "checkpoint": one["checkpoint"],
+                "state": one["state"],
+                "max_length": one["max_length"],
+                "memory": dict(one["bytes"]),
+                "replicas": [[hop["worker"] for hop in route["hops"]] for route in _routes(cluster, name)],
+            }
+            for name, one in applications.items()
+        ],
+        "workers": [
+            {
+                **{key: worker[key] for key in ("id", "pid", "state", "restarts", "device", "numerics", "memory")},
+                "blocks": len(worker["blocks"]),
+            }
+            for worker in cluster["workers"]
+        ],
+    }
+
+
+def top_view(before: Sample, after: Sample) -> dict[str, Any]:
+    """How busy the applications are. Rates and times are of the requests between the samples; a time that no request of
+    that span shows is that of all so far, and None when there was none."""
+    seconds = max(after.at - before.at, 1e-9)
+    cluster = after.cluster
+    names = list(cluster["applications"])
+    return {
+        "interval": round(seconds, 3),
+        "applications": [_application(name, before, after, seconds) for name in names],
+        "workers": [
+            {"id": w["id"], "state": w["state"], **w["queue"], "kv_used": _kv_used([w]), "cache_hits": _cache_hits([w])}
+            for w in cluster["workers"]
+        ],
+    }
+
+
+def _application(name: str, before: Sample, after: Sample, seconds: float) -> dict[str, Any]:
+    def grown(metric: str) -> float:
+        return max(after.numbers.get((metric, name), 0.0) - before.numbers.get((metric, name), 0.0), 0.0)
+
+    cluster, one = after.cluster, after.cluster["applications"][name]
+    homes = {hop["worker"] for route in _routes(cluster, name) for hop in route["hops"]}
+    workers = [worker for worker in cluster["workers"] if worker["id"] in homes]
+    total = sum(one["bytes"].values())
+    recent = _difference(after.buckets.get(name, {}), before.buckets.get(name, {}))
+    return {
+        "id": name,
+        "state": one["state"],
+        "running": int(after.numbers.get(("vllm:num_requests_running", name), 0)),
+        "waiting": int(after.numbers.get(("vllm:num_requests_waiting", name), 0)),
+        "prompt_tokens_per_s": round(grown("vllm:prompt_tokens_total") / seconds, 1),
+        "tokens_per_s": round(grown("vllm:generation_tokens_total") / seconds, 1),
+        "ttft_p50": quantile(recent, 0.5),
+        "ttft_p95": quantile(recent, 0.95),
+        "kv_used": _kv_used(workers),
+        "shared": round(one["bytes"]["shared"] / total, 3) if total else 0.0,
+        "cache_hits": _cache_hits(workers),
+    }
+
+
+def quantile(buckets: Mapping[float, float], share: float) -> float | None:
+    """Of a cumulative histogram, linear within a bucket; the highest finite bound for what lies above it. None if empty."""
+    bounds = sorted(buckets)
+    total = buckets[bounds[-1]] if bounds else 0.0
+    if not total:
+        return None
+    low, below = 0.0, 0.0
+    for bound in bounds:
+        if buckets[bound] >= share * total:
+            if bound == float("inf"):
+                return low
+            inside = buckets[bound] - below
+            return round(low + (bound - low) * ((share * total - below) / inside if inside else 1.0), 6)
+        low, below = bound, buckets[bound]
+    return low
+
+
+def _difference(after: Mapping[float, float], before: Mapping[float, float]) -> Mapping[float, float]:
+    recent = {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
+    return recent if recent and recent[max(recent)] > 0 else after
+
+
+def _base(name: str, applications: Mapping[str, Any]) -> str | None:
+    """The application named earlier with which it shares most blocks; None when it shares none."""
+    own = set(applications[name]["blocks"])
+    best, most = None, 0
+    for other, one in applications.items():
+        if other == name:
+            break
+        if (common := len(own & set(one["blocks"]))) > most:
+            best, most = other, common
+    return best
+
+
+def _routes(cluster: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    return [route for route in cluster["routes"] if route["application"] == name]
+
+
+def _kv_used(workers: Iterable[Mapping[str, Any]]) -> float:
+    memories = [worker["memory"] for worker in workers]
+    used, free = (sum(memory[kind] for memory in memories) for kind in ("kv", "free"))
+    return round(used / (used + free), 3) if used + free else 0.0
+
+
+def _cache_hits(workers: Iterable[Mapping[str, Any]]) -> float:
+    """Of all prompt tokens that came to these workers, the share that was found in their pages."""
+    counters = [worker["counters"] for worker in workers]
+    asked, found = (sum(one.get(name, 0) for one in counters) for name in ("prompt_tokens", "cached_tokens"))
+    return round(found / asked, 3) if asked else 0.0

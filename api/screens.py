@@ -1,0 +1,120 @@
+"""``ps`` and ``top`` as tables on a terminal, once or refreshed until Ctrl-C.
+
+Owns the looks alone; what is in the tables is ``observe.py``'s.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+View = Mapping[str, Any]
+
+
+def show(view: Callable[[], View], render: Callable[[View], Group], *, once: bool, as_json: bool, interval: float) -> int:
+    """Print what ``view`` gives: as JSON, once as a table, or (where a person looks) again every ``interval`` seconds."""
+    if as_json:
+        print(json.dumps(view(), indent=1))
+        return 0
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    if once or not sys.stdout.isatty():
+        console.print(render(view()))
+        return 0
+    with Live(render(view()), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            live.update(render(view()), refresh=True)
+
+
+def size(amount: float) -> str:
+    """Bytes with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.0f} ms"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> Table:
+    """The last ``numbers`` columns are aligned to the right."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(columns):
+        made.add_column(name, justify="right" if place >= len(columns) - numbers else "left", no_wrap=place > 0)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def ps_tables(view: View) -> Group:
+    applications = table(
+        ("APPLICATION", "BASE", "STATE", "RUNS ON", "OWNS", "SHARES", "CONTEXT"),
+        [
+            (
+                one["id"],
+                one["base"] or "-",
+                one["state"],
+                ", ".join("+".join(workers) for workers in one["replicas"]) or "-",
+                size(one["memory"]["own"]),
+                size(one["memory"]["shared"]),
+                f"{one['max_length']:,}",
+            )
+            for one in view["applications"]
+        ],
+        numbers=3,
+    )
+    workers = table(
+        ("WORKER", "STATE", "DEVICE", "NUMERICS", "PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "FREE"),
+        [
+            (
+                *(one["id"], one["state"], one["device"], one["numerics"]),
+                *(str(one[name]) for name in ("pid", "restarts", "blocks")),
+                *(size(one["memory"][name]) for name in ("parameters", "kv", "free")),
+            )
+            for one in view["workers"]
+        ],
+        numbers=6,
+    )
+    return Group(applications, "", workers)
+
+
+def top_tables(view: View) -> Group:
+    applications = table(
+        ("APPLICATION", "STATE", "RUN", "WAIT", "TOK/S", "PROMPT/S", "TTFT P50", "P95", "KV", "SHARED", "CACHE HITS"),
+        [
+            (
+                *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
+                *(f"{one[name]:,.1f}" for name in ("tokens_per_s", "prompt_tokens_per_s")),
+                *(milliseconds(one[name]) for name in ("ttft_p50", "ttft_p95")),
+                *(share(one[name]) for name in ("kv_used", "shared", "cache_hits")),
+            )
+            for one in view["applications"]
+        ],
+        numbers=9,
+    )
+    workers = table(
+        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHE HITS"),
+        [
+            (
+                *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
+                *(share(one[name]) for name in ("kv_used", "cache_hits")),
+            )
+            for one in view["workers"]
+        ],
+        numbers=4,
+    )
+    return Group(applications, "", workers)

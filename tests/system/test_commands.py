@@ -1,0 +1,140 @@
+"""The commands that talk to a server, with a served demo checkpoint: one server for all of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from blockwright.api.cli import main
+from blockwright.tests.system.server import Server
+
+pytestmark = pytest.mark.system
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "examples" / "demo-checkpoint"
+GREEDY = ["--temperature", "0", "--max-tokens", "24"]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    server = Server(MODEL, workers=2, pipeline=2, chunk_size=8)
+    yield server.whole().url
+    server.stop()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """``code, out, err = run("ps", ...)``"""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(words)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def validate(name: str, text: str) -> Any:
+    found = json.loads(text)
+    jsonschema.validate(found, json.loads((ROOT / "docs" / "schemas" / f"{name}.json").read_text()))
+    return found
+
+
+def test_complete(url: str, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("complete", url, "--prompt", "reverse: abcd =", *GREEDY) == (0, "dcba\n", "")
+    monkeypatch.setattr("sys.stdin", io.StringIO("sort: 312 ="))
+    code, out, err = run("complete", url, "--verbose", "--stop", "3", "--model", "demo-checkpoint", *GREEDY)
+    assert (code, out) == (0, "12\n")
+    assert re.fullmatch(r"\[12 prompt tokens, first token after \d+ ms, 3 tokens, [\d.]+ tok/s, stop \(cmpl-.*\)\]\n", err)
+    code, out, err = run("complete", url, "--prompt", "x", "--temperature", "9")
+    assert (code, err) == (1, "blockwright: temperature is 9.0; give a number from 0 to 2\n")
+    code, out, err = run("complete", url, "--prompt", "x", "--model", "demo-chekpoint")
+    assert (code, err) == (1, "blockwright: the model 'demo-chekpoint' does not exist; did you mean 'demo-checkpoint'?\n")
+
+
+def test_chat_in_one_message_and_as_a_conversation(url: str, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("chat", url, "--message", "sort: 312 =", *GREEDY)[1] == "123\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO("/help\nsort: 312 =\n/reset\nreverse: ab =\n/what\n\n/quit\nnever said\n"))
+    code, out, err = run("chat", url, "--verbose", *GREEDY)
+    assert code == 0
+    assert re.findall(r"\w+", out.replace(">>> ", "")) == ["123", "ba"]
+    assert err.splitlines()[0] == f"demo-checkpoint at {url}; /help says what else can be typed"
+    assert err.count("/reset forgets") == 2
+    assert "there is no /what;" in err
+    assert err.count("tok/s") == 2
+
+
+def test_a_refusal_does_not_end_a_conversation(url: str, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{'x' * 600}\nsort: 312 =\n"))
+    code, out, err = run("chat", url, *GREEDY)
+    assert (code, out) == (0, ">>> >>> 123\n>>> \n")
+    assert "the context of demo-checkpoint holds 512 tokens" in err
+
+
+def test_chat_with_a_folder(run: Any) -> None:
+    settings = ["--set", "memory=64MiB", "--set", "threads=1"]
+    assert run("chat", str(MODEL), "--message", "sort: 312 =", *GREEDY, *settings) == (0, "123\n", "")
+    assert run("chat", str(MODEL), "--message", "x", "--set", "memry=3")[0] == 2
+    assert run("complete", str(ROOT / "docs"), "--prompt", "x")[::2] == (
+        2,
+        f"blockwright: {ROOT / 'docs'} has no config.json; name a folder in Hugging Face format\n",
+    )
+
+
+def test_ps_and_top(url: str, run: Any) -> None:
+    code, out, _ = run("ps", "--url", url, "--json")
+    (application,) = validate("ps", out)["applications"]
+    assert (application["base"], application["replicas"]) == (None, [["w0", "w1"]])
+    code, out, _ = run("ps", "--url", url, "--once")
+    assert code == 0
+    assert re.search(r"^demo-checkpoint +- +ready +w0\+w1 +[\d.]+ MiB +0 B +512$", out, flags=re.MULTILINE)
+    main(["complete", url, "--prompt", "reverse: abcd =", *GREEDY])
+    code, out, _ = run("top", "--url", url, "--json", "--interval", "0.01")
+    (application,) = validate("top", out)["applications"]
+    assert application["ttft_p50"] > 0
+    code, out, _ = run("top", "--url", url, "--interval", "0.01")
+    assert re.search(r"^demo-checkpoint +ready +0 +0 +0\.0 +0\.0 +\d+ ms", out, flags=re.MULTILINE)
+    assert re.search(r"^w1 +ready", out, flags=re.MULTILINE)
+
+
+def test_explain(url: str, run: Any) -> None:
+    request = urllib.request.Request(
+        f"{url}/v1/completions",
+        json.dumps({"prompt": "reverse: abcdefgh =", "max_tokens": 9}).encode(),
+        {"Content-Type": "application/json", "x-request-id": "mine/1"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        id = json.load(answer)["id"]
+    code, out, _ = run("explain", id, "--url", url)
+    assert code == 0
+    assert out.startswith(f"{id}: finished, 20 prompt tokens, 9 emitted, 1 attempt\n")
+    for said in (
+        "attempt 1 on w0 [0:",
+        "-> w1 [",
+        "first plan",
+        "prefill: 8 of 20",
+        "prefill: 16 of 20",
+        "first token",
+        "finished: ",
+    ):
+        assert said in out
+    assert json.loads(run("explain", "mine/1", "--url", url, "--json")[1])["id"] == id
+    code, _, err = run("explain", "cmpl-none", "--url", url)
+    assert (code, err.startswith("blockwright: there is no request 'cmpl-none'")) == (1, True)
+
+
+def test_nobody_is_there(run: Any, tmp_path: Path) -> None:
+    for words in (["ps", "--url"], ["top", "--url"], ["explain", "x", "--url"], ["chat", "--message", "x"]):
+        code, out, err = run(*words, "http://127.0.0.1:9")
+        assert (code, out) == (1, "")
+        assert "nothing answers at 127.0.0.1:9 (Connection refused); start a server with 'blockwright serve MODEL'" in err
+    code, _, err = run("ps", "--api-key-file", str(tmp_path / "none"))
+    assert (code, "No such file" in err) == (2, True)
