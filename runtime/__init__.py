@@ -26,6 +26,7 @@ from blockwright.runtime.loop import run
 from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down, Peer
 from blockwright.runtime.ref import Ref
+from blockwright.runtime.scope import current_traceparent, trace
 from blockwright.runtime.streams import Stream
 from blockwright.runtime.supervisor import Child, ChildState, Supervisor
 
@@ -56,6 +57,8 @@ __all__ = [
     "Strategy",
     "Stream",
     "Supervisor",
+    "current_traceparent",
     "endpoint",
     "run",
+    "trace",
 ]

@@ -1,7 +1,8 @@
-"""Large values beside the message: numpy arrays, and bytes over 256, travel as frames of their own.
+"""Large values beside the message: numpy arrays, torch tensors, and bytes over 256, travel as frames of their own.
 
-Owns the two MessagePack extension types that stand for them in a body (an index into the frames, for arrays with dtype and
-shape) and the checks when they are put back. Imports numpy only when an array is at hand.
+Owns the MessagePack extension types that stand for them in a body (an index into the frames, for arrays with dtype and
+shape) and the checks when they are put back. Imports numpy only when an array is at hand, and torch never: where nobody has
+imported it there are no tensors, and one that arrives is refused.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from blockwright.runtime.errors import DecodeError, EncodeError
 from blockwright.transport.wire import MAX_FRAMES, Buffer
 
 INLINE_BYTES = 256
-BYTES_EXT, ARRAY_EXT = 1, 2
+BYTES_EXT, ARRAY_EXT, TENSOR_EXT = 1, 2, 3
 _INDEX = struct.Struct("<H")
 _KINDS = "biufc"  # bool, integers, floats, complex: nothing that holds objects or text
+_TENSORS = frozenset(
+    ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16")
+) | frozenset(("float32", "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"))
 _MAX_DIMENSIONS = 16
 
 
@@ -53,6 +57,15 @@ class Sink:
         index = self._add(memoryview(flat).cast("B") if flat.size else b"")
         return msgpack.ExtType(ARRAY_EXT, msgpack.packb([array.dtype.str, list(array.shape), index]))
 
+    def add_tensor(self, tensor: Any) -> Any:
+        torch = sys.modules["torch"]
+        name = str(tensor.dtype).removeprefix("torch.")
+        if name not in _TENSORS or tensor.layout != torch.strided or tensor.ndim > _MAX_DIMENSIONS:
+            raise EncodeError(f"a tensor of {tensor.dtype}, {tensor.layout}, {tensor.ndim} dimensions cannot travel")
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        index = self._add(memoryview(flat.numpy()) if flat.numel() else b"")
+        return msgpack.ExtType(TENSOR_EXT, msgpack.packb([name, list(tensor.shape), index]))
+
     def _add(self, buffer: Buffer) -> int:
         if len(self.buffers) >= MAX_FRAMES - 4:
             raise EncodeError(f"more than {MAX_FRAMES - 4} buffers in one message; join small ones")
@@ -64,6 +77,12 @@ def is_array(value: Any) -> bool:
     """Whether ``value`` is a numpy array, without importing numpy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether ``value`` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def ext_hook(buffers: Sequence[memoryview]) -> Callable[[int, bytes], Any]:
@@ -79,6 +98,8 @@ def ext_hook(buffers: Sequence[memoryview]) -> Callable[[int, bytes], Any]:
             return bytes(pick(_INDEX.unpack(data)[0]))
         if code == ARRAY_EXT:
             return _array(data, pick)
+        if code == TENSOR_EXT:
+            return _tensor(data, pick)
         raise DecodeError(f"unknown extension type {code} of {len(data)} bytes")
 
     return restore
@@ -87,17 +108,49 @@ def ext_hook(buffers: Sequence[memoryview]) -> Callable[[int, bytes], Any]:
 def _array(data: bytes, pick: Callable[[object], memoryview]) -> Any:
     import numpy as np
 
+    code, shape, index = _described(data)
+    if len(code) > 4 or len(code) < 3 or code[1] not in _KINDS or not code[2:].isdigit():
+        raise DecodeError(f"dtype {code!r} is not allowed")
+    try:
+        dtype = np.dtype(code)
+    except TypeError as error:
+        raise DecodeError(f"dtype {code!r} is not known") from error
+    buffer = pick(index)
+    _check_size(shape, dtype.itemsize, buffer)
+    array = np.frombuffer(buffer, dtype).reshape(shape)
+    array.flags.writeable = False  # shared with the message; arguments are immutable
+    return array
+
+
+def _tensor(data: bytes, pick: Callable[[object], memoryview]) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise DecodeError("a tensor came to a process that has not imported torch; send an array")
+    name, shape, index = _described(data)
+    dtype = getattr(torch, name, None) if name in _TENSORS else None
+    if dtype is None:
+        raise DecodeError(f"dtype {name!r} is not allowed")
+    buffer = pick(index)
+    _check_size(shape, dtype.itemsize, buffer)
+    if not len(buffer):
+        return torch.empty(shape, dtype=dtype)
+    # Tensors cannot be read-only, and torch takes no read-only memory: a copy.
+    return torch.frombuffer(bytearray(buffer), dtype=dtype).reshape(shape)
+
+
+def _described(data: bytes) -> tuple[str, list[int], object]:
+    """(dtype, shape, index) of an array or tensor."""
     described = msgpack.unpackb(data, max_array_len=_MAX_DIMENSIONS, max_ext_len=0)
     if type(described) is not list or len(described) != 3:
         raise DecodeError("an array is described by dtype, shape and buffer")
     code, shape, index = described
-    if type(code) is not str or len(code) > 4 or len(code) < 3 or code[1] not in _KINDS or not code[2:].isdigit():
-        raise DecodeError(f"dtype {code!r} is not allowed")
+    if type(code) is not str or len(code) > 16:
+        raise DecodeError(f"dtype {str(code)[:80]!r} is not allowed")
     if type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
-        raise DecodeError(f"shape {shape!r} is not allowed")
-    dtype, buffer = np.dtype(code), pick(index)
-    if math.prod(shape) * dtype.itemsize != len(buffer):
-        raise DecodeError(f"an array of shape {shape} and {dtype} does not have {len(buffer)} bytes")
-    array = np.frombuffer(buffer, dtype).reshape(shape)
-    array.flags.writeable = False  # shared with the message; arguments are immutable
-    return array
+        raise DecodeError(f"shape {str(shape)[:80]} is not allowed")
+    return code, shape, index
+
+
+def _check_size(shape: list[int], each: int, buffer: memoryview) -> None:
+    if math.prod(shape) * each != len(buffer):
+        raise DecodeError(f"{shape} items of {each} bytes do not have {len(buffer)} bytes")

@@ -17,7 +17,7 @@ from typing import Any
 from blockwright.runtime import envelope
 from blockwright.runtime.actor import Endpoint
 from blockwright.runtime.buffers import Sink
-from blockwright.runtime.cell import DEADLINE, TRACE, CastOutcome, Cell, Delivery, FutureOutcome
+from blockwright.runtime.cell import CastOutcome, Cell, Delivery, FutureOutcome
 from blockwright.runtime.clock import Clock
 from blockwright.runtime.codec import decode, encode, pack
 from blockwright.runtime.errors import (
@@ -34,32 +34,34 @@ from blockwright.runtime.errors import (
 from blockwright.runtime.peers import Peer
 from blockwright.runtime.ref import Address
 from blockwright.runtime.remote_streams import RemoteStreams
+from blockwright.runtime.scope import inherited_deadline, next_span
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.wire import Buffer
 
 log = logging.getLogger("blockwright.runtime")
 LONGEST = 86400.0  # seconds a deadline may lie ahead
+RETRY = 0.02  # seconds until what must be sent is offered again to a connection that takes no more
 Send = Callable[[Peer, bytes, list[Buffer]], None]
 
 
 class Calls:
     """See the module. ``send`` raises the transport's errors; ``find`` raises NoSuchActor."""
 
-    def __init__(self, origin: str, clock: Clock, send: Send, find: Callable[[str], Cell]) -> None:
+    def __init__(self, clock: Clock, send: Send, find: Callable[[str], Cell], dropped: Counter[str]) -> None:
         self.dead_letters: Counter[str] = Counter()  # casts and answers that reached nobody, by error
-        self._origin, self.clock, self.send, self._find = origin, clock, send, find
+        self.clock, self.send, self._find = clock, send, find
+        self.dropped = dropped  # received messages that were not let in, by reason
         self._ids = itertools.count(1)
         self.streams = RemoteStreams(self)
 
-    def begin(self, patience: float, label: str) -> tuple[int, str, float]:
-        """(id, trace, seconds left) of a new request. Raises DeadlineExceeded when no time is left."""
-        left, inherited = min(patience, LONGEST), DEADLINE.get()
+    def begin(self, patience: float, label: str) -> tuple[int, float]:
+        """(id, seconds left) of a new request. Raises DeadlineExceeded when no time is left."""
+        left, inherited = min(patience, LONGEST), inherited_deadline()
         if inherited is not None:
             left = min(left, inherited - self.clock.now())
         if left <= 0:
             raise DeadlineExceeded(f"no time is left to call {label}")
-        number = next(self._ids)
-        return number, TRACE.get() or f"{self._origin}.{number}", left
+        return next(self._ids), left
 
     async def call(
         self,
@@ -73,7 +75,8 @@ class Calls:
     ) -> Any:
         """Ask the peer, or the actor in this process, and wait. Raises a RuntimeFault."""
         label = f"{target}.{endpoint}"
-        number, trace, left = self.begin(patience, label)
+        number, left = self.begin(patience, label)
+        trace = next_span()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         deadline = self.clock.now() + left
         if isinstance(to, Cell):
@@ -87,6 +90,7 @@ class Calls:
             self.ask(to, message, sink.buffers)
             to.pending[number] = future
             cancel = lambda: self.cancel(to, number)  # noqa: E731
+            frozen = fingerprint(args, kwargs) if to.itself else b""
         timer = self.clock.call_at(deadline, lambda: _expire(future, label, patience))
         try:
             result = await future
@@ -100,12 +104,15 @@ class Calls:
             timer.cancel()
             if isinstance(to, Peer):
                 to.pending.pop(number, None)
-        return result if isinstance(to, Cell) else _answer(target, endpoint, result, returns)
+        if isinstance(to, Cell):
+            return result
+        if to.itself and fingerprint(args, kwargs) != frozen:
+            raise EncodeError(f"an argument of {label} was changed while it was being served; send a copy")
+        return _answer(target, endpoint, result, returns)
 
     def cast(self, to: Peer | Cell, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send; failures to deliver are dead letters. Raises EncodeError for arguments that cannot travel."""
-        number = next(self._ids)
-        trace = TRACE.get() or f"{self._origin}.{number}"
+        trace = next_span()
         outcome = CastOutcome(f"{target}.{endpoint}", self.dead_letter)
         if isinstance(to, Cell):
             try:
@@ -116,9 +123,10 @@ class Calls:
                 to.deliver(Delivery(declared, args, kwargs, outcome, deadline=None, trace=trace))
             return
         sink = Sink()
-        body = pack([envelope.CAST, number, target.key, endpoint, trace, encode(args, sink), encode(kwargs, sink)])
+        message = [envelope.CAST, next(self._ids), target.key, endpoint, trace, encode(args, sink), encode(kwargs, sink)]
         try:
-            self.send(to, body, sink.buffers)
+            self.send(to, pack(message), sink.buffers)
+            to.casts_sent += 1
         except MessageTooLarge as error:
             raise EncodeError(str(error)) from error
         except (PeerGone, QueueFull) as error:
@@ -129,7 +137,12 @@ class Calls:
         self.dead_letters[reason] += 1
 
     def abandon(self, peer: Peer, fault: NodeDown) -> None:
-        """The peer is gone: calls to it fail now, work for its calls is cancelled."""
+        """The peer is gone: calls to it fail now, work for its calls is cancelled, casts that it never confirmed are dead
+        letters (some may have been delivered: their confirmation was on its way)."""
+        if (unconfirmed := peer.casts_sent - peer.casts_confirmed) > 0:
+            peer.casts_confirmed = peer.casts_sent
+            self.dead_letters["Unconfirmed"] += unconfirmed
+            log.warning("%d casts to %s were not confirmed before its end: %s", unconfirmed, peer.id, fault)
         for future in peer.pending.values():
             if not future.done():
                 future.set_exception(fault)
@@ -147,7 +160,7 @@ class Calls:
         actor: str,
         endpoint: str,
         left: float,
-        trace: str,
+        trace: bytes,
         args: list[Any],
         kwargs: dict[str, Any],
     ) -> None:
@@ -184,8 +197,9 @@ class Calls:
             return None
 
     def on_cast(
-        self, peer: Peer, number: int, actor: str, endpoint: str, trace: str, args: list[Any], kwargs: dict[str, Any]
+        self, peer: Peer, number: int, actor: str, endpoint: str, trace: bytes, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
+        peer.casts_seen += 1
         outcome = CastOutcome(f"{actor}.{endpoint} from {peer.id}", self.dead_letter)
         try:
             cell = self._find(actor)
@@ -197,15 +211,18 @@ class Calls:
         cell.deliver(Delivery(declared, (), given, outcome, deadline=None, trace=trace))
 
     def on_reply(self, peer: Peer, number: int, typed: bool, value: Any) -> None:
-        # A late answer finds no call: the caller has given up, nothing is lost.
         if (future := peer.pending.get(number)) is not None and not future.done():
             future.set_result((typed, value))
+        else:
+            self.dead_letter("LateAnswer")  # whoever asked has given up
 
     def on_fault(self, peer: Peer, number: int, tag: int, kind: str, text: str, trace: str) -> None:
         if (future := peer.pending.get(number)) is not None and not future.done():
             future.set_exception(fault_from_wire(tag, kind, text, trace))
         elif (inlet := peer.streams.get(number)) is not None:
             inlet.fail(fault_from_wire(tag, kind, text, trace))
+        else:
+            self.dead_letter("LateAnswer")
 
     def on_cancel(self, peer: Peer, number: int) -> None:
         if (delivery := peer.inbound.pop(number, None)) is not None:
@@ -224,8 +241,26 @@ class Calls:
 
     def cancel(self, to: Peer, number: int) -> None:
         """Tell the peer that nobody waits for the request any more."""
-        with contextlib.suppress(PeerGone, QueueFull):  # then the callee's deadline ends the work
-            self.send(to, pack([envelope.CANCEL, number]), [])
+        self.insist(to, pack([envelope.CANCEL, number]))
+
+    def insist(self, to: Peer, body: bytes) -> None:
+        """Send what must arrive if anything does (cancellation, credit), again and again while the way is full."""
+        try:
+            self.send(to, body, [])
+        except PeerGone:  # its end settles everything
+            pass
+        except QueueFull:
+            self.clock.call_at(self.clock.now() + RETRY, lambda: self.insist(to, body))
+
+    def confirm(self, peer: Peer) -> None:
+        """Tell a peer how many of its casts have come, if that is news. Called with each heartbeat."""
+        if peer.casts_seen != peer.casts_told:
+            with contextlib.suppress(PeerGone, QueueFull):
+                self.send(peer, pack([envelope.SEEN, peer.casts_seen]), [])
+                peer.casts_told = peer.casts_seen
+
+    def on_seen(self, peer: Peer, casts: int) -> None:
+        peer.casts_confirmed = max(peer.casts_confirmed, min(casts, peer.casts_sent))
 
     async def pause(self, seconds: float) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -267,6 +302,12 @@ class _RemoteOutcome:
     def failed(self, fault: RuntimeFault) -> None:
         message = [envelope.FAULT, self._number, *fault_to_wire(fault)]
         self._calls.reply(self._peer, self._number, message, [])
+
+
+def fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """All that an argument list holds; two are equal while nobody has changed it."""
+    sink = Sink()
+    return b"".join([pack([encode(args, sink), encode(kwargs, sink)]), *sink.buffers])
 
 
 def _release(future: asyncio.Future[None]) -> None:

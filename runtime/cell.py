@@ -12,7 +12,6 @@ import contextlib
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from typing import Any, Protocol
 
 from blockwright.runtime.actor import INTERNAL, Actor, Crash, Endpoint
@@ -27,12 +26,11 @@ from blockwright.runtime.errors import (
     RuntimeFault,
 )
 from blockwright.runtime.mailbox import Mailbox
+from blockwright.runtime.scope import CURRENT, TRACE_BYTES, Scope
 from blockwright.runtime.window import Window
 
 log = logging.getLogger("blockwright.runtime")
 
-DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)  # of the message being handled
-TRACE: ContextVar[str] = ContextVar("trace", default="")
 MAX_CONCURRENT = 1024  # tasks of one actor beside its mailbox: concurrent endpoints and streams
 
 
@@ -57,22 +55,10 @@ class _Unfit(Exception):
     """An item cannot travel (to be told from an error of the generator)."""
 
 
-class Delivery:
+class Delivery(Scope):
     """One message on its way through a cell."""
 
-    __slots__ = (
-        "args",
-        "cancelled",
-        "deadline",
-        "endpoint",
-        "kwargs",
-        "outcome",
-        "since",
-        "start_by",
-        "started",
-        "task",
-        "trace",
-    )
+    __slots__ = ("args", "cancelled", "endpoint", "kwargs", "outcome", "since", "start_by", "started", "task")
 
     def __init__(
         self,
@@ -82,12 +68,12 @@ class Delivery:
         outcome: Outcome,
         *,
         deadline: float | None,
-        trace: str,
+        trace: bytes,
         start_by: float | None = None,
     ) -> None:
         """``deadline``: when the work must be done; ``start_by``: when it must have begun, if that is earlier (streams)."""
+        super().__init__(deadline, trace if len(trace) == TRACE_BYTES else b"")
         self.endpoint, self.args, self.kwargs, self.outcome = endpoint, args, kwargs, outcome
-        self.deadline, self.trace = deadline, trace
         self.start_by = deadline if start_by is None else start_by
         self.cancelled = self.started = False
         self.since = 0.0  # when it was started, once it is
@@ -149,7 +135,7 @@ class Cell:
     def post(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something in the actor's turn, ahead of normal messages, however full the mailbox is."""
         outcome = InternalOutcome(self.name)
-        self._mailbox.put(Delivery(INTERNAL, (work,), {}, outcome, deadline=None, trace=""), urgent=True, beyond=True)
+        self._mailbox.put(Delivery(INTERNAL, (work,), {}, outcome, deadline=None, trace=b""), urgent=True, beyond=True)
         self._pump()
 
     def close(self, cause: str) -> None:
@@ -212,8 +198,7 @@ class Cell:
             if delivery.start_by is not None and self._clock.now() >= delivery.start_by:
                 self._fail(delivery, DeadlineExceeded(f"{self.name}.{delivery.endpoint.name} expired before it ran"))
                 return
-            DEADLINE.set(delivery.deadline)
-            TRACE.set(delivery.trace)
+            CURRENT.set(delivery)
             value = None
             if delivery.endpoint.stream:
                 await self._produce(delivery)
@@ -230,6 +215,7 @@ class Cell:
             if self._crashed is not None and isinstance(error, (Crash, *self.actor.crashes_on)):
                 self._crashed(error)
         finally:
+            delivery.over = True
             self._running.discard(delivery)
             self._release(delivery)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgpack
 
-from blockwright.runtime.buffers import INLINE_BYTES, Sink, ext_hook, is_array
+from blockwright.runtime.buffers import INLINE_BYTES, Sink, ext_hook, is_array, is_tensor
 from blockwright.runtime.errors import DecodeError, EncodeError
 from blockwright.transport.wire import MAX_BODY, Buffer
 
@@ -82,6 +82,8 @@ def encode(value: Any, sink: Sink) -> Any:
         return [schema_tag(kind), *[encode(getattr(value, name), sink) for name in field_names(kind)]]
     if is_array(value):
         return sink.add_array(value)
+    if is_tensor(value):
+        return sink.add_tensor(value)
     raise EncodeError(f"{kind.__module__}.{kind.__qualname__} cannot travel; send plain data, dataclasses, bytes or arrays")
 
 
@@ -143,6 +145,8 @@ def decoder(annotation: Any) -> Decoder:
     module, name = getattr(origin or annotation, "__module__", ""), getattr(origin or annotation, "__name__", "")
     if module == "numpy" and name == "ndarray":
         return _array
+    if module == "torch" and name == "Tensor":
+        return _tensor
     raise TypeError(
         f"annotation {annotation!r} cannot travel; use plain types, list, tuple, dict, dataclasses, enums or arrays"
     )
@@ -176,6 +180,12 @@ def _float(data: Any) -> float:
 def _array(data: Any) -> Any:
     if not is_array(data):
         raise _wrong("array", data)
+    return data
+
+
+def _tensor(data: Any) -> Any:
+    if not is_tensor(data):
+        raise _wrong("tensor", data)
     return data
 
 
@@ -265,6 +275,8 @@ def _union(members: tuple[Any, ...]) -> Decoder:
         plan = by_type.get(type(data))
         if plan is None and is_array(data):
             plan = next((p for p in by_type.values() if p is _array), None)
+        if plan is None and is_tensor(data):
+            plan = next((p for p in by_type.values() if p is _tensor), None)
         if plan is None:
             raise _wrong(" or ".join(getattr(m, "__name__", str(m)) for m in members), data)
         return plan(data)

@@ -8,8 +8,9 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     DOWN       node, incarnation, cause         head to all: declared down, fence it
     STOP                                        head to worker: stop in order
     HEARTBEAT  vitals, payload                  from the event loop of a node that is alive
-    CALL       id, actor, endpoint, seconds left, trace, args, kwargs
-    CAST       number, actor, endpoint, trace, args, kwargs
+    CALL       id (upwards, of casts and OPEN too), actor, endpoint, seconds left, trace, args, kwargs
+    CAST       id, actor, endpoint, trace, args, kwargs
+    SEEN       count                            casts that have come from the peer, with heartbeats
     REPLY      id, typed, value                 ``typed``: the value holds dataclasses
     FAULT      id, tag, kind, text, traceback
     CANCEL     id                               the caller gave up, or closed the stream
@@ -33,8 +34,7 @@ from blockwright.runtime.errors import DecodeError
 from blockwright.transport.wire import Buffer
 
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
-OPEN, ITEM, CREDIT, END = range(12, 16)
-LOST = 16
+OPEN, ITEM, CREDIT, END, LOST, SEEN = range(12, 18)
 NUMBERED = frozenset((CALL, CAST, OPEN))  # whose first field is the id or number
 
 _SHAPES: dict[int, tuple[type, ...]] = {
@@ -44,16 +44,17 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     DOWN: (str, int, str),
     STOP: (),
     HEARTBEAT: (object, dict),
-    CALL: (int, str, str, float, str, list, dict),
-    CAST: (int, str, str, str, list, dict),
+    CALL: (int, str, str, float, bytes, list, dict),
+    CAST: (int, str, str, bytes, list, dict),
     REPLY: (int, bool, object),
     FAULT: (int, int, str, str, str),
     CANCEL: (int,),
-    OPEN: (int, str, str, float, float, str, list, dict, int, int),
+    OPEN: (int, str, str, float, float, bytes, list, dict, int, int),
     ITEM: (int, int, bool, object),
     CREDIT: (int, int, int),
     END: (int, int),
     LOST: (str, int, str),
+    SEEN: (int,),
 }
 
 

@@ -125,8 +125,8 @@ class Node(Naming):
 
     async def start(self) -> None:
         self.clock: Clock = self._clock_given if self._clock_given is not None else LoopClock()
-        self.calls = Calls(str(self.id), self.clock, self._send, self.lives.find)
-        self._self = Peer(self.id, "", self.clock.now())
+        self.calls = Calls(self.clock, self._send, self.lives.find, self.dropped)
+        self._self = Peer(self.id, "", self.clock.now(), itself=True)
         self._loop = asyncio.get_running_loop()
         await self.lives.start(System(), SYSTEM, SYSTEM_MAILBOX)
         if self._transport is None and self._listen:
@@ -351,7 +351,7 @@ class Node(Naming):
 
     def _send(self, peer: Peer, body: bytes, buffers: list[Buffer]) -> None:
         if peer is self._self:
-            views = [memoryview(buffer) for buffer in buffers]
+            views = [memoryview(bytes(buffer)) for buffer in buffers]  # frozen: what the sender changes now is not seen
             self._loop.call_soon(self._reception.on_message, self.id, body, views)
         elif peer.lost or self._transport is None:
             raise PeerGone(f"node {peer.id} is not connected")
@@ -394,3 +394,4 @@ class Node(Naming):
             if self._transport is not None and not peer.lost:
                 with contextlib.suppress(PeerGone, QueueFull):
                     self._transport.send_pulse(peer.id, body)
+            self.calls.confirm(peer)

@@ -1,8 +1,9 @@
 """Work that a node does for others and that nobody waits for any more, though the CANCEL which said so never came.
 
-A CANCEL is not resent: the way may be full just then. So the callee looks at its calls with each heartbeat and ends those
-whose deadline is past; the caller's side has counted the same seconds. Streams have no deadline: their consumer says with
-each heartbeat how far it has read (which also makes up for a lost CREDIT), and a stream that nobody reads is ended.
+A CANCEL is sent again while the way is full, but nobody acknowledges it. So the callee looks at its calls with each
+heartbeat and ends those whose deadline is past; the caller's side has counted the same seconds. Streams have no deadline:
+their consumer says with each heartbeat how far it has read (which also makes up for a lost CREDIT), and a stream that nobody
+reads is ended.
 """
 
 from __future__ import annotations

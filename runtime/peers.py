@@ -57,6 +57,11 @@ class Peer:
     vitals: Vitals = field(default_factory=Vitals)  # of its last heartbeat: lag, mailboxes, age of what runs
     payload: dict[str, Any] = field(default_factory=dict)  # of its last heartbeat: what its application adds
     numbered: int = 0  # of the last call or cast from it that was let in
+    itself: bool = False  # this node, which talks to itself by message (``encode_local``)
+    casts_sent: int = 0  # to it,
+    casts_confirmed: int = 0  # of which it has told to have come
+    casts_seen: int = 0  # from it,
+    casts_told: int = 0  # of which it was told
     lost: bool = False  # the connection broke; calls fail, the end is not declared yet
     pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
     inbound: dict[int, Delivery] = field(default_factory=dict)  # calls and streams from it that wait or run here, by id

@@ -158,6 +158,8 @@ class Reception:
             calls.streams.on_open(peer, *fields)
         elif tag == envelope.END:
             calls.streams.on_end(peer, *fields)
+        elif tag == envelope.SEEN:
+            calls.on_seen(peer, *fields)
         elif tag == envelope.HEARTBEAT:
             peer.heartbeat_at = self._node.clock.now()
             peer.vitals, peer.payload = decode(Vitals, fields[0]), decode(dict[str, Any], fields[1])

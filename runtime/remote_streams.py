@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from blockwright.runtime import envelope
 from blockwright.runtime.actor import Endpoint
 from blockwright.runtime.buffers import Sink
-from blockwright.runtime.cell import DEADLINE, Cell, Delivery
+from blockwright.runtime.cell import Cell, Delivery
 from blockwright.runtime.codec import decode, encode, pack
 from blockwright.runtime.errors import DecodeError, EncodeError, RuntimeFault, fault_to_wire
 from blockwright.runtime.peers import Peer
 from blockwright.runtime.ref import Address
+from blockwright.runtime.scope import inherited_deadline, next_span
 from blockwright.runtime.streams import Inlet, LocalOutlet
 from blockwright.runtime.window import WINDOW_BYTES, WINDOW_ITEMS, Window
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
@@ -143,8 +144,8 @@ class RemoteStreams:
     ) -> Inlet:
         """Ask for the stream. Raises a RuntimeFault."""
         calls, label = self.calls, f"{target}.{endpoint}"
-        number, trace, left = calls.begin(patience, label)
-        whole = DEADLINE.get()
+        number, left = calls.begin(patience, label)
+        trace, whole = next_span(), inherited_deadline()
         if isinstance(to, Cell):
             declared = to.declared(endpoint, stream=True)
             outlet = LocalOutlet(label, calls.clock)
@@ -180,7 +181,7 @@ class RemoteStreams:
         endpoint: str,
         left: float,
         whole: float,
-        trace: str,
+        trace: bytes,
         args: list[Any],
         kwargs: dict[str, Any],
         items: int,

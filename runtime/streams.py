@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from blockwright.runtime.actor import Endpoint
-from blockwright.runtime.cell import DEADLINE
 from blockwright.runtime.clock import Clock
 from blockwright.runtime.errors import DeadlineExceeded, RuntimeFault
+from blockwright.runtime.scope import inherited_deadline
 from blockwright.runtime.window import WINDOW_BYTES, WINDOW_ITEMS, Window
 
 _SMALL = 64  # bytes that any other object counts for where nothing is encoded
@@ -100,7 +100,7 @@ class Inlet:
     async def _wait(self, patience: float) -> None:
         if self._waiter is not None:
             raise RuntimeError(f"two tasks read the stream {self._label} at once; give each a stream of its own")
-        now, inherited = self._clock.now(), DEADLINE.get()
+        now, inherited = self._clock.now(), inherited_deadline()
         until = now + patience if inherited is None else min(now + patience, inherited)
         self._waiter = waiter = asyncio.get_running_loop().create_future()
         timer = self._clock.call_at(until, lambda: _late(waiter, self._label, until - now))

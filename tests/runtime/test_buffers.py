@@ -1,8 +1,12 @@
+import math
+import sys
+
 import msgpack
 import numpy as np
 import pytest
+import torch
 
-from blockwright.runtime.buffers import ARRAY_EXT, INLINE_BYTES, Sink, ext_hook
+from blockwright.runtime.buffers import ARRAY_EXT, INLINE_BYTES, TENSOR_EXT, Sink, ext_hook
 from blockwright.runtime.codec import decode, encode, pack, unpack
 from blockwright.runtime.errors import DecodeError, EncodeError
 
@@ -54,6 +58,7 @@ def test_small_bytes_stay_and_large_ones_travel_beside():
         ["<f4", [2], -1],
         ["<f4", [2], True],
         ["<f9", [2], 0],
+        ["<c3", [2], 0],
         ["f4", "2", 0],
         [1, [2], 0],
         ["<f4", [2]],
@@ -85,3 +90,35 @@ def test_the_number_of_buffers_is_bounded():
 def test_unknown_extensions_are_refused():
     with pytest.raises(DecodeError, match="extension type 9"):
         ext_hook([])(9, b"")
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "int64", "uint8", "bool", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (3, 4)])
+def test_tensors_travel_beside_the_body(name, shape):
+    tensor = (torch.arange(12)[: math.prod(shape)].reshape(shape) % 2).to(getattr(torch, name))
+    tensor = tensor.T if len(shape) == 2 else tensor
+    sink = Sink()
+    body = pack(encode({"weights": tensor}, sink))
+    assert len(body) < 64
+    back = decode(dict[str, torch.Tensor], unpack(body, views(sink)))["weights"]
+    assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
+    assert bytes(back.view(-1).view(torch.uint8).numpy()) == bytes(tensor.reshape(-1).view(torch.uint8).numpy())
+
+
+def test_tensors_that_cannot_travel_or_do_not_fit():
+    with pytest.raises(EncodeError, match="sparse"):
+        encode(torch.eye(2).to_sparse(), Sink())
+    with pytest.raises(DecodeError, match="expected tensor"):
+        decode(torch.Tensor, 5)
+    assert decode(int | torch.Tensor, torch.ones(1)) == torch.ones(1)
+    for described in (["float32", [3], 0], ["Tensor", [8], 0], ["quint8", [8], 0], ["float32", [2], 1]):
+        with pytest.raises(DecodeError):
+            unpack(pack(msgpack.ExtType(TENSOR_EXT, msgpack.packb(described))), [memoryview(b"12345678")])
+
+
+def test_where_torch_is_not_imported_tensors_are_refused(monkeypatch):
+    sink = Sink()
+    body = pack(encode(torch.ones(2), sink))
+    monkeypatch.delitem(sys.modules, "torch")
+    with pytest.raises(DecodeError, match="not imported torch"):
+        unpack(body, views(sink))

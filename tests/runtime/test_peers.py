@@ -179,7 +179,7 @@ async def test_strangers_are_not_heard(rig, pair):
     a, _ = pair
     c = await rig.add("c")
     c._transport.connect(a.id, a.endpoint)
-    c._transport.send(a.id, pack([envelope.CAST, 1, "echo", "echo", "", [1], {}]))
+    c._transport.send(a.id, pack([envelope.CAST, 1, "echo", "echo", b"", [1], {}]))
     await turns()
     assert a.dropped["stranger"] == 1
     assert "c" not in a.peers()
@@ -187,8 +187,8 @@ async def test_strangers_are_not_heard(rig, pair):
 
 async def test_nothing_is_obeyed_twice(rig, pair):
     a, b = pair
-    cast = pack([envelope.CAST, 7, "echo", "echo", "", [1], {}])
-    late = pack([envelope.CALL, 6, "echo", "echo", 1.0, "", [1], {}])
+    cast = pack([envelope.CAST, 7, "echo", "echo", b"", [1], {}])
+    late = pack([envelope.CALL, 6, "echo", "echo", 1.0, b"", [1], {}])
     for message in (cast, cast, late):
         b._transport.send(a.id, message)
     await turns()
@@ -271,7 +271,7 @@ async def test_a_way_that_is_full_is_the_callers_error(pair, monkeypatch):
     a.send_heartbeat()
 
 
-tags = st.integers(-1, 14)
+tags = st.integers(-1, 18)
 values = st.recursive(
     st.none()
     | st.booleans()
@@ -287,6 +287,7 @@ OF_TYPE = {
     str: st.sampled_from(["echo", "wait", "a", "b", "", "x#1"]) | st.text(max_size=5),
     float: st.floats(),
     bool: st.booleans(),
+    bytes: st.binary(max_size=30),
     list: st.lists(values, max_size=3),
     dict: st.dictionaries(st.text(max_size=4) | st.integers(-3, 9), values, max_size=2),
     object: values,

@@ -151,7 +151,7 @@ async def test_the_number_of_streams_of_an_actor_is_bounded(sides, source, monke
 @pytest.mark.parametrize("sides", ["remote"], indirect=True)
 async def test_a_consumer_cannot_ask_for_an_endless_window(sides, source):
     await sides.spawn(source)
-    message = [envelope.OPEN, 77, "actor", "count", 5.0, 0.0, "", [10**9], {}, 10**12, 10**12]
+    message = [envelope.OPEN, 77, "actor", "count", 5.0, 0.0, b"", [10**9], {}, 10**12, 10**12]
     sides.caller._transport.send(sides.callee.id, pack(message))
     await sides.turns()
     assert source.made <= 4096

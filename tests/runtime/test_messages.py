@@ -1,0 +1,233 @@
+"""What is promised of each message: order, at most once, an outcome, nothing shared by mistake, nothing vanishes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from blockwright.runtime import Actor, DeadlineExceeded, EncodeError, NodeDown, RemoteError, RuntimeFault, endpoint, envelope
+from blockwright.runtime.codec import pack
+from blockwright.transport.errors import QueueFull
+
+
+class Log(Actor):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.gate = asyncio.Event()
+        self.kept: list[object] = []
+
+    @endpoint
+    async def normal(self, sender: str, number: int) -> int:
+        self.seen.append((sender, number))
+        if random.random() < 0.2:
+            await asyncio.sleep(0)
+        return number
+
+    @endpoint(urgent=True)
+    async def urgent(self, sender: str, number: int) -> int:
+        self.seen.append((sender, number))
+        return number
+
+    @endpoint
+    async def hold(self) -> None:
+        await self.gate.wait()
+
+    @endpoint
+    async def change(self, numbers: list[int], table: dict[str, int]) -> None:
+        numbers.append(9)
+        table["x"] = 9
+
+    @endpoint
+    async def write(self, array: np.ndarray) -> None:
+        array[0] = 9
+
+    @endpoint
+    async def keep(self, numbers: list[int], array: np.ndarray, data: bytes) -> None:
+        self.kept += [numbers, array, data]
+        await self.gate.wait()
+
+    @endpoint
+    async def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * 2
+
+    @endpoint(concurrent=True)
+    async def left_behind(self, address: str) -> None:
+        """Starts work that outlives the message."""
+
+        async def later() -> None:
+            await self.gate.wait()
+            try:
+                self.kept.append(await self.node.ref(address).urgent("later", 1, timeout=5.0))
+            except RuntimeFault as fault:
+                self.kept.append(fault)
+
+        self.task = asyncio.create_task(later())
+
+
+async def test_first_in_first_out_per_sender_and_lane(sides):
+    log = Log()
+    await sides.spawn(log)
+    refs = {name: sides.caller.ref(f"{sides.callee.name}/actor", Log) for name in ("a", "b")}
+    rng, calls = random.Random(7), []
+    for number in range(300):
+        sender, lane = rng.choice("ab"), rng.choice(["normal", "urgent"])
+        method = getattr(refs[sender], lane)
+        if rng.random() < 0.5:
+            method.cast(f"{sender}-{lane}", number)
+        else:
+            calls.append(asyncio.create_task(method(f"{sender}-{lane}", number)))
+            await asyncio.sleep(0)
+    await asyncio.gather(*calls)
+    await sides.turns()
+    assert len(log.seen) == 300
+    for sender in {sender for sender, _ in log.seen}:
+        numbers = [number for s, number in log.seen if s == sender]
+        assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("sides", ["remote"], indirect=True)
+async def test_what_a_transport_repeats_is_handled_once(sides):
+    log = Log()
+    await sides.spawn(log)
+    messages = [
+        pack([envelope.CALL, 5, "actor", "normal", 5.0, b"", ["a", 1], {}]),
+        pack([envelope.CAST, 6, "actor", "normal", b"", ["a", 2], {}]),
+        pack([envelope.OPEN, 7, "actor", "normal", 5.0, 0.0, b"", ["a", 3], {}, 8, 800]),
+    ]
+    for body in [messages[0], *messages, *messages]:
+        sides.caller._transport.send(sides.callee.id, body)
+    await sides.turns()
+    assert log.seen == [("a", 1), ("a", 2)]
+    assert sides.callee.dropped["duplicate"] == 4
+    assert sides.callee.table.current["a"].casts_seen == 1
+
+
+@pytest.mark.parametrize("sides", ["remote"], indirect=True)
+async def test_casts_to_a_peer_that_dies_are_counted_unless_it_confirmed_them(sides):
+    ref = await sides.spawn(Log())
+    for number in range(3):
+        ref.normal.cast("a", number)
+    await sides.turns()
+    sides.clock.advance(0.6)  # a heartbeat
+    await sides.turns()
+    for number in range(4):
+        ref.normal.cast("a", number)
+    sides.network.cut(sides.callee.endpoint)
+    await sides.turns()
+    assert sides.caller.dead_letters == {"Unconfirmed": 4}
+
+
+@pytest.mark.parametrize("sides", ["remote"], indirect=True)
+async def test_every_call_ends_whenever_the_peer_dies(sides):
+    """Cut at each moment of a call's life, also between the break and its declaration."""
+    for moment in range(12):
+        name = f"n{moment}"
+        log = Log()
+        ref = await sides.spawn(log, name)
+        calls = [asyncio.create_task(ref.normal("a", n)) for n in range(3)] + [asyncio.create_task(ref.hold())]
+        await sides.turns(moment)
+        peer = sides.caller.table.current["b"]
+        sides.caller.fail_calls(peer, "test")
+        log.gate.set()
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(end is None or isinstance(end, int | NodeDown) for end in ended)
+        assert peer.pending == {}
+        await sides.turns()
+
+
+async def test_a_late_answer_reaches_no_other_call(sides):
+    log = Log()
+    ref = await sides.spawn(log)
+    late = asyncio.create_task(ref.hold(timeout=0.9))
+    await sides.turns()
+    if sides.network is not None:  # the cancellation is lost on its way, so the answer does come
+        sides.callee.calls.on_cancel = lambda *_: None
+    sides.clock.advance(0.95)  # before the heartbeat that would end work whose cancellation was lost
+    with pytest.raises(DeadlineExceeded):
+        await late
+    log.gate.set()
+    await sides.turns()
+    assert await ref.normal("a", 5) == 5
+    if sides.network is not None:
+        assert sides.caller.dead_letters == {"LateAnswer": 1}
+
+
+@pytest.mark.parametrize("sides", ["remote"], indirect=True)
+async def test_a_cancellation_is_sent_again_while_the_way_is_full(sides, monkeypatch):
+    log = Log()
+    ref = await sides.spawn(log)
+    call = asyncio.create_task(ref.hold())
+    await sides.turns()
+    send, refused = sides.caller._transport.send, []
+
+    def full(*message):
+        if len(refused) < 3:
+            refused.append(message)
+            raise QueueFull("full")
+        send(*message)
+
+    monkeypatch.setattr(sides.caller._transport, "send", full)
+    call.cancel()
+    for _ in range(4):
+        await sides.turns()
+        sides.clock.advance(0.02)
+    await sides.turns()
+    assert len(refused) == 3
+    assert sides.callee.table.current["a"].inbound == {}
+
+
+async def test_work_left_behind_has_time_of_its_own(sides):
+    """A task that an endpoint started does not inherit the deadline of a call that was answered long ago."""
+    log = Log()
+    ref = await sides.spawn(log)
+    await ref.left_behind(f"{sides.callee.name}/actor", timeout=2.0)
+    sides.clock.advance(10.0)
+    log.gate.set()
+    await log.task
+    assert log.kept == [1]
+
+
+@pytest.mark.parametrize("sides", ["encoded", "remote"], indirect=True)
+async def test_a_callee_that_changes_its_arguments_changes_copies(sides):
+    ref = await sides.spawn(Log())
+    numbers, table, array = [1], {"x": 1}, np.arange(3)
+    await ref.change(numbers, table)
+    assert (numbers, table) == ([1], {"x": 1})
+    with pytest.raises(RemoteError, match="read-only"):
+        await ref.write(array)
+
+
+@pytest.mark.parametrize("sides", ["encoded"], indirect=True)
+@pytest.mark.parametrize("changed", ["list", "array", "bytes", "nothing"])
+async def test_a_caller_that_changes_what_it_sent_is_found_out(sides, changed):
+    log = Log()
+    ref = await sides.spawn(log)
+    numbers, array, data = [1], np.zeros(200), bytearray(300)
+    call = asyncio.create_task(ref.keep(numbers, array, data))
+    await asyncio.sleep(0)
+    if changed == "list":
+        numbers.append(2)
+    elif changed == "array":
+        array[0] = 5
+    elif changed == "bytes":
+        data[0] = 5
+    await sides.turns()
+    log.gate.set()
+    if changed == "nothing":
+        await call
+    else:
+        with pytest.raises(EncodeError, match="was changed while it was being served"):
+            await call
+    assert log.kept[0] == [1]
+    assert not log.kept[1].any()
+    assert not any(log.kept[2])
+
+
+async def test_tensors_are_arguments_and_answers(sides):
+    ref = await sides.spawn(Log())
+    tensor = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    assert torch.equal(await ref.tensor(tensor), tensor * 2)
