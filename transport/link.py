@@ -36,6 +36,14 @@ class Lane(Protocol):
     def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None: ...
 
 
+class OwnLane(Lane, Protocol):
+    """A lane to one peer that the application brings, such as ``gloo.GlooLane``."""
+
+    def start(self, on_frames: Callable[[list[memoryview]], None], on_broken: Callable[[], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Link:
     """See the module. ``rate``: bytes per second that it may send, None for no limit; may be set at any time."""
 

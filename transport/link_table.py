@@ -22,7 +22,7 @@ from blockwright.transport.address import PeerId
 from blockwright.transport.arrivals import BUDGET, Arrivals, Budget
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Clock
-from blockwright.transport.link import Lane, Link
+from blockwright.transport.link import Lane, Link, OwnLane
 from blockwright.transport.link_wire import Open, Piece, Release, Released, Welcome
 from blockwright.transport.shared_memory import SharedPool, Slot, attach
 from blockwright.transport.wire import Buffer, WireError
@@ -59,7 +59,7 @@ class LinkTable:
         self.me = me
         self._lane, self._clock, self._deliver = lane, clock, deliver
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[PeerId, Lane] = {}
+        self._lanes: dict[PeerId, OwnLane] = {}
         self._links: dict[PeerId, Link] = {}
         self._from: dict[PeerId, _From] = {}
         self._releases_seen: dict[PeerId, int] = {}
@@ -78,9 +78,19 @@ class LinkTable:
             link = self._links[peer] = Link(peer, lane, self._clock, self._pool)
         return link
 
-    def use_lane(self, peer: PeerId, lane: Lane) -> None:
-        """Send to ``peer`` over a lane of its own, from its next link on."""
+    def use_lane(self, peer: PeerId, lane: OwnLane) -> None:
+        """Send to ``peer`` over a lane of its own, and take what comes on it. ValueError once there is a link."""
+        if peer in self._links or peer in self._lanes:
+            raise ValueError(f"a link to {peer} exists already; bring its lane before it is first used")
         self._lanes[peer] = lane
+        lane.start(partial(self._from_lane, peer, lane), partial(self.on_broken, peer))
+
+    def _from_lane(self, peer: PeerId, lane: OwnLane, frames: list[memoryview]) -> None:
+        if self._lanes.get(peer) is lane:
+            try:
+                self.on_frames(peer, frames)
+            except WireError as error:
+                log.warning("node %s dropped a message on the lane to %s: %s", self.me, peer, error)
 
     # ---- large buffers of other messages
 
@@ -155,7 +165,8 @@ class LinkTable:
             link.gone(why)
         self._from.pop(peer, None)
         self._releases_seen.pop(peer, None)
-        self._lanes.pop(peer, None)
+        if (lane := self._lanes.pop(peer, None)) is not None:
+            lane.close()
         if self._shared is not None:
             self._shared.forget(peer)
 
@@ -172,7 +183,7 @@ class LinkTable:
     def close(self) -> None:
         """Idempotent."""
         self._closed = True
-        for peer in [*self._links, *self._from]:
+        for peer in {*self._links, *self._from, *self._lanes}:
             self.drop(peer, f"this node ({self.me}) stopped")
         if self._shared is not None:
             self._shared.close()
