@@ -52,7 +52,40 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral-window": ("mistral", {"sliding_window": 11}),
     "qwen2": ("qwen2", {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}),
     "qwen2-windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    "gemma": ("gemma", {"head_dim": 24, "num_key_value_heads": 1}),
+    "gemma2": ("gemma2", {"head_dim": 32, "sliding_window": 13, "query_pre_attn_scalar": 24}),
+    "glm4": ("glm4", {"head_dim": 24, "pad_token_id": 0}),
+    "glm": ("glm", {"head_dim": 16, "attention_bias": False, "pad_token_id": 0}),
+    "gpt-neox": ("gpt_neox", {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.25}}),
+    "gpt-neox-serial": ("gpt_neox", {"use_parallel_residual": False, "hidden_act": "gelu_fast", "intermediate_size": 81}),
+    "granite": (
+        "granite",
+        {"embedding_multiplier": 6.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4, "logits_scaling": 3.0},
+    ),
+    "olmo2": ("olmo2", {}),
+    "phi3": ("phi3", {"sliding_window": 21, "pad_token_id": 0}),
+    "phi3-longrope": (
+        "phi3",
+        {
+            "pad_token_id": 0,
+            "max_position_embeddings": 2048,
+            "original_max_position_embeddings": 512,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.0, 4.0],
+                "long_factor": [2.0 + i for i in range(8)],
+            },
+        },
+    ),
     "qwen3": ("qwen3", {"head_dim": 24, "num_key_value_heads": 1}),
+}
+
+# Factors of parameters by a mark in their names: without them these answers soon repeat themselves, which hides errors.
+LIVELIER: dict[str, dict[str, float]] = {
+    "gpt-neox": {"embed_in": 5.0, "query_key_value.weight": 2.0, "bias": 0.5},
+    "gpt-neox-serial": {"embed_in": 5.0, "query_key_value.weight": 2.0, "bias": 0.5},
+    "olmo2": {"embed_tokens": 12.0},
 }
 
 
@@ -88,10 +121,13 @@ def build_model(architecture: str, seed: int, **config: Any) -> Any:
         spread = settings.initializer_range
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if name.endswith("norm.weight"):
-                    parameter.copy_(1.0 + spread * torch.randn_like(parameter))
+                if name.endswith("norm.weight"):  # drawn around what changes nothing, which is 0 in Gemma
+                    parameter.add_(spread * torch.randn_like(parameter))
                 elif name.endswith("bias"):
                     parameter.copy_(spread * torch.randn_like(parameter))
+                for mark, factor in LIVELIER.get(architecture, {}).items():
+                    if mark in name:
+                        parameter.mul_(factor)
     return model
 
 

@@ -170,7 +170,7 @@ AI vf vexp(vf x) {
     y = y * (r * r) + (r + 1.0f);
     return (vf)((vu)y + ((vu)shifted << 23));
 }
-/* tanh and erf as quotients of polynomials (those of Eigen), within 5 units in the last place. */
+/* tanh and erf as quotients of polynomials (those of Eigen), within 7 units in the last place. */
 AI vf vtanh(vf x) {
     x = pick(x < -7.90531110f, splat(-7.90531110f), x);
     x = pick(x > 7.90531110f, splat(7.90531110f), x);

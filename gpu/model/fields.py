@@ -37,6 +37,10 @@ class Fields:
         """Whether ``key`` is there and not null."""
         return self.values.get(key) is not None
 
+    def null(self, key: str) -> bool:
+        """Whether ``key`` is there and null, which may mean something else than its absence."""
+        return key in self.values and self.values[key] is None
+
     def wrong(self, key: str, wanted: str) -> CheckpointError:
         return CheckpointError(f"{self.source}: {key} is {self.values.get(key)!r}, not {wanted}; correct the file")
 

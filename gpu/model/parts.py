@@ -180,6 +180,15 @@ def linear(role: str, name: str, rows: int, width: int, bias: bool = False) -> R
     return weight | ({f"{role}_bias": Source(f"{name}.bias", (rows,))} if bias else {})
 
 
+def fused(roles: dict[str, int], name: str, width: int) -> Roles:
+    """Projections of so many rows each that lie behind each other in one tensor."""
+    total, first, sources = sum(roles.values()), 0, {}
+    for role, rows in roles.items():
+        sources[role] = Source(f"{name}.weight", (total, width), (first, rows, total))
+        first += rows
+    return sources
+
+
 def vector(role: str, name: str, size: int) -> Roles:
     """A norm's weight."""
     return {role: Source(f"{name}.weight", (size,))}

@@ -11,6 +11,13 @@ from blockwright.gpu.model.parts import Architecture
 # Modules; each has ARCHITECTURES and nothing else that anybody needs to know.
 FAMILIES = (
     "blockwright.gpu.model.llama",
+    "blockwright.gpu.model.gemma",
+    "blockwright.gpu.model.gemma2",
+    "blockwright.gpu.model.glm",
+    "blockwright.gpu.model.gpt_neox",
+    "blockwright.gpu.model.granite",
+    "blockwright.gpu.model.olmo2",
+    "blockwright.gpu.model.phi3",
     "blockwright.gpu.model.qwen3",
 )
 ARCHITECTURES: dict[str, Architecture] = {}

@@ -42,14 +42,18 @@ def test_agrees_with_transformers(checkpoint: MakeCheckpoint, architecture: str)
     path = checkpoint(architecture)
     ours, theirs = Checkpoint.open(path).config, AutoConfig.from_pretrained(path)
     assert ours.vocabulary == theirs.vocab_size
-    assert ours.kv_heads == theirs.num_key_value_heads
+    multi_head = theirs.model_type == "gpt_neox"  # which has no such key
+    assert ours.kv_heads == (theirs.num_attention_heads if multi_head else theirs.num_key_value_heads)
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
     assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
     assert ours.rope.kind == theirs.rope_parameters["rope_type"]
     types = getattr(theirs, "layer_types", None) or ["sliding_attention"] * ours.layers
     window = getattr(theirs, "sliding_window", None)
     assert ours.windows == tuple(window if kind == "sliding_attention" else None for kind in types)
-    assert ours.max_position == theirs.max_position_embeddings
+    # with longrope, transformers computes everything anew beyond the original length: sequences end there
+    original = theirs.rope_parameters.get("original_max_position_embeddings")
+    longest = original if ours.rope.kind == "longrope" else theirs.max_position_embeddings
+    assert ours.max_position == longest
     assert ours.tied == theirs.tie_word_embeddings
     assert ours.eos_token_ids == (theirs.eos_token_id,)
 

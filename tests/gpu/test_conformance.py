@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from blockwright.gpu.backend import Backend
+from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.memory import Arena
 from blockwright.policies.plans import Arrival, Departure, Step
 from blockwright.tests.checkpoints import PRESETS
@@ -17,6 +18,13 @@ from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import Rig
 
 TOLERANCE = 5e-5  # of log-probabilities, float32
+FURTHER = ["gemma", "gemma2", "glm4", "glm", "gpt-neox", "gpt-neox-serial", "granite", "olmo2", "phi3", "phi3-longrope", "qwen3"]
+# Beyond the bound is gpt-neox-serial with the wide spread (0.021), where transformers itself is 0.057 from exact arithmetic.
+BFLOAT16 = [
+    *(("llama", spread) for spread in (0.02, 0.2)),
+    *(("llama-biases", spread) for spread in (0.02, 0.2)),
+    *((name, 0.02 if name == "gpt-neox-serial" else 0.2) for name in FURTHER),
+]
 
 Make = Callable[..., Backend]
 MakeCheckpoint = Callable[..., Path]
@@ -46,7 +54,7 @@ def test_logits_of_chunked_prefill_and_decode(
     assert_near(Rig(make_backend(), path), path, list(reference.prompt_of(40)), 29, chunk)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "mistral-window"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral-window", "gemma2"])
 @pytest.mark.parametrize("page_size", [1, 4, 16, 64])
 def test_page_sizes(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str, page_size: int) -> None:
     path = checkpoint(architecture)
@@ -87,11 +95,11 @@ def test_batches_of_prefill_and_decode(make_backend: Make, checkpoint: MakeCheck
         assert out[row][: len(want)] == want
 
 
-@pytest.mark.parametrize("architecture", ["llama-biases", "mistral-window"])
+@pytest.mark.parametrize("architecture", ["llama-biases", "mistral-window", "gemma2", "gpt-neox"])
 def test_cutting_the_chain_changes_no_bit(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str) -> None:
     path, tokens = checkpoint(architecture), list(reference.prompt_of(30))
     whole = Rig(make_backend(), path).logprobs(0, tokens, 20, 8)
-    cut = Rig(make_backend(), path, cuts=range(1, 8)).logprobs(0, tokens, 20, 8)
+    cut = Rig(make_backend(), path, cuts=range(1, len(Checkpoint.open(path)))).logprobs(0, tokens, 20, 8)
     assert whole == cut
 
 
@@ -145,8 +153,7 @@ def test_what_lies_in_unused_slots_does_not_matter(
     assert rig.logprobs(2, list(prompt), 13, 5) == clean
 
 
-@pytest.mark.parametrize("architecture", ["llama", "llama-biases"])
-@pytest.mark.parametrize("spread", [0.02, 0.2])
+@pytest.mark.parametrize(("architecture", "spread"), BFLOAT16)
 def test_bfloat16(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str, spread: float) -> None:
     """Log-probabilities of the reference's tokens, beside transformers in the same type."""
     path = checkpoint(architecture, seed=3, dtype="bfloat16", initializer_range=spread)
