@@ -113,7 +113,8 @@ def test_references_are_worth_comparing_with(checkpoint: Checkpoints) -> None:
     """Weak references (a few tokens again and again) would hide errors."""
     for architecture in (*AXES["architecture"], *FURTHER):
         path = checkpoint(architecture)
-        distinct = [len(set(greedy(path, prompt_of(n, seed=n), NEW))) for n in lengths(COVER[0])]
+        chosen = lengths(COVER[0])[:: 2 if architecture in FURTHER else 1]
+        distinct = [len(set(greedy(path, prompt_of(n, seed=n), NEW))) for n in chosen]
         assert sorted(distinct)[len(distinct) // 2] >= 30, f"{architecture}: {distinct}"
 
 

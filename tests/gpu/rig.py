@@ -9,7 +9,6 @@ from pathlib import Path
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.executor import Executor
-from blockwright.policies.chain import Kind
 from blockwright.policies.plans import (
     Edit,
     MapGroup,
@@ -89,7 +88,7 @@ class Rig:
         bounds = [0, *cuts, len(self.specs)]
         for run in range(len(bounds) - 1):
             first, last = bounds[run], bounds[run + 1]
-            kv_layer = sum(spec.component.kind is Kind.ATTENTION for spec in self.specs[:first])
+            kv_layer = sum(spec.component.kv is not None for spec in self.specs[:first])
             self.executor.compose(run, [spec.component.id for spec in self.specs[first:last]], kv_layer)
         return list(range(len(bounds) - 1))
 
