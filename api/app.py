@@ -5,34 +5,34 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 from aiohttp import web
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayError, GatewayPort
-from blockwright.api import admin, health, models
 from blockwright.api.auth import Caller, Keys
 from blockwright.api.catalog import Catalog
-from blockwright.api.chat import chat_completions
-from blockwright.api.completions import completions
 from blockwright.api.cors import Cors
 from blockwright.api.door import CHARGE, Door, rate_headers
 from blockwright.api.errors import error_response, from_http
 from blockwright.api.front import CALL_ID, CALLER, DESK, FRONT, IGNORED, NAME, Front
+from blockwright.api.info import REFERENCE
 from blockwright.api.metrics import Metrics
+from blockwright.api.openapi import document
+from blockwright.api.routes import ENDPOINTS, PUBLIC, Handler
 from blockwright.api.sse import KEEP_ALIVE_SECONDS
 from blockwright.api.starting import Stages
+from blockwright.api.version import VERSION
 from blockwright.gpu.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 MAX_IGNORED_SHOWN = 20
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(
@@ -60,23 +60,9 @@ def make_app(
     app[DESK] = []
     app.on_response_prepare.append(_headers)
     app.on_cleanup.append(_close)
-    app.add_routes(
-        [
-            web.post("/v1/completions", completions),
-            web.post("/v1/chat/completions", chat_completions),
-            web.get("/v1/models", models.list_models),
-            web.get("/v1/models/{id:.+}", models.one_model),
-            web.get("/v1/requests/{id:.+}", admin.one_request),
-            web.post("/v1/requests/{id:.+}/cancel", admin.cancel),
-            web.get("/admin/cluster", admin.cluster),
-            web.get("/metrics", admin.metrics),
-            web.get("/health/live", health.live),
-            web.get("/health/ready", health.ready),
-            web.get("/health", health.ready),
-            web.get("/ping", health.ready),
-            web.post("/ping", health.ready),
-        ]
-    )
+    app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
+    app.add_routes([web.route(one.method, one.path, one.handler) for one in ENDPOINTS if one.method != "GET"])
+    app.add_routes([web.get(one.path, one.handler) for one in ENDPOINTS if one.method == "GET"])
     return app
 
 
@@ -104,7 +90,7 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 def _authenticate(front: Front, request: web.Request) -> Caller:
-    """A 401 without a valid key, for every path but the health probes (unknown paths included)."""
+    """A 401 without a valid key, for every path but the health probes and the static page (unknown paths included)."""
     caller = front.keys.caller(request.headers.get("Authorization"))
     resource = request.match_info.route.resource
     path = resource.canonical if resource is not None else request.path
@@ -114,7 +100,7 @@ def _authenticate(front: Front, request: web.Request) -> Caller:
                 403, "this API key may not use /admin; send one that is marked admin", code="permission_denied"
             )
         return caller
-    if path in health.PUBLIC:
+    if path in PUBLIC:
         return Caller(admin=False)
     found = "is not valid" if "Authorization" in request.headers else "is missing"
     raise GatewayError(401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key")

@@ -61,5 +61,5 @@ def from_http(error: web.HTTPException, method: str, path: str, max_body: int) -
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return GatewayError(413, f"the body is larger than the limit of {max_body} bytes; send less in one request")
     if error.status == 404:
-        return GatewayError(404, f"there is no {path} here; see GET /v1/models for what is served")
+        return GatewayError(404, f"{method} {path} is not served here; see /openapi.json for what is")
     return GatewayError(error.status, error.text or error.reason)

@@ -143,6 +143,11 @@ class Metrics:
             tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
         return Meter(tally, self._clock)
 
+    @property
+    def active(self) -> int:
+        """Requests that are being answered."""
+        return sum(tally.waiting + tally.running for tally in self._tallies.values())
+
     def families(self) -> list[Family]:
         """What this process has counted."""
         return plain(self._requests())

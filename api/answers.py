@@ -1,0 +1,217 @@
+"""The shapes of answers, as types: what handlers build, and what the reference (``/openapi.json``) is made from.
+
+Never holds behaviour. A key that is not always there is ``NotRequired``; one that may be null says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+FinishReason = Literal["stop", "length"]
+
+
+class ErrorDetail(TypedDict):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorAnswer(TypedDict):
+    """What went wrong, in one sentence that names field, value and remedy; ``code`` is for programs."""
+
+    error: ErrorDetail
+
+
+class Usage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class PromptLogprob(TypedDict):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+class CompletionLogprobs(TypedDict):
+    """A column for each property; with echo the prompt's tokens come first, and the first has null."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(TypedDict):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+    token_ids: NotRequired[list[int]]
+    prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[list[dict[str, PromptLogprob] | None]]
+
+
+class CompletionAnswer(TypedDict):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: NotRequired[str]
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class CompletionChunk(TypedDict):
+    """An event of a stream. ``usage``: null, or in the last one (which has no choices) with include_usage."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: NotRequired[str]
+    choices: list[CompletionChoice]
+    usage: NotRequired[Usage | None]
+
+
+class TopLogprob(TypedDict):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprobAnswer(TypedDict):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    content: list[TokenLogprobAnswer]
+    refusal: None
+
+
+class ChatMessage(TypedDict):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    token_ids: NotRequired[list[int]]
+
+
+class ChatAnswer(TypedDict):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: NotRequired[str]
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[list[dict[str, PromptLogprob] | None]]
+
+
+class ChatDelta(TypedDict):
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str]
+
+
+class ChatChunkChoice(TypedDict):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: NotRequired[str | int | None]
+    token_ids: NotRequired[list[int]]
+
+
+class ChatChunk(TypedDict):
+    """An event of a stream: first the role, then pieces of the content, then the finish reason."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: NotRequired[str]
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class ModelAnswer(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: str | None
+    max_model_len: int
+    ready: bool
+
+
+class ModelsAnswer(TypedDict):
+    object: Literal["list"]
+    data: list[ModelAnswer]
+
+
+class TokenizeAnswer(TypedDict):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizeAnswer(TypedDict):
+    prompt: str
+
+
+class VersionAnswer(TypedDict):
+    """``numerics`` of the workers; ``batch_invariant``: bits do not depend on the batch (null while no worker is up)."""
+
+    version: str
+    numerics: list[str]
+    batch_invariant: bool | None
+
+
+class LoadAnswer(TypedDict):
+    """Requests that this gateway is answering."""
+
+    server_load: int
+
+
+class LiveAnswer(TypedDict):
+    status: Literal["live"]
+
+
+class CancelAnswer(TypedDict):
+    id: str
+    cancelled: Literal[True]
+
+
+class RequestAnswer(TypedDict):
+    """One request's story; times are seconds since it arrived."""
+
+    id: str
+    state: Literal["waiting", "running", "finished", "cancelled", "failed"]
+    attempt: int
+    home: str | None
+    route: list[dict[str, Any]]
+    prompt_tokens: int
+    computed_tokens: int
+    emitted_tokens: int
+    events: list[dict[str, Any]]

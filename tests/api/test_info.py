@@ -1,0 +1,54 @@
+"""Version, load, and what is not served."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from blockwright.actors.gateway.port import Delta
+from blockwright.api.version import VERSION
+
+
+async def test_version_tells_whether_bits_depend_on_the_batch(serve: Any) -> None:
+    client, port = await serve()
+    assert await (await client.get("/version")).json() == {"version": VERSION, "numerics": [], "batch_invariant": None}
+    port.body = {"workers": [{"numerics": "native-avx2-float32"}, {"numerics": "native-avx2-float32"}, {}]}
+    body = await (await client.get("/version")).json()
+    assert (body["numerics"], body["batch_invariant"]) == (["native-avx2-float32"], True)
+    port.body["workers"].append({"numerics": "torch-float32"})
+    assert (await (await client.get("/version")).json())["batch_invariant"] is False
+
+    async def fails() -> Any:
+        raise RuntimeError("no head")
+
+    port.cluster = fails
+    assert (await (await client.get("/version")).json())["version"] == VERSION
+
+
+async def test_load_counts_what_is_being_answered(serve: Any) -> None:
+    gate = asyncio.Event()
+    client, port = await serve(lambda g: [gate, Delta([9], finish="length")])
+    assert await (await client.get("/load")).json() == {"server_load": 0}
+    asked = asyncio.create_task(client.post("/v1/completions", json={"prompt": "a"}))
+    await port.waiting.get()
+    assert await (await client.get("/load")).json() == {"server_load": 1}
+    gate.set()
+    await asked
+    assert await (await client.get("/load")).json() == {"server_load": 0}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/batches", "/v1/files", "/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/is_sleeping", "/pause", "/resume", "/abort_requests",
+        "/collective_rpc", "/reset_prefix_cache", "/v1/rerank", "/pooling", "/invocations",
+    ],
+)  # fmt: skip
+async def test_what_is_not_served_answers_404(serve: Any, path: str) -> None:
+    client, _ = await serve()
+    for method in ("GET", "POST"):
+        answer = await client.request(method, path, json={})
+        error = (await answer.json())["error"]
+        assert (answer.status, error["code"]) == (404, "not_found")
+        assert f"{method} {path} is not served" in error["message"]
