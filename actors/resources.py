@@ -14,12 +14,13 @@ import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
+_QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of version 1; a quota of -1 is none
 
 
 def free_memory(cgroup: Path = CGROUP, own: Path = OWN) -> int:
     """Bytes that can be taken without swapping or hitting a control group's limit."""
     free = int(psutil.virtual_memory().available)
-    for folder in _folders(cgroup, own):
+    for folder in _folders(cgroup, own, "memory"):
         limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
         if limit is None or used is None:
             limit, used = _number(folder / "memory.limit_in_bytes"), _number(folder / "memory.usage_in_bytes")
@@ -31,19 +32,21 @@ def free_memory(cgroup: Path = CGROUP, own: Path = OWN) -> int:
 def cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
     """Cores that this process may use, at least 1."""
     count = len(os.sched_getaffinity(0))
-    for folder in _folders(cgroup, own):
-        text = _read(folder / "cpu.max").split()
-        if len(text) == 2 and text[0].isdigit():
+    for folder in _folders(cgroup, own, "cpu"):
+        text = _read(folder / "cpu.max").split() or [_read(folder / name).strip() for name in _QUOTA]
+        if len(text) == 2 and text[0].isdigit() and text[1].isdigit():
             count = min(count, math.ceil(int(text[0]) / int(text[1])))
     return max(count, 1)
 
 
-def _folders(cgroup: Path, own: Path) -> Iterator[Path]:
-    """The group of this process and all above it; for version 1 the memory controller's."""
+def _folders(cgroup: Path, own: Path, controller: str) -> Iterator[Path]:
+    """The group of this process and all above it; for version 1 those of the controller."""
     for line in _read(own).splitlines():
         number, controllers, path = line.split(":", 2)
-        if number == "0" or "memory" in controllers.split(","):
-            root = cgroup if number == "0" else cgroup / "memory"
+        if number == "0" or controller in controllers.split(","):
+            names = [controllers, controller]  # mounted under all that share a hierarchy, or under a link for each
+            mounted = next((cgroup / name for name in names if (cgroup / name).is_dir()), cgroup / controller)
+            root = cgroup if number == "0" else mounted
             folder = root / path.lstrip("/")
             while True:
                 yield folder

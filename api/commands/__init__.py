@@ -53,5 +53,6 @@ COMMANDS = {
     "ps": Command("ps", "show applications, memory and workers"),
     "top": Command("top", "show how busy a server is"),
     "explain": Command("explain", "tell what happened to a request"),
+    "doctor": Command("doctor", "check whether this machine can serve"),
     "version": Command("version", "print the version"),
 }

@@ -37,3 +37,17 @@ def test_a_cpu_quota_limits_cores(tmp_path):
     assert cores(tmp_path, own) == 1
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert cores(tmp_path, own) >= 1
+
+
+def test_a_cpu_quota_of_version_one_limits_cores(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("4:cpu,cpuacct:/x\n3:memory:/a\n")
+    group = tmp_path / "cpu,cpuacct" / "x"
+    group.mkdir(parents=True)
+    (group / "cpu.cfs_period_us").write_text("100000\n")
+    (group / "cpu.cfs_quota_us").write_text("-1\n")
+    unlimited = cores(tmp_path, own)
+    (group / "cpu.cfs_quota_us").write_text("90000\n")
+    assert (cores(tmp_path, own), unlimited >= 1) == (1, True)
+    (tmp_path / "cpu,cpuacct").rename(tmp_path / "cpu")
+    assert cores(tmp_path, own) == 1

@@ -15,6 +15,7 @@ SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
 FLAGS = {
     "chat": SAMPLING | TARGET | {"--message", "--system"},
     "complete": SAMPLING | TARGET | {"--prompt"},
+    "doctor": {"--json", "--port"},
     "explain": {"--api-key-file", "--json", "--url"},
     "ps": SCREEN,
     "top": SCREEN,

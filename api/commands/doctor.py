@@ -1,0 +1,32 @@
+"""Checks whether this machine can serve, and says which numerics will run. Each failing line has a fix.
+
+The exit code is 1 when something will not work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="where a server would listen (8000)")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.doctor import FAILED, OK, examine, release
+
+    checks = []
+    for check in examine(arguments.port):
+        checks.append(check)
+        if not arguments.json:
+            print(f"{check.status:>7}  {check.name}: {check.text}", flush=True)
+            if check.status != OK:
+                print(f"{'':7}  -> {check.fix}")
+    works = all(check.status != FAILED for check in checks)
+    if arguments.json:
+        body = {"version": release(), "works": works, "checks": [dataclasses.asdict(check) for check in checks]}
+        print(json.dumps(body, indent=1))
+    return 0 if works else 1
