@@ -61,12 +61,20 @@ class HoldLane:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``nodes`` and the others cannot reach each other for ``lasting`` seconds. Connections that carry nothing for longer
-    than the network's patience break on both ends, and what was on its way is lost; else it arrives late."""
+    """``nodes`` and ``others`` (none: all others) cannot reach each other for ``lasting`` seconds. Connections that carry
+    nothing for longer than the network's patience break on both ends, and what was on its way is lost; else it is late."""
 
     at: float
     nodes: tuple[str, ...]
     lasting: float
+    others: tuple[str, ...] = ()
+
+    def cuts(self, one: str, other: str) -> bool:
+        """Whether these two cannot reach each other."""
+        for near, far in ((one, other), (other, one)):
+            if near in self.nodes and (far in self.others if self.others else far not in self.nodes):
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,10 @@ def _random_fault(random: Random, nodes: list[str], within: float) -> Fault:
         return HoldLane(at, source, target, random.choice((None, *Traffic)), random.uniform(0.05, 0.5))
     if kind is Partition:
         side = random.sample(nodes, random.randint(1, len(nodes) - 1))
-        return Partition(at, tuple(side), random.uniform(0.1, 2.0))
+        lasting = random.uniform(0.1, 2.0)
+        if random.random() < 0.5:
+            return Partition(at, (source,), lasting, (target,))
+        return Partition(at, tuple(side), lasting)
     if kind is Pause:
         return Pause(at, worker, random.choice((0.1, 0.5, 1.0, 4.0)))
     return Kill(at, worker)

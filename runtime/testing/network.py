@@ -100,7 +100,7 @@ class SimulatedNetwork(Network):
         self._random, self._latency, self._patience = random, latency, patience
         self._pipes: dict[tuple[PeerId, PeerId, Lane], _Pipe] = {}
         self._ways: dict[tuple[str, str], _Way] = {}
-        self._partitions: list[tuple[frozenset[str], float]] = []  # one side, until when
+        self._partitions: list[tuple[Partition, float]] = []  # until when
         self._contexts: dict[PeerId, Context] = {}
 
     # ---- what loopback transports ask
@@ -154,9 +154,9 @@ class SimulatedNetwork(Network):
         until = 0.0
         if (way := self._ways.get((source, target))) is not None:
             until = way.held.get(pipe.lane, 0.0)
-        for side, end in self._partitions:
-            if (source in side) != (target in side):
-                until = max(until, end)
+        for partition, end in self._partitions:
+            if end > until and partition.cuts(source, target):
+                until = end
         return until
 
     # ---- faults
@@ -164,10 +164,10 @@ class SimulatedNetwork(Network):
     def apply(self, fault: Drop | Duplicate | Delay | HoldLane | Partition) -> None:
         now = self.loop.time()
         if isinstance(fault, Partition):
-            self._partitions = [(side, end) for side, end in self._partitions if end > now]
-            self._partitions.append((frozenset(fault.nodes), now + fault.lasting))
+            self._partitions = [(partition, end) for partition, end in self._partitions if end > now]
+            self._partitions.append((fault, now + fault.lasting))
             if fault.lasting > self._patience:
-                self.loop.call_later(self._patience, self._break_across, frozenset(fault.nodes))
+                self.loop.call_later(self._patience, self._break_across, fault)
             return
         way = self._ways.setdefault((fault.source, fault.target), _Way())
         if isinstance(fault, Drop):
@@ -183,11 +183,11 @@ class SimulatedNetwork(Network):
         self.trace.add(self.loop.time(), "duplicate", pipe.source, pipe.target.peer, *_described(pipe.lane, message))
         pipe.put(message, self.loop.time())
 
-    def _break_across(self, side: frozenset[str]) -> None:
+    def _break_across(self, partition: Partition) -> None:
         members = list(self.members.values())
         for one in members:
             for other in members:
-                if (one.peer.name in side) != (other.peer.name in side):
+                if partition.cuts(one.peer.name, other.peer.name):
                     self._break(self._pipe(other.peer, one, None))
 
     def _break(self, pipe: _Pipe) -> None:

@@ -13,6 +13,7 @@ from random import Random
 
 from blockwright.runtime import Actor, Down, Node, RemoteError, RuntimeFault, endpoint
 from blockwright.runtime.testing import Simulation
+from blockwright.runtime.window import WINDOW_ITEMS
 from blockwright.tests.runtime.safety.world import Violation, Watch, World
 from blockwright.transport.address import PeerId
 
@@ -66,7 +67,8 @@ class Player(Actor):
     async def relay(self, sender: str, number: int, nap: float) -> str:
         """Inherits the deadline: it asks for ten seconds and gets what is left."""
         self.world.handle(self.node, self.key, sender, number, "")
-        await self._request("hang", self._someone(), 10.0, nested=True)
+        left = self.world.sent[sender, number].timeout
+        await self._request("hang", self._someone(), 10.0, within=left)
         return f"{self.key} {sender} {number}"
 
     @endpoint
@@ -78,6 +80,7 @@ class Player(Actor):
     async def stream(self, sender: str, number: int, count: int) -> AsyncIterator[int]:
         self.world.handle(self.node, self.key, sender, number, "normal")
         for item in range(count):
+            self.world.made(sender, number, WINDOW_ITEMS)
             yield item
 
     # ---- what it asks of others
@@ -91,7 +94,7 @@ class Player(Actor):
             timeout = self.random.uniform(0.2, 1.5)
             if kind in ("cast", "rush_cast"):
                 number = next(self.numbers)
-                self.world.send(self.node, self.key, number, None, kind)
+                self.world.send(self.node, self.key, number, target, None, kind)
                 name = "call" if kind == "cast" else "rush"
                 getattr(self.node.ref(target), name).cast(self.key, number, self._nap())
                 continue
@@ -103,9 +106,10 @@ class Player(Actor):
         while self.open:
             await asyncio.wait(self.open)
 
-    async def _request(self, kind: str, target: str, patience: float, *, nested: bool = False) -> None:
+    async def _request(self, kind: str, target: str, patience: float, *, within: float | None = None) -> None:
+        """``within``: seconds after which it must have ended, if that is not ``patience``."""
         number, ref = next(self.numbers), self.node.ref(target)
-        self.world.send(self.node, self.key, number, None if nested else patience, kind)
+        self.world.send(self.node, self.key, number, target, patience if within is None else within, kind)
         wanted = f"{self.key} {number}"
         answered_by = ""
         try:
@@ -142,6 +146,7 @@ class Player(Actor):
                 if item != seen:
                     raise self.world.violated("stream", f"stream {number} of {self.key} gave {item} after {seen} items")
                 seen += 1
+                self.world.sent[self.key, number].read += 1
                 if seen == leave:
                     return
                 if item % 20 == 19:
@@ -168,7 +173,7 @@ class Game:
 
     def __init__(self, seed: int, faults: int = FAULTS) -> None:
         self.sim = Simulation(
-            seed=seed, nodes=("w0", "w1", "w2"), faults=faults, within=WITHIN, setup=self._setup, startup=4.0
+            seed=seed, nodes=("w0", "w1", "w2"), faults=faults, within=WITHIN, setup=self._setup, startup=4.0, restart=0.05
         )
         self.world = World(self.sim)
 

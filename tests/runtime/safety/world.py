@@ -13,7 +13,7 @@ from blockwright.runtime import Down, Node
 from blockwright.runtime.testing import Pause, Simulation
 from blockwright.transport.address import PeerId
 
-SLACK = 0.001  # seconds that an outcome may come after its deadline
+SLACK = 0.01  # seconds that an outcome may come after its deadline
 
 
 class Violation(AssertionError):
@@ -26,10 +26,14 @@ class Violation(AssertionError):
 class Sent:
     """A call, cast or stream on its way, by (sender, number)."""
 
+    kind: str
     node: PeerId
+    to: PeerId  # incarnation 0: it was not up
     at: float
     timeout: float | None  # None: a cast
     outcome: str = ""
+    made: int = 0  # items of a stream, by its producer
+    read: int = 0
 
 
 @dataclass(slots=True)
@@ -67,9 +71,11 @@ class World:
 
         node.table.remove = spy
 
-    def send(self, node: Node, sender: str, number: int, timeout: float | None, kind: str) -> None:
+    def send(self, node: Node, sender: str, number: int, target: str, timeout: float | None, kind: str) -> None:
         self.kinds[kind] += 1
-        self.sent[sender, number] = Sent(node.id, self.sim.time, timeout)
+        name = target.partition("/")[0]
+        to = PeerId(name, node.current_incarnation(name))
+        self.sent[sender, number] = Sent(kind, node.id, to, self.sim.time, timeout)
 
     def handle(self, node: Node, receiver: str, sender: str, number: int, lane: str) -> None:
         sent, now = self.sent[sender, number], self.sim.time
@@ -100,6 +106,18 @@ class World:
             if over is not None and now > over:
                 text = f"{sender} took an answer of {answered_by} at {now}, which was declared down at {over}"
                 raise self.violated("fencing", text)
+        over = self.down_at.get((sent.node, sent.to))
+        if over is not None and sent.at < over and now > over + pauses + SLACK and sent.kind != "stream":
+            text = f"message {number} of {sender} to {sent.to} ended at {now} ({outcome}), which was down at {over}"
+            raise self.violated("outcome", text)
+
+    def made(self, sender: str, number: int, window: int) -> None:
+        """The producer of a stream makes one more item."""
+        sent = self.sent[sender, number]
+        sent.made += 1
+        if sent.made - sent.read > window + 1:
+            text = f"stream {number} of {sender} made {sent.made} items while {sent.read} were read of a window of {window}"
+            raise self.violated("credit", text)
 
     def violated(self, what: str, text: str) -> Violation:
         """Raised where it is seen, and again at the end: an actor's error is only an answer to its caller."""
