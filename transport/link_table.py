@@ -25,10 +25,10 @@ from blockwright.transport.interface import Clock
 from blockwright.transport.link import Lane, Link, OwnLane
 from blockwright.transport.link_wire import Open, Piece, Release, Released, Welcome
 from blockwright.transport.shared_memory import SharedPool, Slot, attach
+from blockwright.transport.transfer import SHARE_LEAST
 from blockwright.transport.wire import Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
-LARGE = 256 << 10  # bytes of a buffer of a call from which it goes through shared memory
 AGAIN = 0.05  # seconds after a broken connection until its peer is told again what came
 Deliver = Callable[[PeerId, Traffic, bytes, list[memoryview]], None]
 
@@ -53,7 +53,10 @@ class _From:
 
 
 class LinkTable:
-    """See the module. ``lane`` carries frames to every peer that has no lane of its own. Everything runs on one loop."""
+    """See the module. ``lane`` carries frames to every peer that has no lane of its own. Everything runs on one loop.
+
+    share: offer and attach shared memory; may be changed as long as there are no links.
+    """
 
     def __init__(self, me: PeerId, lane: Lane, clock: Clock, deliver: Deliver, *, share: bool = True) -> None:
         self.me = me
@@ -66,7 +69,7 @@ class LinkTable:
         self._budget = Budget(BUDGET, self._soon)
         self._read: deque[tuple[PeerId, int]] = deque()  # slots that are read no more; appended to by any thread
         self._turn_due = False
-        self._share = share
+        self.share = share
         self._shared: SharedPool | None = None
         self._closed = False
 
@@ -96,7 +99,7 @@ class LinkTable:
 
     def place(self, peer: PeerId, buffers: Sequence[Buffer]) -> Placed | None:
         """Lay large buffers into slots that ``peer`` can read; None where there are none, or it cannot (yet)."""
-        large = [at for at, buffer in enumerate(buffers) if len(buffer) >= LARGE]
+        large = [at for at, buffer in enumerate(buffers) if len(buffer) >= SHARE_LEAST]
         if not large or (link := self.link(peer)).kind != "shared-memory":
             return None
         slots = {at: slot for at in large if (slot := link.slot(len(buffers[at]))) is not None}
@@ -196,7 +199,7 @@ class LinkTable:
             deliver = partial(self._deliver, peer)
             known = self._from[peer] = _From(Arrivals(self._budget, deliver, partial(self._released, peer)))
         arrivals = known.arrivals
-        if arrivals.attached is None and self._share:
+        if arrivals.attached is None and self.share:
             arrivals.attached = attach(message.offer)
         attached = arrivals.attached is not None
         self._tell(peer, link_wire.pack_welcome(message.attempt, attached, arrivals.received, arrivals.taken))
@@ -267,12 +270,12 @@ class LinkTable:
             lane.send_link(peer, [frame])
 
     def _pool(self) -> SharedPool | None:
-        if self._shared is None and self._share and not self._closed:
+        if self._shared is None and self.share and not self._closed:
             try:
                 self._shared = SharedPool()
             except OSError as error:
                 log.warning("no shared memory, tensors travel in frames: %s", error)
-                self._share = False
+                self.share = False
         return self._shared
 
 

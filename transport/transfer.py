@@ -16,7 +16,7 @@ from blockwright.transport.errors import PeerGone
 from blockwright.transport.shared_memory import SharedPool, Slot
 from blockwright.transport.wire import Buffer
 
-SHARE_LEAST = 64 << 10  # bytes of a buffer from which a slot is cheaper than a frame
+SHARE_LEAST = 256 << 10  # bytes of a buffer from which a slot is cheaper than a frame
 FRAME = 1 << 20  # bytes; longer runs travel in frames of this size, which libzmq's allocator finds again
 WHOLE = 4 << 20  # bytes of a buffer that is not cut into chunks in one frame, which need not be copied at its end
 

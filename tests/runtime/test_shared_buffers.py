@@ -11,7 +11,7 @@ from blockwright.runtime import Actor, Node, endpoint
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone
 from blockwright.transport.greeting import Lane
-from blockwright.transport.link_table import LARGE
+from blockwright.transport.transfer import SHARE_LEAST as LARGE
 from blockwright.transport.wire import Traffic
 
 MIB = 1 << 20
@@ -109,7 +109,7 @@ async def test_places_from_the_wire_are_checked(pair, until):
 async def test_a_transfer_survives_a_broken_connection_of_real_sockets(tmp_path, until, share):
     pair = Pair(tmp_path)
     await pair.start()
-    pair.a.tensor_links._share = share
+    pair.a.tensor_links.share = share
     got: list[tuple[bytes, list[bytes]]] = []
     for kind in Traffic:
         pair.b.on_link(kind, lambda node, header, buffers: got.append((header, [bytes(b) for b in buffers])))

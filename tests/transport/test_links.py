@@ -222,16 +222,16 @@ async def test_slots_come_back_and_a_full_pool_falls_back_to_frames(sharing):
     free = sharing.a._shared.free
     slot = to_b.slot(100_000)
     slot.view[:4] = b"here"
-    to_b.send(ACTIVATION, b"", [slot, b"small", bytes(70_000)])
+    to_b.send(ACTIVATION, b"", [slot, b"small", bytes(300_000)])
     del slot
     await sharing.pass_time(0.001)
     buffers = sharing.got[0][3]
     assert [bytes(b[:4]) for b in buffers] == [b"here", b"smal", bytes(4)]
-    assert [len(b) for b in buffers] == [100_000, 5, 70_000]
+    assert [len(b) for b in buffers] == [100_000, 5, 300_000]
     assert sharing.a._shared.lent(B) == 2
     sent = sharing.there.sent
     hold = sharing.a._shared.take(sharing.a._shared.free)
-    to_b.send(ACTIVATION, b"", [bytes(100_000)])
+    to_b.send(ACTIVATION, b"", [bytes(300_000)])
     await sharing.pass_time(0.001)
     assert sharing.there.sent == sent + 1
     assert sharing.a._shared.lent(B) == 2

@@ -1,0 +1,194 @@
+"""Tensor links between two processes: what priorities are worth, and how fast bytes move.
+
+    python benchmarks/links.py [--quick] [--json PATH]
+
+``link/priorities``: 64 KiB activations on a link limited to 200 MB/s over which 256 MiB of KV move (frames over ipc);
+one-way latency, also in chunk times. ``link/none``: the same with one class for all. ``links/KIND/SIZE``: messages of a
+size in a row, until all are acknowledged. ``buffers/64MiB``: a call with an array of which the callee reads every page,
+beside bare pyzmq and one copy within a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import zmq
+from harness import OURS, Bar, Options, Report
+from links_peer import GLOO_NODE, Sink, gloo_lane
+
+from blockwright.runtime import Node, Ref
+from blockwright.transport.address import PeerId
+from blockwright.transport.link import Link, Traffic
+
+RATE = 200e6  # bytes per second
+LOAD, PART = 256 << 20, 32 << 20  # bytes of KV, and of each message of it
+ACTIVATION = 64 << 10  # bytes
+PAUSE = 0.004  # seconds between activations, on average
+B = PeerId("b", 1)
+LARGE = 64 << 20
+BARS = [
+    Bar("link/priorities", "p99_chunks", at_most=2.5),
+    Bar("link/priorities", "share_of_none", at_most=0.1),
+    Bar("buffers/64MiB", "gib_per_s", peer="pyzmq", at_least=5.0),
+    Bar("buffers/64MiB", "gib_per_s", peer="memcpy", at_least=0.6),
+]
+
+
+@dataclass(slots=True)
+class Rig:
+    """Nodes of this process, one for each kind of link to the other process."""
+
+    directory: Path
+    links: dict[str, Link]
+    sink: Ref  # reached through the node that shares memory
+
+
+@contextlib.asynccontextmanager
+async def rig(*, gloo: bool) -> AsyncIterator[Rig]:
+    """Starts the other process, opens a link of each kind, and ends all."""
+    with tempfile.TemporaryDirectory(prefix="blockwright-links-") as name:
+        directory = Path(name)
+        store = str(directory / "store") if gloo else ""
+        peer = Path(__file__).with_name("links_peer.py")
+        child = await asyncio.create_subprocess_exec(sys.executable, str(peer), name, store)
+        nodes: list[Node] = []
+        try:
+            lane = await asyncio.to_thread(gloo_lane, store, 0) if gloo else None
+            await until(lambda: (directory / "b-1.sock").exists())
+            links = {}
+            for kind in ("shared-memory", "frames", *(["gloo"] if lane is not None else [])):
+                node = Node(GLOO_NODE if kind == "gloo" else f"a-{kind}", directory=directory)
+                nodes.append(node)
+                await node.start()
+                node.tensor_links.share = kind == "shared-memory"
+                node.greet(B, f"ipc://{directory}/b-1.sock")
+                if lane is not None and kind == "gloo":
+                    node.tensor_links.use_lane(B, lane)
+                links[kind] = node.link("b")
+            for kind, link in links.items():
+                await link.send(Traffic.KV)
+                assert link.kind == kind, f"{link.kind} where {kind} was to be measured"
+            yield Rig(directory, links, nodes[0].ref("b/sink", Sink))
+        finally:
+            for node in nodes:
+                await node.stop()
+            child.kill()
+            await child.wait()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError("the other process did not start within a minute")
+
+
+async def under_load(link: Link, sink: Ref, kind: Traffic, load: int) -> tuple[list[float], float]:
+    """One-way seconds of activations sent as ``kind`` while ``load`` bytes of KV move; and the time of a chunk."""
+    await sink.taken()
+    noise, payload, part = random.Random(1), bytes(ACTIVATION), bytes(PART)
+    link.rate = RATE
+    moving = [link.send(Traffic.KV, b"", [part]) for _ in range(load // PART)]
+    sent, chunks = 0, []
+    while not moving[-1].done:
+        await asyncio.sleep(noise.uniform(0.0, 2 * PAUSE))
+        link.send(kind, repr(time.monotonic()).encode(), [payload])
+        sent += 1
+        chunks.append(link.inspect()["chunk_bytes"] / RATE)
+    link.rate = None
+    await link.send(kind)
+    latencies = await sink.taken(returns=list[float])
+    assert len(latencies) == sent, f"{sent} activations were sent and {len(latencies)} came"
+    return latencies, statistics.median(chunks)
+
+
+async def measure_priorities(report: Report, links: Mapping[str, Link], sink: Ref, *, runs: int, load: int = LOAD) -> None:
+    """``link/priorities`` and ``link/none``, in turn; also called by ``actors.py``."""
+    link = links["frames"]
+    for _ in range(runs):
+        ours, chunk = await under_load(link, sink, Traffic.ACTIVATION, load)
+        none, _ = await under_load(link, sink, Traffic.KV, load)
+        p99, p99_none = (statistics.quantiles(times, n=100)[98] for times in (ours, none))
+        report.add("link/priorities", OURS, {"p50_us": 1e6 * statistics.median(ours), "p99_us": 1e6 * p99})
+        report.add("link/none", OURS, {"p50_us": 1e6 * statistics.median(none), "p99_us": 1e6 * p99_none})
+        report.add(
+            "link/priorities", OURS, {"chunk_us": 1e6 * chunk, "p99_chunks": p99 / chunk, "share_of_none": p99 / p99_none}
+        )
+
+
+async def measure_throughput(report: Report, links: Mapping[str, Link], *, runs: int) -> None:
+    for name, size, count in (("64KiB", 64 << 10, 200), ("1MiB", 1 << 20, 64), ("64MiB", LARGE, 4)):
+        data = bytes(size)
+        for _ in range(runs):
+            for kind, link in links.items():
+                began = time.perf_counter()
+                for transfer in [link.send(Traffic.KV, b"", [data]) for _ in range(count)]:
+                    await transfer
+                seconds = time.perf_counter() - began
+                shown = {"gib_per_s": count * size / seconds / 2**30, "chunk_bytes": float(link.inspect()["chunk_bytes"])}
+                report.add(f"links/{kind}/{name}", OURS, shown)
+
+
+async def measure_buffers(report: Report, rig: Rig, *, runs: int) -> None:
+    """A call with 64 MiB beside pyzmq and a copy, in turn."""
+    array, target = np.ones(LARGE, np.uint8), np.zeros(LARGE, np.uint8)
+    context = zmq.Context()
+    sockets = {}
+    for name, subject in (("copy", "pyzmq"), ("share", "pyzmq copy=False")):
+        sockets[subject] = context.socket(zmq.DEALER)
+        sockets[subject].bind(f"ipc://{rig.directory}/zmq-{name}")
+    try:
+        for run in range(runs + 2):
+            times: dict[str, float] = {}
+            began = time.perf_counter()
+            await rig.sink.touch(array)
+            times[OURS] = time.perf_counter() - began
+            for subject, socket in sockets.items():
+                began = time.perf_counter()
+                socket.send(memoryview(array).cast("B"), copy=subject == "pyzmq")
+                socket.recv()
+                times[subject] = time.perf_counter() - began
+            began = time.perf_counter()
+            np.copyto(target, array)
+            times["memcpy"] = time.perf_counter() - began
+            if run >= 2:  # the first of each touch fresh memory
+                for subject, seconds in times.items():
+                    report.add("buffers/64MiB", subject, {"gib_per_s": LARGE / seconds / 2**30})
+    finally:
+        context.destroy(linger=0)
+
+
+async def measure(report: Report, *, quick: bool, gloo: bool) -> None:
+    async with rig(gloo=gloo) as made:
+        await measure_priorities(report, made.links, made.sink, runs=1 if quick else 5)
+        await measure_throughput(report, made.links, runs=2 if quick else 7)
+        await measure_buffers(report, made, runs=5 if quick else 15)
+    if not gloo:
+        report.miss("links/gloo/64MiB", OURS, "torch is not installed")
+
+
+def main(options: Options, bars: Sequence[Bar] = BARS) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    settings: dict[str, Any] = {"rate": RATE, "load": LOAD, "activation": ACTIVATION, "pause": PAUSE}
+    report = Report("links", settings, ("pyzmq", "numpy", "torch"))
+    asyncio.run(measure(report, quick=options.quick, gloo=importlib.util.find_spec("torch") is not None))
+    harness.finish(report, options, bars)
+
+
+if __name__ == "__main__":
+    main(harness.parse(__doc__))
