@@ -71,9 +71,9 @@ def echo(endpoint: str, copy: bool) -> None:
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     socket.connect(endpoint)
     while True:
-        message = socket.recv(copy=copy)
-        socket.send(b"%d" % touch(np.frombuffer(message, np.uint8)))
-        del message
+        data = socket.recv() if copy else socket.recv(copy=False).buffer
+        socket.send(b"%d" % touch(np.frombuffer(data, np.uint8)))
+        del data
 
 
 async def main(directory: str, store: str) -> None:

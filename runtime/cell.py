@@ -216,6 +216,7 @@ class Cell:
                 self._crashed(error)
         finally:
             delivery.over = True
+            delivery.args, delivery.kwargs = (), {}  # may be large, and the task's context still holds the delivery
             self._running.discard(delivery)
             self._release(delivery)
 

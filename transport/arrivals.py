@@ -46,7 +46,7 @@ class Budget:
         has room alone."""
         if self.used and self.used + size > self.size:
             return None
-        memory = mmap.mmap(-1, max(size, 1))
+        memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared would have no huge pages
         if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)
         self._used += size

@@ -9,6 +9,7 @@ when it fails the lane is over; the cluster declares the peer down by its own me
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import itertools
 import queue
@@ -23,6 +24,7 @@ from blockwright.transport.link_wire import MAX_MESSAGE
 from blockwright.transport.wire import MAX_BODY, MAX_FRAMES, Buffer, WireError
 
 WAITING = 1024  # messages for the sending thread
+EXIT_PATIENCE = 2.0  # seconds for each thread to end when the process exits
 _PREFIX = struct.Struct("<QQ")
 _LONGEST = MAX_MESSAGE + MAX_BODY + (1 << 20)  # bytes of one message
 
@@ -50,6 +52,7 @@ class GlooLane:
         self._group, self._rank, self._tensor, self._tag = group, rank, tensor, tag
         self._out: queue.Queue[list[Buffer] | None] = queue.Queue(WAITING)
         self._closed = False
+        self._threads: list[threading.Thread] = []
         self.broken = ""  # why it is over
 
     def start(self, on_frames: Callable[[list[memoryview]], None], on_broken: Callable[[], None]) -> None:
@@ -57,7 +60,10 @@ class GlooLane:
         self._loop = asyncio.get_running_loop()
         self._on_frames, self._on_broken = on_frames, on_broken
         for work in (self._send_all, self._receive_all):
-            threading.Thread(target=self._guarded, args=(work,), name="gloo-lane", daemon=True).start()
+            thread = threading.Thread(target=self._guarded, args=(work,), name="gloo-lane", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        atexit.register(self._at_exit)
 
     def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None:
         if self._closed or self.broken:
@@ -73,6 +79,12 @@ class GlooLane:
             self._closed = True
             with contextlib.suppress(queue.Full):
                 self._out.put_nowait(None)
+
+    def _at_exit(self) -> None:
+        """A thread that is inside the group when the interpreter ends would abort the process."""
+        self.close()
+        for thread in self._threads:
+            thread.join(EXIT_PATIENCE)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -113,6 +125,7 @@ class GlooLane:
         while True:
             size, count = _PREFIX.unpack(self._take(_PREFIX.size))
             if not size:
+                self.close()  # nothing follows; say the same, so that the peer's thread ends as well
                 return
             if not 0 < count <= MAX_FRAMES or not 8 * count <= size <= _LONGEST:
                 raise WireError(f"a message of {size} bytes in {count} frames")

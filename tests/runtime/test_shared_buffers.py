@@ -76,6 +76,17 @@ async def test_large_arguments_and_answers_are_read_in_place(pair, until):
     assert pair.b.tensor_links.inspect()["slots_free_bytes"] < free
 
 
+async def test_arguments_are_let_go_without_the_collector(pair, until):
+    free = pair.a.tensor_links.inspect()["slots_free_bytes"]
+    gc.disable()
+    try:
+        for _ in range(3):
+            await pair.ref.twice(np.arange(LARGE))
+            await until(lambda: pair.a.tensor_links.inspect()["slots_free_bytes"] == free)
+    finally:
+        gc.enable()
+
+
 async def test_what_finds_no_slot_goes_in_frames(pair):
     hold = pair.a.link("b").slot(pair.a.tensor_links.inspect()["slots_free_bytes"])
     assert hold is not None
