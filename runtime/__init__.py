@@ -22,6 +22,7 @@ from blockwright.runtime.errors import (
     RemoteError,
     RuntimeFault,
 )
+from blockwright.runtime.local_cluster import LocalCluster
 from blockwright.runtime.loop import run
 from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down, Peer
@@ -43,6 +44,7 @@ __all__ = [
     "DecodeError",
     "Down",
     "EncodeError",
+    "LocalCluster",
     "LoopClock",
     "MailboxFull",
     "ManualClock",

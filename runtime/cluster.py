@@ -3,6 +3,7 @@
 Owns incarnation numbers and the declaration of a node's end, made exactly once for each life, with its cause:
 
     "exited N"      the process ended (its launcher says with which status); a broken connection is the first sign
+    "left"          it had joined by hand and stopped in order
     "disconnected"  the connection broke and no launcher explains it; "disconnected from W" if only worker W says so
     "unreachable"   pings of the transport stay unanswered: the host, the network, or a stopped process
     "hung"          pings are answered, but the node's event loop sends no heartbeats: it is stuck in Python or native code
@@ -30,6 +31,7 @@ from blockwright.runtime.peers import Down, Peer
 from blockwright.transport.address import PeerId
 from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import Refused
+from blockwright.transport.greeting import Admission
 from blockwright.transport.interface import UNREACHABLE
 
 log = logging.getLogger("blockwright.runtime")
@@ -46,6 +48,8 @@ class Member:
     """One life of a launched node."""
 
     id: PeerId
+    joined: bool = False  # by hand: there is no process of ours
+    leaving: bool = False  # it said so
     pid: int = 0
     state: str = "starting"  # "starting" | "up" | "down"
     fate: str = ""  # cause to report when it ends, if the head itself ended it
@@ -105,7 +109,7 @@ class Cluster:
         self._on_up.append(callback)
 
     def on_down(self, callback: OnDown) -> None:
-        """``callback(Down)`` once for each life that was launched and ended, also before it was up; not after ``stop``."""
+        """``callback(Down)`` once for each life that ended, also before it was up; not after ``stop``."""
         self._on_down.append(callback)
 
     async def launch(self, name: str, entry: str, config: Any) -> int:
@@ -147,7 +151,8 @@ class Cluster:
             raise NodeDown(f"node {member.id} is down: {self.node.table.last_down[name].cause}")
 
     async def kill(self, name: str, cause: str = "killed") -> None:
-        """End the node's current life with SIGKILL; returns when it is declared down and its process is gone."""
+        """End the node's current life with SIGKILL; returns when it is declared down and its process is gone. One that
+        joined by hand is fenced, and ends when it sees its connection closed."""
         member = self._members[name]
         if member.state != "down":
             self._declare(member, cause)
@@ -211,7 +216,9 @@ class Cluster:
 
     def lost(self, peer: Peer, cause: str) -> None:
         member, now = self._members[peer.id.name], self.node.clock.now()
-        if cause != UNREACHABLE:
+        if member.joined and cause != UNREACHABLE:
+            self._declare(member, "left" if member.leaving else cause)
+        elif cause != UNREACHABLE:
             self.node.clock.call_at(now + EXIT_GRACE, lambda: self._declare(member, cause))
         elif now < self._stalled_until or now - self._checked > STALL_FACTOR * self._heartbeat / 2:
             self.node.recheck(peer)
@@ -225,8 +232,25 @@ class Cluster:
             cause = f"disconnected from {reporter.id.name}"
             self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, cause))
 
-    def join(self, name: str) -> PeerId:
-        raise Refused(f"node {name} was not launched by {self._id}")
+    def join(self, name: str) -> Admission:
+        """A node that this head did not launch asks for its number; it has ``startup`` seconds to come up."""
+        last = self._members.get(name)
+        if self._stopping:
+            raise Refused(f"the cluster of {self._id} is stopping")
+        if last is not None and last.joined and last.state == "starting" and self.node.table.find(last.id) is None:
+            self._declare(last, "asked for another number")
+        elif name == self._id.name or (last is not None and last.state != "down"):
+            raise Refused(f"the cluster of {self._id} has a node {name} already; choose another name")
+        node = PeerId(name, last.id.incarnation + 1 if last is not None else 1)
+        self._members[name] = Member(node, joined=True)
+        return Admission(self._id, node, self._heartbeat)
+
+    def left(self, peer: Peer) -> None:
+        member = self._members[peer.id.name]
+        if member.joined:
+            member.leaving = True
+            self.node.tell(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
+            self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, "left"))
 
     # ---- declarations
 
@@ -262,7 +286,10 @@ class Cluster:
         member.state = "down"
         down = Down(member.id.name, member.id.incarnation, cause)
         log.log(logging.DEBUG if self._leaving else logging.WARNING, "node %s is down: %s", member.id, cause)
-        self._launcher.kill(member.id)
+        if member.joined:
+            member.exited.set()  # as far as this head can know
+        else:
+            self._launcher.kill(member.id)
         self.node.declare_down(down)
         for peer in self.node.peers().values():
             self.node.tell(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])

@@ -20,6 +20,7 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     CREDIT     id, items, bytes                 totals that the consumer has taken
     END        id, items                        the stream's regular end; FAULT is the other
     LOST       node, incarnation, cause         worker to head: the connection between the two of us broke
+    LEAVE                                       a node that joined by hand, to head: it has stopped in order
 
 Ids and numbers of one sender rise; of what makes a node act, ``NUMBERED``, none is obeyed twice, nor a late copy at all.
 """
@@ -34,7 +35,7 @@ from blockwright.runtime.errors import DecodeError
 from blockwright.transport.wire import Buffer
 
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
-OPEN, ITEM, CREDIT, END, LOST, SEEN = range(12, 18)
+OPEN, ITEM, CREDIT, END, LOST, SEEN, LEAVE = range(12, 19)
 NUMBERED = frozenset((CALL, CAST, OPEN))  # whose first field is the id or number
 
 _SHAPES: dict[int, tuple[type, ...]] = {
@@ -55,6 +56,7 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     END: (int, int),
     LOST: (str, int, str),
     SEEN: (int,),
+    LEAVE: (),
 }
 
 

@@ -1,6 +1,6 @@
 """A small process that forks worker processes from an interpreter with the heavy imports done.
 
-Started by ``ForkserverLauncher`` with one end of a socket pair; run as ``python -m blockwright.runtime.forkserver FD``.
+Started by ``ForkserverLauncher`` with one end of a socket pair, whose descriptor is its one argument.
 Owns the children: reports each exit as it happens, and when the other end of the socket closes, whatever killed the head,
 kills them all, removes the cluster's sockets and exits. Children die with it (PR_SET_PDEATHSIG). Single-threaded, opens no
 ZeroMQ context, starts no thread pool: what is forked must be whole.
@@ -168,7 +168,3 @@ def run_child(spec: NodeSpec, parent: int) -> NoReturn:
 def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as control:
         Forkserver(control).run()
-
-
-if __name__ == "__main__":
-    main()

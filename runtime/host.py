@@ -47,6 +47,10 @@ def load_entry(path: str) -> tuple[Entry, Any]:
     return function, typing.get_type_hints(function).get(parameters[1], Any)
 
 
+async def idle(node: Node, config: Any) -> None:
+    """The entry of a node that waits for actors to be spawned on it."""
+
+
 async def live(spec: NodeSpec, *, transport: Transport | None = None, clock: Clock | None = None) -> None:
     """A node's whole life. Raises what the entry function raises."""
     node = Node(

@@ -12,9 +12,9 @@ import contextlib
 import contextvars
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from blockwright.runtime import envelope
 from blockwright.runtime.actor import Actor
@@ -26,6 +26,7 @@ from blockwright.runtime.codec import encode, pack
 from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor
 from blockwright.runtime.life import STOPPED, Lives
 from blockwright.runtime.linked import Links
+from blockwright.runtime.membership import Membership
 from blockwright.runtime.monitors import SYSTEM, Monitors
 from blockwright.runtime.orphans import end_orphans
 from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable
@@ -48,16 +49,6 @@ from blockwright.transport.wire import Buffer, Traffic
 
 log = logging.getLogger("blockwright.runtime")
 MAILBOX = 1024  # messages in each lane of an actor
-
-
-class Membership(Protocol):
-    """The head's say in who belongs to the cluster (``cluster.Cluster``)."""
-
-    def admits(self, peer: PeerId) -> bool: ...
-    def ready(self, peer: Peer) -> None: ...
-    def lost(self, peer: Peer, cause: str) -> None: ...
-    def accused(self, reporter: Peer, peer: PeerId) -> None: ...
-    def join(self, name: str) -> PeerId: ...
 
 
 class Node(Naming):
@@ -84,8 +75,10 @@ class Node(Naming):
         self.heartbeat: Callable[[], dict[str, Any]] = dict  # payload of heartbeats: plain data
         self.membership: Membership | None = None
         self.dropped: Counter[str] = Counter()  # received messages that were not let in, by reason
+        self.dismissed = asyncio.Event()  # the head told this node to stop
         self.closed = asyncio.Event()  # set when this node was told to stop, or its head is gone
         self.farewell = ""  # why it was closed
+        self.last_words: Callable[[], Awaitable[None]] | None = None  # what is to be said when the actors have stopped
         self._directory, self._listen, self._keys, self._transport = directory, listen, keys, transport
         self._clock_given, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
         self.table = PeerTable()
@@ -169,6 +162,8 @@ class Node(Naming):
             self._timer.cancel()
         for peer in [*self.table.current.values(), self._self]:
             self.calls.abandon(peer, NodeDown(f"this node ({self.id}) stopped"))
+        if self.last_words is not None:
+            await self.last_words()
         await asyncio.sleep(0)  # answers of the stopped actors leave with this tick
         if self._transport is not None:
             self.tensor_links.close()

@@ -29,6 +29,8 @@ from blockwright.transport.sockets import SocketTransport
 
 log = logging.getLogger("blockwright.runtime")
 
+_PROGRAM = "from blockwright.runtime.forkserver import main; main()"
+
 
 class ForkserverLauncher:
     """See the module and ``Launcher``.
@@ -100,7 +102,7 @@ class ForkserverLauncher:
 
     async def _open(self) -> None:
         ours, theirs = socket.socketpair()
-        command = (sys.executable, "-m", "blockwright.runtime.forkserver", str(theirs.fileno()))
+        command = (sys.executable, "-c", _PROGRAM, str(theirs.fileno()))
         try:
             # A session of its own: signals to the head's group (Ctrl-C, a service manager's TERM) are the head's to
             # answer, which may want its workers to finish what runs.

@@ -18,6 +18,7 @@ from blockwright.runtime.remote_streams import size_of
 from blockwright.runtime.vitals import Vitals
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.errors import AddressError, KeysError, Refused
+from blockwright.transport.greeting import Admission
 from blockwright.transport.interface import UNREACHABLE
 from blockwright.transport.wire import Buffer, Traffic, WireError
 
@@ -117,7 +118,7 @@ class Reception:
         if lost == node.head:
             node.close(f"the head {lost} is down: {cause}")
 
-    def on_join(self, name: str) -> PeerId:
+    def on_join(self, name: str) -> Admission:
         if self._node.membership is None:
             raise Refused(f"node {self._node.id} is not the head of a cluster")
         return self._node.membership.join(name)
@@ -168,6 +169,8 @@ class Reception:
                 membership.ready(peer)
             elif tag == envelope.LOST:
                 membership.accused(peer, PeerId(check_name(fields[0]), fields[1]))
+            elif tag == envelope.LEAVE:
+                membership.left(peer)
             else:
                 raise DecodeError(f"message {tag} is not for the head")
         elif peer.id == self._node.head:
@@ -178,6 +181,7 @@ class Reception:
     def _on_head(self, tag: int, fields: list[Any]) -> None:
         node = self._node
         if tag == envelope.STOP:
+            node.dismissed.set()
             node.close("the head stopped it")
         elif tag == envelope.DOWN:
             name, incarnation, cause = fields

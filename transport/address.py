@@ -111,8 +111,9 @@ def own_address(host: str, port: int) -> str:
 
 
 def remove_directory(path: Path) -> None:
-    """Delete the sockets in a cluster's directory, and the directory unless it holds something else."""
-    for found in path.glob("*.sock"):
-        found.unlink(missing_ok=True)
+    """Delete the sockets and keys in a cluster's directory, and the directory unless it holds something else."""
+    for pattern in ("*.sock", "*.keys"):
+        for found in path.glob(pattern):
+            found.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         path.rmdir()

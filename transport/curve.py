@@ -19,7 +19,8 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
-from blockwright.transport.errors import KeysError
+from blockwright.transport.address import is_loopback, is_wildcard, tcp_parts
+from blockwright.transport.errors import AddressError, KeysError
 
 log = logging.getLogger("blockwright.transport")
 DOMAIN = b"blockwright"
@@ -122,3 +123,13 @@ class Authenticator:
                 log.warning("a connection from %s was refused: its key is not of this cluster", address.decode("latin-1"))
             status = (b"200", b"OK", b"member", b"") if member else (b"400", b"not a member", b"", b"")
             self._socket.send_multipart([*frames[: empty + 1], version, request, *status], _NOBLOCK)
+
+
+def check_endpoint(endpoint: str, keys: ClusterKeys | None) -> str:
+    """A TCP endpoint that may be bound or connected to. Raises AddressError, KeysError."""
+    host, _ = tcp_parts(endpoint)
+    if is_wildcard(host):
+        raise AddressError(f"{endpoint} stands for every address of this machine; give the one at which others reach it")
+    if keys is None and not is_loopback(host):
+        raise KeysError(f"{endpoint} can be reached from other machines, so keys are needed; give keys or use 127.0.0.1")
+    return endpoint

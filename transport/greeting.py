@@ -7,6 +7,7 @@ learnt too late are refused with a sentence, not met with silence. Text, since i
     GREETING  "blockwright VERSION LANE FROM TO"     FROM, TO: name#incarnation
     GREETING  "blockwright VERSION join NAME"        a node without a number asks for one
     WELCOME   "SELF OTHER"                           who welcomes whom
+    WELCOME   "SELF OTHER HEARTBEAT"                 to one that asked for a number: whom it joins, and as whom
     REFUSAL   a sentence
 
 Owns that text; decides nothing.
@@ -25,6 +26,7 @@ from blockwright.transport.wire import WireError
 VERSION = 1  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
 GREETING, WELCOME, REFUSAL = b"\x03", b"\x04", b"\x05"
 LONGEST = 512  # bytes of any of the three
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -44,6 +46,18 @@ class Greeting:
 
     def pack(self) -> bytes:
         return GREETING + f"blockwright {VERSION} {self.lane.value} {self.sender} {self.to}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """``own`` may join the cluster of ``head``. heartbeat: seconds between heartbeats of its nodes."""
+
+    head: PeerId
+    own: PeerId
+    heartbeat: float
+
+    def pack(self) -> bytes:
+        return WELCOME + f"{self.head} {self.own} {self.heartbeat:g}".encode()
 
 
 def pack_join(name: str) -> bytes:
@@ -79,10 +93,22 @@ def pack_refusal(reason: str) -> bytes:
 
 def parse_answer(frame: bytes) -> tuple[PeerId, PeerId]:
     """(who welcomes, whom). Raises Refused with the other end's sentence, WireError, AddressError."""
+    own, other = _welcome(frame, 2)
+    return parse_identity(own), parse_identity(other)
+
+
+def parse_admission(frame: bytes) -> Admission:
+    """The answer to ``pack_join``. Raises as ``parse_answer``."""
+    head, own, heartbeat = _welcome(frame, 3)
+    if not _SECONDS.fullmatch(heartbeat):
+        raise WireError(f"{heartbeat[:16]!r} is no number of seconds")
+    return Admission(parse_identity(head), parse_identity(own), float(heartbeat))
+
+
+def _welcome(frame: bytes, words: int) -> list[str]:
     text = _UNPRINTABLE.sub("?", frame[1:LONGEST].decode("latin-1"))
     if frame[:1] == REFUSAL:
         raise Refused(text)
-    if frame[:1] != WELCOME or text.count(" ") != 1:
+    if frame[:1] != WELCOME or len(found := text.split(" ")) != words:
         raise WireError(f"a greeting was answered with {frame[:16].hex()}")
-    own, other = text.split(" ")
-    return parse_identity(own), parse_identity(other)
+    return found

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from blockwright.transport.address import PeerId
+from blockwright.transport.greeting import Admission
 from blockwright.transport.wire import Buffer
 
 
@@ -55,8 +56,8 @@ class Receiver(Protocol):
                           closed yet: the receiver decides between ``disconnect`` and ``recheck``
         """
 
-    def on_join(self, name: str) -> PeerId:
-        """A node of that name asks to be a member; the identity it shall have. Raises Refused."""
+    def on_join(self, name: str) -> Admission:
+        """A node of that name asks to be a member. Raises Refused."""
 
     def on_garbage(self, reason: str) -> None:
         """A message that fits no layout was dropped."""

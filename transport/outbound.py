@@ -2,14 +2,15 @@
 
 Owns coalescing (small messages of one loop tick share a frame), back-pressure (NOBLOCK sends; what libzmq does not take
 waits here, bounded in messages and bytes, until POLLOUT) and the watch for a broken connection (socket monitor). Receives
-nothing but the answer to its greeting, before which it sends nothing else. Never reconnects: an endpoint belongs to one
-incarnation, so a broken connection is the end of that peer and no message can be lost in a silent reconnect. Only for links,
-which count what arrived, another is made.
+nothing but the answer to its greeting, before which it sends nothing else, and the word that it is not wanted any more.
+Never reconnects: an endpoint belongs to one incarnation, so a broken connection is the end of that peer and no message can
+be lost in a silent reconnect. Only for links, which count what arrived, another is made.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ import zmq
 from blockwright.transport import greeting, wire
 from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import AddressError, PeerGone, QueueFull, Refused
-from blockwright.transport.greeting import Greeting
+from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.wire import Buffer, WireError
 
 COPY_LIMIT = 64 << 10  # bytes; below, a copy is cheaper than sharing the buffer with libzmq's thread
@@ -34,7 +35,7 @@ _FAILED = {  # handshakes that failed, by what is known about why
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "refused: the handshake failed; do both ends use the keys of one cluster?",
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "disconnected in the handshake; is a node with the same keys there?",
 }
-_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | sum(_FAILED)
+LOST_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | sum(_FAILED)
 Context = zmq.Context[zmq.Socket[bytes]]
 
 
@@ -57,13 +58,13 @@ class Outbound:
         self._flush_due = False
         self._waiting: deque[list[Buffer]] = deque()  # not empty only until welcomed and while libzmq takes no more
         self._waiting_bytes = 0
+        self._pulse = hello.lane is Lane.PULSE
         self._welcomed = self._closed = False
         self._socket = open_dealer(context, endpoint, keys, patience)
-        self._monitor = self._socket.get_monitor_socket(_LOST)
+        self._monitor = self._socket.get_monitor_socket(LOST_EVENTS)
         self._watching = False
         self._loop.add_reader(self._monitor.fileno(), self._on_monitor)
-        self._socket.connect(endpoint)
-        self._socket.send(hello.pack(), _NOBLOCK)
+        open_connection(self._socket, endpoint, hello.pack())
         self._loop.call_soon(self._on_monitor)
         self._watch(True)
 
@@ -123,6 +124,8 @@ class Outbound:
             self._send([frame])
 
     def _send(self, frames: list[Buffer]) -> None:
+        if self._pulse:
+            self._loop.call_soon(self._on_ready)  # the send may consume the edge of an answer
         if self._waiting or not self._welcomed or not self._offer(frames):
             self._waiting.append(frames)
             self._waiting_bytes += sum(map(len, frames))
@@ -150,43 +153,61 @@ class Outbound:
             self._loop.remove_reader(self._socket.fileno())
 
     def _on_ready(self) -> None:
-        if self._closed or not self._watching or not (self._welcomed or self._read_answer()):
+        if self._closed or not self._watching:
+            return
+        if self._pulse or not self._welcomed:
+            self._read_answer()
+        if self._closed or not self._welcomed:
             return
         # A failed NOBLOCK send processes libzmq's pending commands, as reading EVENTS would: no edge is lost.
         while self._waiting:
             if not self._offer(self._waiting[0]):
                 return
             self._waiting_bytes -= sum(map(len, self._waiting.popleft()))
-        self._watch(False)
+        self._watch(self._pulse)
 
-    def _read_answer(self) -> bool:
-        """Whether the greeting was answered with a welcome."""
+    def _read_answer(self) -> None:
+        """To the greeting; on a pulse also a later word, that this node was declared down there."""
         try:
             answer = self._socket.recv(_NOBLOCK)
         except zmq.Again:
-            return False
+            return
         try:
             if greeting.parse_answer(answer) != (self._hello.to, self._hello.sender):
                 raise Refused("another node answered")
         except (Refused, WireError, AddressError) as error:
             self._end(f"refused: {error}")
-            return False
+            return
         self._welcomed = True
-        return True
 
     def _on_monitor(self) -> None:
-        while not self._closed:
-            try:
-                event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            number = _EVENT.unpack(event)[0] if len(event) == _EVENT.size else 0
-            if number & _LOST:
-                self._end(_FAILED.get(number, "disconnected"))
+        if not self._closed and (cause := read_loss(self._monitor)) is not None:
+            self._end(cause)
 
     def _end(self, cause: str) -> None:
         self.close()
         self._on_lost(cause)
+
+
+def open_connection(socket: zmq.Socket[bytes], endpoint: str, hello: bytes) -> None:
+    """Connect and greet."""
+    socket.connect(endpoint)
+    with contextlib.suppress(zmq.Again):  # it failed already, which the monitor tells
+        socket.send(hello, _NOBLOCK)
+
+
+def read_loss(monitor: zmq.Socket[bytes]) -> str | None:
+    """Why the watched connection is no more, if it is. Reads until there is nothing: the descriptor is edge-triggered."""
+    cause = None
+    while cause is None:
+        try:
+            event, _ = monitor.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            break
+        number = _EVENT.unpack(event)[0] if len(event) == _EVENT.size else 0
+        if number & LOST_EVENTS:
+            cause = _FAILED.get(number, "disconnected")
+    return cause
 
 
 def open_dealer(context: Context, endpoint: str, keys: ClusterKeys | None, patience: float | None) -> zmq.Socket[bytes]:

@@ -19,6 +19,7 @@ class Sessions:
 
     def __init__(self, own: PeerId) -> None:
         self.peers: dict[bytes, PeerId] = {}  # by connection id
+        self.over: set[bytes] = set()  # pulses of peers that are over
         self._claims: dict[tuple[PeerId, Lane], bytes] = {}
         self._own = own
 
@@ -37,12 +38,15 @@ class Sessions:
     def release(self, peer: PeerId) -> None:
         """The peer is over; what still comes on its connections goes on being known as its."""
         for lane in Lane:
-            self._claims.pop((peer, lane), None)
+            connection = self._claims.pop((peer, lane), None)
+            if connection is not None and lane is Lane.PULSE:
+                self.over.add(connection)
 
     def _forget(self) -> None:
         """Connections of peers that are over. Raises Refused when there are none."""
         living = set(self._claims.values())
         for connection in [c for c in self.peers if c not in living]:
             del self.peers[connection]
+            self.over.discard(connection)
         if len(self.peers) >= MOST:
             raise Refused(f"{MOST} connections are open; no more are taken")

@@ -1,11 +1,11 @@
 """The transport between processes: one ROUTER that receives, and an ``Outbound`` for each peer and lane.
 
-Each direction has a socket of its own. The ROUTER sends nothing but one answer to each greeting, so it can neither drop
-silently nor block, and its edge-triggered descriptor needs no care beyond draining until EAGAIN. Who speaks is known from
-the greeting of the connection (``reception`` of greetings: ``Sessions``), not from a routing id that anybody could claim.
-Link traffic and heartbeats have DEALERs of their own to the same ROUTER: bulk data never delays control messages, and
-neither delays a heartbeat. A wake-up drains at most ``DRAIN`` messages, so that one peer cannot starve the loop. Plain
-sockets with ``add_reader``, not ``zmq.asyncio``: half the latency, less CPU.
+Each direction has a socket of its own. The ROUTER sends nothing but answers to greetings and to heartbeats of who was given
+up, so it can neither drop silently nor block, and its edge-triggered descriptor needs no care beyond draining until EAGAIN.
+Who speaks is known from the greeting of the connection (``Sessions``), not from a routing id that anybody could claim. Link
+traffic and heartbeats have DEALERs of their own to the same ROUTER: bulk data never delays control messages, and neither
+delays a heartbeat. A wake-up drains at most ``DRAIN`` messages, so that one peer cannot starve the loop. Plain sockets with
+``add_reader``, not ``zmq.asyncio``: half the latency, less CPU.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 import zmq
 
 from blockwright.transport import greeting, wire
-from blockwright.transport.address import PeerId, ipc_endpoint, is_loopback, is_wildcard, private_directory, tcp_parts
-from blockwright.transport.curve import Authenticator, ClusterKeys
-from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
+from blockwright.transport.address import PeerId, ipc_endpoint, private_directory
+from blockwright.transport.curve import Authenticator, ClusterKeys, check_endpoint
+from blockwright.transport.errors import AddressError, PeerGone, Refused
 from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.interface import UNREACHABLE, Receiver
 from blockwright.transport.outbound import HIGH_WATER, Outbound
@@ -50,7 +50,7 @@ class SocketTransport:
         self.peer = peer
         self._keys = keys
         self._patience = TCP_PATIENCE if isinstance(listen, str) else None
-        wanted = ipc_endpoint(private_directory(listen), peer) if isinstance(listen, Path) else _checked(listen, keys)
+        wanted = ipc_endpoint(private_directory(listen), peer) if isinstance(listen, Path) else check_endpoint(listen, keys)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._authenticator = Authenticator(self._context, keys) if keys is not None else None
@@ -81,7 +81,7 @@ class SocketTransport:
             if endpoint.rpartition("/")[0] != directory or "\0" in endpoint:
                 raise AddressError(f"endpoint {endpoint[:200]!r} of {peer} is not in {directory}")
         else:
-            _checked(endpoint, self._keys)
+            check_endpoint(endpoint, self._keys)
         if peer not in self._endpoints and not self._closed:
             self._endpoints[peer] = endpoint
             for lane in (Lane.CONTROL, Lane.PULSE):
@@ -206,6 +206,8 @@ class SocketTransport:
             try:
                 if (peer := self._sessions.peers.get(identity)) is not None:
                     self._deliver(peer, mark, parts)
+                    if identity in self._sessions.over:  # it lives and does not know
+                        self._answer(identity, greeting.pack_refusal(f"{self.peer} has given {peer} up"))
                 elif parts:
                     raise WireError("a connection begins with a message instead of a greeting")
                 else:
@@ -221,13 +223,16 @@ class SocketTransport:
         try:
             said = greeting.parse(frame)
             if isinstance(said, str):
-                answer = greeting.pack_welcome(self.peer, self._receiver.on_join(said))
+                answer = self._receiver.on_join(said).pack()
             else:
                 self._sessions.admit(identity, said)
                 answer = greeting.pack_welcome(self.peer, said.sender)
         except Refused as error:
             log.warning("node %s refused a connection: %s", self.peer, error)
             answer = greeting.pack_refusal(str(error))
+        self._answer(identity, answer)
+
+    def _answer(self, identity: bytes, answer: bytes) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it is gone already, or does not read: its affair
             self._router.send_multipart([identity, answer], _NOBLOCK)
 
@@ -247,13 +252,3 @@ class SocketTransport:
             self._receiver.on_link(peer, [parts[0].buffer, *buffers])
         else:
             raise WireError(f"unknown message mark {mark[:8].hex()}")
-
-
-def _checked(endpoint: str, keys: ClusterKeys | None) -> str:
-    """A TCP endpoint that may be bound or connected to. Raises AddressError, KeysError."""
-    host, _ = tcp_parts(endpoint)
-    if is_wildcard(host):
-        raise AddressError(f"{endpoint} stands for every address of this machine; give the one at which others reach it")
-    if keys is None and not is_loopback(host):
-        raise KeysError(f"{endpoint} can be reached from other machines, so keys are needed; give keys or use 127.0.0.1")
-    return endpoint

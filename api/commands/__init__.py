@@ -54,5 +54,6 @@ COMMANDS = {
     "top": Command("top", "show how busy a server is"),
     "explain": Command("explain", "tell what happened to a request"),
     "doctor": Command("doctor", "check whether this machine can serve"),
+    "node": Command("node", "join a cluster as one more node"),
     "version": Command("version", "print the version"),
 }

@@ -35,6 +35,7 @@ FLAGS = {
         "--tls-key",
         "--workers",
     },
+    "node": {"--join", "--keys", "--listen", "--name"},
     "version": set(),
 }
 HEAVY = {"torch", "aiohttp", "numpy", "zmq", "uvloop", "transformers", "tokenizers", "rich"}

@@ -309,6 +309,31 @@ run(main())
 """
 
 
+SCRIPT = """
+import asyncio, json, sys
+from pathlib import Path
+from blockwright.runtime import LocalCluster, run
+from cluster_entries import CounterConfig, counter
+
+async def main():
+    directory, how = Path(sys.argv[1]), sys.argv[2]
+    options = {"listen": "tcp://127.0.0.1:0"} if how != "SIGINT" else {}
+    async with LocalCluster(2, entry=counter, config=CounterConfig(), directory=directory, restarts=3, **options) as cluster:
+        pids = [cluster.hub.pid(name) for name in cluster.nodes]
+        assert await cluster.node.ref("w0/counter").ask("w1/counter", 1) == 1
+        print(json.dumps([cluster.hub._launcher._process.pid, *pids]), flush=True)
+        if how != "return":
+            await asyncio.Event().wait()
+
+run(main())
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "return"])
+def test_the_end_of_a_local_cluster_leaves_nothing(tmp_path, how):
+    check_end(SCRIPT, tmp_path / "sockets", how)
+
+
 def gone(pid: int) -> bool:
     """No such process, or a zombie that only waits for its parent to look."""
     try:
@@ -319,10 +344,15 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "stall", "return", "drain", "group"])
 def test_the_end_of_the_head_leaves_nothing(tmp_path, how):
-    directory = tmp_path / "sockets"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    check_end(HEAD, tmp_path / "sockets", how)
+
+
+def check_end(script: str, directory: Path, how: str) -> None:
+    """Run a head, end it in that way, wait until nothing is left of it."""
+    shared = set(os.listdir("/dev/shm"))
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"}
     with subprocess.Popen(
-        [sys.executable, "-c", HEAD, str(directory), how],
+        [sys.executable, "-c", script, str(directory), how],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
@@ -341,3 +371,4 @@ def test_the_end_of_the_head_leaves_nothing(tmp_path, how):
     while not (all(map(gone, pids)) and not directory.exists()):
         assert time.monotonic() < deadline, (pids, list(directory.iterdir()))
         time.sleep(0.005)
+    assert not {name for name in set(os.listdir("/dev/shm")) - shared if "blockwright" in name}

@@ -288,6 +288,24 @@ async def test_a_lost_pulse_alone_is_unreachable_and_can_be_taken_up_again(opene
     assert at_a.causes == ["disconnected"]
 
 
+async def test_who_was_given_up_is_told_with_its_next_heartbeat(opened):
+    """Declared down while the way was broken, it would go on for ever unheard."""
+    b, at_b = opened(B)
+    a, at_a = opened(A)
+    a.connect(B, b.endpoint)
+    b.connect(A, a.endpoint)
+    a.send_pulse(B, b"beat")
+    await at_b.until(lambda: at_b.messages != [])
+    b.disconnect(A)
+    a.send(B, b"unheard")
+    await at_b.until(lambda: len(at_b.messages) == 2)
+    assert at_a.causes == []
+    a.send_pulse(B, b"beat")
+    await lost(at_a, "refused: b#3 has given a#1 up")
+    with pytest.raises(PeerGone):
+        a.send(B, b"x")
+
+
 async def test_a_large_message_does_not_stop_the_pulse(opened):
     """Pings behind a large message time out (libzmq#2709); they have a way of their own."""
     b, at_b = opened(B, keys=KEYS)

@@ -1,0 +1,206 @@
+"""Joining by hand: real processes that nobody launched, over TCP with keys and over a socket file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blockwright.runtime import Down, LocalCluster, ManualClock, Node, RemoteError
+from blockwright.runtime.cluster import Cluster
+from blockwright.runtime.inprocess import InProcessLauncher
+from blockwright.runtime.joining import default_name, join
+from blockwright.transport.address import PeerId, check_name
+from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
+from blockwright.transport.greeting import Admission
+
+TCP = "tcp://127.0.0.1:0"
+
+
+class Rig:
+    def __init__(self, listen: str, tmp_path: Path) -> None:
+        from cluster_entries import CounterConfig, counter
+
+        self.cluster = LocalCluster(
+            1,
+            entry=counter,
+            config=CounterConfig(),
+            listen=listen,
+            directory=tmp_path / "sockets",
+            heartbeat=0.1,
+            silence=30.0,
+        )
+        self.downs: list[Down] = []
+        self.cluster.hub.on_down(self.downs.append)
+        self.processes: list[asyncio.subprocess.Process] = []
+
+    async def command(self, *arguments: str) -> asyncio.subprocess.Process:
+        """``blockwright node`` in a terminal of its own."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "blockwright",
+            "node",
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"},
+        )
+        self.processes.append(process)
+        return process
+
+    async def joined(self, name: str, *arguments: str) -> asyncio.subprocess.Process:
+        words = self.cluster.invitation.split()
+        assert words[:2] == ["blockwright", "node"]
+        process = await self.command(*words[2:], "--name", name, *arguments)
+        line = (await process.stdout.readline()).decode()
+        assert f"node {name}#" in line, (line, await process.stderr.read())
+        return process
+
+
+@pytest.fixture(params=[TCP, ""], ids=["tcp", "ipc"])
+async def rig(request, tmp_path) -> AsyncIterator[Rig]:
+    made = Rig(request.param, tmp_path)
+    async with made.cluster:
+        yield made
+        for process in made.processes:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+    assert not (tmp_path / "sockets").exists()
+
+
+@pytest.mark.system
+async def test_a_node_from_another_terminal(rig, until):
+    from cluster_entries import Counter, CounterConfig
+
+    cluster = rig.cluster
+    process = await rig.joined("hand")
+    await until(lambda: "hand" in cluster.node.peers())
+    assert cluster.hub.members()["hand"].joined
+    ref = await cluster.node.spawn(Counter, name="counter", on="hand", args=(CounterConfig(3),))
+    assert await ref.add(1) == 4
+    assert await ref.ask("w0/counter", 2) == 2, "it knows those that were there"
+    assert await cluster.node.ref("w0/counter").ask("hand/counter", 2) == 6, "and they know it"
+    await until(lambda: cluster.node.peers()["hand"].vitals.actors >= 1)
+
+    process.send_signal(signal.SIGINT)
+    out, err = await process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    assert b"leaves: SIGINT was received" in out
+    await until(lambda: rig.downs != [])
+    assert rig.downs == [Down("hand", 1, "left")]
+
+    second = await rig.joined("hand")
+    await until(lambda: "hand" in cluster.node.peers())
+    assert cluster.node.peers()["hand"].incarnation == 2
+    second.kill()
+    await until(lambda: len(rig.downs) == 2)
+    assert (rig.downs[1].incarnation, rig.downs[1].cause.split()[0]) == (2, "disconnected")
+    with pytest.raises(RemoteError, match="hand#2 is down"):
+        await cluster.node.ref("w0/counter").ask("hand/counter", 2)
+
+    third = await rig.joined("hand")
+    await until(lambda: "hand" in cluster.node.peers())
+    await cluster.hub.kill("hand")
+    assert rig.downs[2] == Down("hand", 3, "killed")
+    out, _ = await third.communicate()
+    assert third.returncode == 1, "it sees that it is fenced"
+    assert b"leaves: the head head#1 is down: refused: head#1 has given hand#3 up" in out
+
+    fourth = await rig.joined("hand")
+    await cluster.stop()
+    out, _ = await fourth.communicate()
+    assert fourth.returncode == 0 or b"is down: disconnected" in out
+
+
+@pytest.mark.system
+async def test_who_is_not_admitted(rig, tmp_path):
+    node = rig.cluster.node
+    for name in ("w0", "head"):
+        words = rig.cluster.invitation.split()[2:]
+        process = await rig.command(*words, "--name", name)
+        _, err = await process.communicate()
+        assert process.returncode == 1
+        assert f"has a node {name} already; choose another name" in err.decode()
+    if not node.endpoint.startswith("tcp"):
+        return
+    keys = tmp_path / "other.keys"
+    ClusterKeys.generate().write(keys)
+    for arguments, code, said in (
+        (["--keys", str(keys)], 1, "cannot be joined"),
+        ([], 1, "cannot be joined"),
+        (["--keys", str(tmp_path / "none")], 2, "cannot be read"),
+    ):
+        process = await rig.command("--join", node.endpoint, "--name", "hand", *arguments)
+        _, err = await process.communicate()
+        assert (process.returncode, err.decode().count("\n")) == (code, 1), err
+        assert said in err.decode()
+    assert set(node.peers()) == {"w0"}
+    assert stat.S_IMODE((tmp_path / "sockets" / "cluster.keys").stat().st_mode) == 0o600
+
+
+@pytest.mark.system
+async def test_joining_from_a_program(rig, until):
+    keys = rig.cluster._keys
+    node = await join(rig.cluster.node.endpoint, name="hand", keys=keys)
+    await until(lambda: "w0" in node.peers())
+    assert await node.ref("w0/counter").add(2) == 2
+    await node.stop()
+    await until(lambda: rig.downs != [])
+    assert rig.downs == [Down("hand", 1, "left")]
+    if keys is not None:
+        with pytest.raises(KeysError, match="can be reached from other machines"):
+            await join("tcp://192.0.2.1:9", name="hand")
+
+
+async def test_where_nobody_is(tmp_path):
+    for address in ("tcp://127.0.0.1:9", f"ipc://{tmp_path}/head-1.sock"):
+        with pytest.raises(PeerGone, match="cannot be joined: disconnected"):
+            await join(address, name="hand")
+    for address in ("http://x", "tcp://x", "ipc://@abstract"):
+        with pytest.raises(AddressError):
+            await join(address, name="hand")
+
+
+async def test_a_node_that_is_no_head_admits_nobody(tmp_path):
+    node = Node("alone", directory=tmp_path / "sockets")
+    await node.start()
+    with pytest.raises(Refused, match="node alone#1 is not the head of a cluster"):
+        await join(node.endpoint, name="hand")
+    await node.stop()
+
+
+def test_names_by_default_can_be_used(monkeypatch):
+    for host in ("box", "-", "", "x" * 200, "büro.example"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        assert check_name(default_name())
+
+
+async def test_numbers_given_to_those_that_ask():
+    clock = ManualClock()
+    hub = Cluster("head", launcher=InProcessLauncher(clock=clock), clock=clock, heartbeat=0.25, startup=10.0)
+    await hub.start()
+    downs: list[Down] = []
+    hub.on_down(downs.append)
+    assert hub.join("hand") == Admission(PeerId("head", 1), PeerId("hand", 1), 0.25)
+    assert hub.join("hand").own == PeerId("hand", 2), "it asks again: the first answer was lost"
+    assert downs == [Down("hand", 1, "asked for another number")]
+    assert not hub.admits(PeerId("hand", 1))
+    assert hub.admits(PeerId("hand", 2))
+    for _ in range(90):
+        clock.advance(0.125)
+    assert downs[1:] == [Down("hand", 2, "not up within 10 s")]
+    with pytest.raises(Refused, match="has a node head already"):
+        hub.join("head")
+    await hub.stop()
+    with pytest.raises(Refused, match="is stopping"):
+        hub.join("hand")

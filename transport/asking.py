@@ -1,0 +1,56 @@
+"""One question to a head, before there is a node: may one of this name join, and under which number?
+
+Owns the connection for that question, which ends with the answer. Everything after it is said by the node itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import zmq
+
+from blockwright.transport import greeting
+from blockwright.transport.curve import ClusterKeys, check_endpoint
+from blockwright.transport.errors import AddressError, PeerGone
+from blockwright.transport.greeting import Admission
+from blockwright.transport.outbound import LOST_EVENTS, open_connection, open_dealer, read_loss
+
+_NOBLOCK = int(zmq.NOBLOCK)
+
+
+async def ask_to_join(address: str, name: str, keys: ClusterKeys | None, *, patience: float = 10.0) -> Admission:
+    """What the head at ``address`` says. patience: seconds. Raises Refused, PeerGone, AddressError, KeysError."""
+    if address.startswith("tcp://"):
+        check_endpoint(address, keys)
+    elif not address.startswith("ipc:///"):
+        raise AddressError(f"{address[:200]!r} is neither tcp://HOST:PORT nor ipc:///PATH")
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[bytes] = loop.create_future()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = open_dealer(context, address, keys, None)
+    monitor = socket.get_monitor_socket(LOST_EVENTS)
+
+    def look() -> None:
+        if answered.done():
+            return
+        try:
+            answered.set_result(socket.recv(_NOBLOCK))
+        except zmq.Again:
+            if (cause := read_loss(monitor)) is not None:
+                answered.set_exception(PeerGone(f"{address} cannot be joined: {cause}"))
+
+    try:
+        for end in (socket, monitor):
+            loop.add_reader(end.fileno(), look)
+        open_connection(socket, address, greeting.pack_join(name))
+        loop.call_soon(look)  # the descriptors are edge-triggered
+        async with asyncio.timeout(patience):
+            return greeting.parse_admission(await answered)
+    except TimeoutError:
+        raise PeerGone(f"nobody at {address} answered within {patience:g} s") from None
+    finally:
+        for end in (socket, monitor):
+            loop.remove_reader(end.fileno())
+        socket.disable_monitor()
+        monitor.close(linger=0)
+        context.destroy(linger=0)
