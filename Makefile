@@ -11,13 +11,14 @@ PORT   ?= 8000
 TORCH  := $(shell sed -n 's/^\(torch==.*\)$$/\1/p' constraints.txt)
 export TORCH_INDEX_URL ?=
 
-.PHONY: help setup demo serve test lint types equality bench clean
+.PHONY: help setup looks demo serve test lint types equality bench clean
 
 help:
 	@echo "make demo      set up, then serve the demo checkpoint on 2 workers and stream through them"
 	@echo "make serve     set up, then leave the demo running (PORT=8000)"
 	@echo "make test      set up, then format, lint, types and all tests"
 	@echo "make equality  the full cross product of the comparison with transformers"
+	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
 	@echo "make bench     the benchmarks, each with --quick, without keeping their results"
 
 setup: $(STAMP)
@@ -54,6 +55,9 @@ test: lint types
 
 equality: setup
 	$(BIN)/python -m pytest -m equality
+
+looks: setup
+	BLOCKWRIGHT_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest tests/system/test_page.py
 
 bench: setup
 	for name in serving failover; do $(BIN)/python benchmarks/$$name.py --quick || exit 1; done

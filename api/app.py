@@ -90,8 +90,8 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 def _authenticate(front: Front, request: web.Request) -> Caller:
-    """A 401 without a valid key, for every path but the health probes and the static page (unknown paths included)."""
-    caller = front.keys.caller(request.headers.get("Authorization"))
+    """A 401 without a valid key, for every path but the health probes (unknown paths included)."""
+    caller = front.keys.caller(request.headers.get("Authorization"), own_page=_own_page(request))
     resource = request.match_info.route.resource
     path = resource.canonical if resource is not None else request.path
     if caller is not None:
@@ -103,7 +103,17 @@ def _authenticate(front: Front, request: web.Request) -> Caller:
     if path in PUBLIC:
         return Caller(admin=False)
     found = "is not valid" if "Authorization" in request.headers else "is missing"
-    raise GatewayError(401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key")
+    error = GatewayError(
+        401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key"
+    )
+    if "text/html" in request.headers.get("Accept", ""):  # a person who opens a page: the browser asks for the key
+        error.headers = {"WWW-Authenticate": 'Basic realm="Blockwright: any name, the API key as password"'}
+    raise error
+
+
+def _own_page(request: web.Request) -> bool:
+    """Not a browser that another site's page makes ask (all that browsers of today send says so)."""
+    return request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
 
 
 async def _headers(request: web.Request, response: web.StreamResponse) -> None:

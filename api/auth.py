@@ -5,6 +5,7 @@ Keys are kept and compared as hashes, all of them each time, so that the time ta
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 from collections.abc import Mapping
@@ -38,17 +39,32 @@ class Keys:
     def required(self) -> bool:
         return bool(self._callers)
 
-    def caller(self, authorization: str | None) -> Caller | None:
-        """Of an ``Authorization`` header; None for a missing or wrong key."""
+    def caller(self, authorization: str | None, *, own_page: bool = False) -> Caller | None:
+        """Of an ``Authorization`` header; None for a missing or wrong key.
+
+        own_page: no page of another site makes the browser ask, so that what the browser adds by itself (Basic, with the
+        key as the password) may count too.
+        """
         if not self._callers:
             return Caller()
         scheme, _, key = (authorization or "").partition(" ")
+        known = scheme.lower() == "bearer"
+        if own_page and scheme.lower() == "basic":
+            key, known = _password(key), True
         given = _digest(key.strip())
         found = None
         for digest, caller in self._callers:
-            if hmac.compare_digest(digest, given) and scheme.lower() == "bearer":
+            if hmac.compare_digest(digest, given) and known:
                 found = caller
         return found
+
+
+def _password(credentials: str) -> str:
+    """Of ``base64(name:password)``; empty where it is none."""
+    try:
+        return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _digest(key: str) -> bytes:

@@ -49,7 +49,7 @@ def error_response(error: GatewayError) -> web.Response:
     elif error.status >= 500 or error.status == 429:
         headers["x-should-retry"] = "false"  # SDKs retry twice; what failed here fails again
     elif error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
+        headers.setdefault("WWW-Authenticate", "Bearer")
     return web.Response(status=error.status, body=error_body(error), content_type="application/json", headers=headers)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.api import admin, answers, health, info, models
+from blockwright.api import admin, answers, health, info, models, page_files
 from blockwright.api.chat import chat_completions
 from blockwright.api.completions import completions
 from blockwright.api.kinds import Field
@@ -42,8 +42,23 @@ class Endpoint:
         return self.path in PUBLIC
 
 
-PUBLIC = health.PUBLIC | {"/docs"}
+PUBLIC = health.PUBLIC  # with keys, everything else needs one; a browser that opens a page is asked for it
 ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/",
+        handler=page_files.index,
+        text="A page for people: chat, live charts, workers and blocks, events.",
+        media="text/html",
+    ),
+    Endpoint(
+        method="GET",
+        path="/page/{name}",
+        handler=page_files.asset,
+        text="A file of that page.",
+        media="text/*",
+        errors=(404,),
+    ),
     Endpoint(
         method="POST",
         path="/v1/completions",

@@ -157,6 +157,14 @@ class PageTable:
                 return True
         return False
 
+    def bytes_by_account(self) -> dict[str, int]:
+        """Bytes of the slots of each account's pages, cached ones included; whoever first made a page pays for it."""
+        total: dict[str, int] = {}
+        for span, slots, account in zip(self.span, self.slot_lists, self.account, strict=True):
+            if span is not None:
+                total[account] = total.get(account, 0) + len(slots) * self.slots[span.arena].slot_bytes
+        return total
+
     def shared_now(self) -> int:
         """Pages that at least two sequences list."""
         return sum(1 for n in self.references if n > 1)

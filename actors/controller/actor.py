@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from blockwright.actors.conditions import Conditions
+from blockwright.actors.controller.history import History
 from blockwright.actors.controller.messages import (
     AskRoom,
     Beat,
@@ -74,6 +76,7 @@ class Controller(Actor):
         self._publishing = asyncio.Lock()
         self._heard: dict[str, float] = {}
         self._launches = dict.fromkeys(state.workers, 0)
+        self.history = History()
         self._conditions = Conditions()
         self._timer: Timer | None = None
 
@@ -106,7 +109,8 @@ class Controller(Actor):
         names = [name for name, worker in self.state.workers.items() if worker.alive]
         answers = await asyncio.gather(*[self._status(name, VIEW_TIMEOUT) for name in names], return_exceptions=True)
         statuses = {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, WorkerStatus)}
-        return cluster_view(self.state, statuses, {name: self.hub.pid(name) for name in self.state.workers})
+        pids = {name: self.hub.pid(name) for name in self.state.workers}
+        return cluster_view(self.state, statuses, pids, self.history.view(self.node.clock.now(), time.time()))
 
     def start(self) -> None:
         """Launch the workers."""
@@ -134,11 +138,14 @@ class Controller(Actor):
                 ref.up.cast(name, worker.incarnation)
         if self.state.published is not None:
             ref.routes.cast(self.state.published)
+        self.history.note(self.node.clock.now(), "gateway", address, f"a further process answers HTTP: {address}")
         self._remote.append(address)
         self.gateways.append(address)
 
     def gateway_down(self, address: str) -> None:
         """It ended; its requests ended with it."""
+        if address in self._remote:
+            self.history.note(self.node.clock.now(), "gateway", address, f"a process that answered HTTP ended: {address}")
         for known in (self._remote, self.gateways):
             if address in known:
                 known.remove(address)
@@ -152,6 +159,7 @@ class Controller(Actor):
     def handle(self, event: Event) -> list[asyncio.Task[None]]:
         """Apply an event; the tasks that perform what follows from it."""
         effects = self.state.handle(event, self.node.clock.now())
+        self.history.look(self.state, self.node.clock.now())
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
         self._conditions.look()
         return tasks

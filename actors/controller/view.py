@@ -13,7 +13,12 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.worker.messages import WorkerStatus
 
 
-def cluster_view(state: ControllerState, statuses: Mapping[str, WorkerStatus], pids: Mapping[str, int]) -> dict[str, Any]:
+def cluster_view(
+    state: ControllerState,
+    statuses: Mapping[str, WorkerStatus],
+    pids: Mapping[str, int],
+    events: list[dict[str, Any]],
+) -> dict[str, Any]:
     """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal."""
     return {
         "workers": [_worker(state, worker, statuses.get(name), pids) for name, worker in state.workers.items()],
@@ -31,6 +36,7 @@ def cluster_view(state: ControllerState, statuses: Mapping[str, WorkerStatus], p
         ],
         "applications": _applications(state),
         "version": state.version,
+        "events": events,
     }
 
 
@@ -58,6 +64,7 @@ def _worker(state: ControllerState, worker: Worker, status: WorkerStatus | None,
             "running": status.running if status else worker.running,
         },
         "counters": dict(status.counters) if status else {},
+        "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
     }
 
 

@@ -349,6 +349,7 @@ class Worker(Actor):
             sweep=state.number,
             sweep_age=self.device.lateness(),
             counters={name: float(value) for name, value in counters.items()},
+            kv_by_tenant=pages.bytes_by_account(),
         )
 
 

@@ -160,3 +160,4 @@ class WorkerStatus:
     sweep: int
     sweep_age: float  # seconds that the running sweep has taken beyond its pace; 0 when idle
     counters: dict[str, float]
+    kv_by_tenant: dict[str, int]  # bytes

@@ -1,0 +1,70 @@
+"""What happened to the cluster lately, for people: workers that came, died and serve again, models that can be served.
+
+Owns the last ``KEPT`` events, told by comparing the state with what it was. Changes nothing and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from blockwright.actors.controller.state import ControllerState
+
+KEPT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """``at``: seconds of the node's clock."""
+
+    number: int
+    at: float
+    event: str  # "starting" | "up" | "ready" | "down" | "routes" | "gateway"
+    subject: str  # worker, application or gateway process
+    text: str
+
+
+class History:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.events: deque[Happened] = deque(maxlen=KEPT)
+        self._count = 0
+        self._workers: dict[str, tuple[str, int]] = {}  # worker -> (state, incarnation) at the last look
+        self._routes: dict[str, int] = {}  # application -> routes in force
+
+    def look(self, state: ControllerState, now: float) -> None:
+        """Note what is different from the last look."""
+        for name, worker in state.workers.items():
+            before, life = self._workers.get(name, ("down", 0))
+            here = self._workers[name] = (worker.state, worker.incarnation)
+            if here == (before, life):
+                continue
+            if life and worker.incarnation != life:
+                self.note(now, "down", name, f"worker {name} died: {worker.cause}")
+            if worker.state == "starting":
+                self.note(now, "starting", name, f"worker {name} is being started")
+            elif worker.incarnation and worker.incarnation != life:
+                self.note(now, "up", name, f"worker {name} is up, life {worker.incarnation}, and loads its blocks")
+            if worker.state == "ready":
+                self.note(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else ""))
+        routes = dict.fromkeys(state.served, 0)
+        for route in state.routes.values():
+            routes[route.application] += 1
+        for name, count in routes.items():
+            if count != self._routes.get(name, 0):
+                planned = sum(1 for route in state.planned if route.application == name)
+                self.note(now, "routes", name, f"model {name} can be served on {count} of {planned} routes")
+        self._routes = routes
+
+    def note(self, now: float, event: str, subject: str, text: str) -> None:
+        self._count += 1
+        self.events.append(Happened(self._count, now, event, subject, text))
+
+    def view(self, now: float, wall: float) -> list[dict[str, Any]]:
+        """The oldest first; ``at`` in seconds since the epoch. ``wall``: what that is at ``now``."""
+        return [
+            {"number": e.number, "at": round(wall - now + e.at, 3), "event": e.event, "subject": e.subject, "text": e.text}
+            for e in self.events
+        ]

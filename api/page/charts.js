@@ -1,0 +1,114 @@
+// A line chart over the last two minutes, on a canvas; and what Prometheus text says, as numbers.
+
+const KEPT = 120; // points, one a second
+
+export class Chart {
+  // names: a line each; colours are the page's own variables
+  constructor(canvas, names, format) {
+    this.canvas = canvas;
+    this.lines = names.map((name) => ({ name, points: [] }));
+    this.format = format;
+  }
+
+  push(values) {
+    this.lines.forEach((line, i) => {
+      line.points.push(values[i]);
+      if (line.points.length > KEPT) line.points.shift();
+    });
+    this.draw();
+  }
+
+  // Lines that come and go (tenants): what is not named any more falls to zero.
+  pushNamed(values) {
+    for (const name of Object.keys(values)) {
+      if (!this.lines.some((line) => line.name === name)) {
+        const length = this.lines.length ? this.lines[0].points.length : 0;
+        this.lines.push({ name, points: Array(length).fill(0) });
+      }
+    }
+    this.push(this.lines.map((line) => values[line.name] ?? 0));
+  }
+
+  draw() {
+    const { canvas } = this;
+    const ratio = window.devicePixelRatio || 1;
+    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    if (!width) return;
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    const pen = canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name);
+    const top = Math.max(1e-9, ...this.lines.flatMap((l) => l.points.filter((p) => p !== null))) * 1.15;
+    const [left, bottom] = [4, height - 16];
+    const x = (i) => left + (i * (width - left - 4)) / (KEPT - 1);
+    const y = (v) => bottom - (v / top) * (bottom - 14);
+    pen.strokeStyle = colour("--line");
+    pen.beginPath();
+    pen.moveTo(left, bottom);
+    pen.lineTo(width - 4, bottom);
+    pen.stroke();
+    pen.fillStyle = colour("--quiet");
+    pen.font = "11px system-ui, sans-serif";
+    pen.fillText(this.format(top / 1.15), left, 11);
+    let at = left;
+    this.lines.forEach((line, n) => {
+      pen.strokeStyle = pen.fillStyle = colour(["--one", "--two", "--three", "--four"][n % 4]);
+      pen.lineWidth = 1.8;
+      pen.beginPath();
+      let drawn = false;
+      const shift = KEPT - line.points.length;
+      line.points.forEach((value, i) => {
+        if (value === null) { drawn = false; return; }
+        drawn ? pen.lineTo(x(i + shift), y(value)) : pen.moveTo(x(i + shift), y(value));
+        drawn = true;
+      });
+      pen.stroke();
+      pen.fillText(line.name, at, height - 3);
+      at += pen.measureText(line.name).width + 12;
+    });
+  }
+}
+
+// {name: [{labels, value}]}
+export function parse(text) {
+  const found = {};
+  for (const line of text.split("\n")) {
+    const match = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$/.exec(line);
+    if (!match) continue;
+    const labels = {};
+    for (const pair of (match[2] || "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)) labels[pair[1]] = pair[2];
+    (found[match[1]] ||= []).push({ labels, value: Number(match[3].replace("Inf", "Infinity")) });
+  }
+  return found;
+}
+
+export const sum = (samples) => (samples || []).reduce((total, s) => total + s.value, 0);
+
+// Counts by upper bound, over all models.
+export function buckets(samples) {
+  const counts = new Map();
+  for (const { labels, value } of samples || []) {
+    const bound = labels.le === "+Inf" ? Infinity : Number(labels.le);
+    counts.set(bound, (counts.get(bound) || 0) + value);
+  }
+  return [...counts].sort((a, b) => a[0] - b[0]);
+}
+
+// The value below which `share` of what came between two looks lies; null when nothing came.
+export function quantile(before, after, share) {
+  const old = new Map(before);
+  const grown = after.map(([bound, count]) => [bound, count - (old.get(bound) || 0)]);
+  const total = grown.length ? grown[grown.length - 1][1] : 0;
+  if (total <= 0) return null;
+  let [low, under] = [0, 0];
+  for (const [bound, count] of grown) {
+    if (count >= share * total) {
+      if (bound === Infinity) return low;
+      return low + ((bound - low) * (share * total - under)) / Math.max(1e-9, count - under);
+    }
+    [low, under] = [bound, count];
+  }
+  return low;
+}

@@ -1,0 +1,57 @@
+"""What the controller tells people of the last hours."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from blockwright.actors.controller.history import KEPT, History
+
+
+def worker(state: str, incarnation: int = 0, restarts: int = 0, cause: str = "") -> Any:
+    return SimpleNamespace(state=state, incarnation=incarnation, restarts=restarts, cause=cause)
+
+
+def cluster(routes: int = 0, **workers: Any) -> Any:
+    there = {str(i): SimpleNamespace(application="m") for i in range(routes)}
+    planned = [SimpleNamespace(application="m")] * 2
+    return SimpleNamespace(workers=workers, routes=there, planned=planned, served={"m": None})
+
+
+def texts(history: History) -> list[str]:
+    return [event.text for event in history.events]
+
+
+def test_a_life_a_death_and_a_return() -> None:
+    history = History()
+    for state in (
+        cluster(w0=worker("starting")),
+        cluster(w0=worker("loading", 1)),
+        cluster(w0=worker("loading", 1)),
+        cluster(1, w0=worker("ready", 1)),
+        cluster(0, w0=worker("starting", 0, 1, "exited -9")),
+        cluster(0, w0=worker("loading", 2, 1)),
+        cluster(2, w0=worker("ready", 2, 1)),
+    ):
+        history.look(state, 1.0)
+    assert texts(history) == [
+        "worker w0 is being started",
+        "worker w0 is up, life 1, and loads its blocks",
+        "worker w0 serves",
+        "model m can be served on 1 of 2 routes",
+        "worker w0 died: exited -9",
+        "worker w0 is being started",
+        "model m can be served on 0 of 2 routes",
+        "worker w0 is up, life 2, and loads its blocks",
+        "worker w0 serves again",
+        "model m can be served on 2 of 2 routes",
+    ]
+
+
+def test_times_are_of_the_wall_and_only_the_last_are_kept() -> None:
+    history = History()
+    for number in range(KEPT + 5):
+        history.note(100.0 + number, "gateway", "g1", "x")
+    view = history.view(now=400.0, wall=1_000_000.0)
+    assert len(view) == KEPT
+    assert view[0] == {"number": 6, "at": 999_705.0, "event": "gateway", "subject": "g1", "text": "x"}

@@ -1,0 +1,97 @@
+"""The page in a headless Chromium: chat, charts that move, blocks, and the log of a kill and a recovery.
+
+``make looks`` runs this and keeps the pictures in docs/; where there is no browser it is skipped, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession, TCPConnector
+from safetensors.torch import load_file, save_file
+
+from blockwright.tests.system.browser import Browser, found
+from blockwright.tests.system.server import Server
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(found() is None, reason="no Chromium on this machine; install the package chromium"),
+]
+DEMO = Path(__file__).parents[2] / "examples" / "demo-checkpoint"
+PICTURES = os.environ.get("BLOCKWRIGHT_PICTURES")  # folder to keep them in
+SEND = "document.getElementById('text').value = {text!r}; document.getElementById('ask').requestSubmit(); true"
+
+
+def tuned(folder: Path) -> Path:
+    """The demo checkpoint with other weights in its upper layers."""
+    shutil.copytree(DEMO, folder)
+    tensors = load_file(folder / "model.safetensors")
+    layers = sorted({int(found[1]) for name in tensors if (found := re.search(r"layers\.(\d+)\.", name))})
+    upper = [name for name in tensors if any(f"layers.{layer}." in name for layer in layers[len(layers) // 2 :])]
+    save_file({n: t + 0.001 if n in upper else t for n, t in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
+async def flood(url: str, requests: int) -> None:
+    """Requests of two models, a few at a time more than before."""
+
+    async def one(client: ClientSession, number: int) -> None:
+        await asyncio.sleep(number * 0.08)
+        ask = {"model": ("demo-checkpoint", "tuned")[number % 2], "prompt": f"copy: {number}", "max_tokens": 200}
+        async with client.post("/v1/completions", json={**ask, "ignore_eos": True}) as answer:
+            assert answer.status == 200
+
+    async with ClientSession(url, connector=TCPConnector(limit=0)) as client:
+        await asyncio.gather(*[one(client, number) for number in range(requests)])
+
+
+async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
+    pictures = Path(PICTURES) if PICTURES else tmp_path
+    server = serve(DEMO, memory="64MiB", **{"applications.tuned": tuned(tmp_path / "tuned")}).whole()
+    async with Browser() as browser:
+        await browser.open(server.url + "/")
+        await browser.wait("document.getElementById('state').textContent === 'ready'")
+        await browser.wait("document.getElementById('model').options.length === 2")
+
+        await browser.look(SEND.format(text="reverse: abcd"))
+        await browser.wait("document.getElementById('note').textContent.includes('tokens in')")
+        said = "document.querySelector('#messages .assistant').textContent"
+        assert await browser.look(said)
+        await browser.wait("Number(document.querySelector('[data-of=memory]').textContent.split(' ')[0]) > 0")
+
+        assert await browser.look("document.querySelectorAll('.worker[data-state=ready]').length") == 2
+        assert await browser.look("document.querySelectorAll('.worker .block').length") >= 2
+        chain = await browser.look("document.querySelector('#chains .block').title")
+        assert "w0" in chain
+        assert "w1" in chain
+        assert "of demo-checkpoint, tuned" in chain
+
+        load = asyncio.create_task(flood(server.url, 200 if PICTURES else 12))
+        await browser.wait("Number(document.querySelector('[data-of=running]').textContent) >= 4")
+        await browser.wait("Number(document.querySelector('[data-of=rate]').textContent) > 50")
+        drawn = "[...document.querySelectorAll('canvas')].every(c => c.getContext('2d').getImageData(0, 0, c.width, "
+        drawn += "c.height).data.some(v => v))"
+        assert await browser.look(drawn)
+        await asyncio.sleep(14 if PICTURES else 0)  # a chart with something in it
+        await browser.picture(pictures / "page-live.png")
+        await load
+
+        pid = await browser.look("fetch('admin/cluster').then(r => r.json()).then(v => v.workers[0].pid)")
+        os.kill(pid, signal.SIGKILL)
+        await browser.wait("document.querySelector('#events [data-event=down]')?.textContent.includes('worker w0 died')")
+        await browser.wait("document.querySelector('#events').textContent.includes('worker w0 serves again')")
+        await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
+        await browser.picture(pictures / "page-recovery.png")
+
+        await browser.look("document.getElementById('reset').click(); true")
+        assert await browser.look("document.querySelectorAll('#messages li').length") == 0
+        assert browser.errors == []
+        assert all(url.startswith((server.url, "data:", "about:")) for url in browser.asked), browser.asked
+    server.stop()
