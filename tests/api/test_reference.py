@@ -115,9 +115,9 @@ async def test_the_server_gives_it_and_a_page_without_the_internet(serve: Any) -
     assert 'fetch("openapi.json"' in page
 
 
-async def test_the_page_needs_no_key_but_the_document_does(serve: Any) -> None:
+async def test_what_needs_a_key_is_what_the_document_says(serve: Any) -> None:
     client, _ = await serve(settings={"api_keys": {"k": "t"}})
-    assert (await client.get("/docs")).status == 200
+    assert (await client.get("/docs")).status == 401
     assert (await client.get("/openapi.json")).status == 401
     for path, methods in API["paths"].items():
         for method, one in methods.items():
