@@ -25,6 +25,7 @@ from blockwright.transport.wire import MAX_BODY, Buffer
 
 Decoder = Callable[[Any], Any]
 MAX_ITEMS = 1 << 20  # of one list or dict
+_HEADS = bytes(range(0x80, 0xA0))  # first bytes of short dicts and lists
 _PLAIN = frozenset((type(None), bool, int, float, str))
 _PLAIN_KEYS = frozenset((bool, int, str))
 
@@ -44,6 +45,8 @@ def unpack(body: Buffer, buffers: Sequence[memoryview] = ()) -> Any:
     """Plain data of a message, buffers put back. Raises DecodeError for whatever is wrong with it."""
     if len(body) > MAX_BODY:
         raise DecodeError(f"a message of {len(body)} bytes exceeds {MAX_BODY}")
+    if len(body) > MAX_ITEMS:
+        _check_count(bytes(body))
     try:
         return msgpack.unpackb(
             body,
@@ -59,6 +62,16 @@ def unpack(body: Buffer, buffers: Sequence[memoryview] = ()) -> Any:
         raise
     except (ValueError, TypeError, RecursionError, OverflowError, msgpack.exceptions.UnpackException) as error:
         raise DecodeError(f"not a valid message: {type(error).__name__} {error}") from error
+
+
+def _check_count(body: bytes) -> None:
+    """An empty list is one byte on the wire and 64 in memory. Bytes that look like heads of short lists or dicts are counted
+    (one in eight of random data does), so that 8 MiB do not become half a GiB. Raises DecodeError."""
+    heads = len(body) - len(body.translate(None, _HEADS))
+    if heads > MAX_ITEMS + len(body) // 8:
+        raise DecodeError(
+            f"a message of {len(body)} bytes in about {heads} lists and dicts; send arrays or fewer, longer lists"
+        )
 
 
 def encode(value: Any, sink: Sink) -> Any:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from blockwright.runtime.node import Node
 
 log = logging.getLogger("blockwright.runtime")
+MOST_OF_STRANGERS = 4096  # bytes of a message that is looked at before its sender is known: a HELLO
 OnLink = Callable[[str, bytes, list[memoryview]], None]
 
 
@@ -43,6 +44,9 @@ class Reception:
         peer = node.known(sender)
         if peer is None and node.table.fenced(sender):
             node.dropped["fenced"] += 1
+            return
+        if peer is None and len(body) > MOST_OF_STRANGERS:
+            node.dropped["stranger"] += 1
             return
         try:
             tag, fields = envelope.parse(body, buffers)
