@@ -164,7 +164,7 @@ class ComponentSpec:
 class ModelConfig:
     """A whole model as config.json describes it, with every default resolved as transformers resolves it."""
 
-    architecture: str  # as in config.json, for instance "LlamaForCausalLM"
+    architecture: str  # as in config.json's architectures
     vocabulary: int
     hidden: int
     intermediate: int

@@ -31,12 +31,14 @@ def altered(base: Path, folder: Path, marks: tuple[str, ...]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize(
+    ("architecture", "backend"), [("llama", "native"), ("llama", "torch"), ("gpt-neox", "native"), ("phi3", "torch")]
+)
 async def test_a_copy_adds_nothing_and_an_upper_half_only_itself(
-    checkpoint: Checkpoints, tmp_path: Path, backend: str
+    checkpoint: Checkpoints, tmp_path: Path, architecture: str, backend: str
 ) -> None:
-    base = checkpoint("llama", num_hidden_layers=4)
-    upper = altered(base, tmp_path / "upper", ("layers.2.", "layers.3.", "lm_head"))
+    base = checkpoint(architecture, num_hidden_layers=4)
+    upper = altered(base, tmp_path / "upper", ("layers.2.", "layers.3.", "lm_head", "embed_out"))
     copy = altered(base, tmp_path / "copy", ())
     sizes = {}
     for name, applications in {
@@ -81,6 +83,21 @@ async def test_equal_prompts_share_the_lower_half_and_all_rows_run_together(chec
         for (name, prompt), choice in zip(jobs, answers, strict=True):
             reference = greedy(applications[name], prompt, NEW)
             assert tuple(choice["token_ids"][: len(reference)]) == reference, name
+
+
+async def test_variants_with_sliding_windows_over_a_pipeline(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Gemma 2, whose layers alternate: the lower half's KV is shared, cached prefixes are skipped, tokens stay equal."""
+    base = checkpoint("gemma2", num_hidden_layers=4)
+    applications = {"base": base, "upper": altered(base, tmp_path / "upper", ("layers.2.", "layers.3."))}
+    async with serve(applications, workers=2, pipeline=2) as server:
+        for length in (70, 50):
+            prompt = prompt_of(length, seed=3)
+            for name in (*applications, *applications):
+                choice = await server.complete(prompt, NEW, model=name)
+                reference = greedy(applications[name], prompt, NEW)
+                assert tuple(choice["token_ids"][: len(reference)]) == reference, name
+        assert (await server.cluster())["kv_pages_shared"] > 0
+        assert await server.counters("cached_tokens") >= 2 * (64 + 48)
 
 
 async def test_32_equal_prompts_compute_the_prefix_once_also_when_the_first_goes_away(checkpoint: Checkpoints) -> None:

@@ -1,0 +1,210 @@
+"""Architectures beyond Llama: spellings of config.json, what is refused, fused tensors, bits on every instruction set."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
+from blockwright.gpu.errors import BackendError
+from blockwright.gpu.model import registry
+from blockwright.gpu.model.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    HeadConfig,
+    MlpConfig,
+    ParallelConfig,
+    attention_of,
+)
+from blockwright.gpu.native import NativeBackend
+from blockwright.gpu.torch_backend import TorchBackend
+from blockwright.policies.chain import Kind
+from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.gpu import reference
+from blockwright.tests.gpu.rig import Rig
+
+MakeCheckpoint = Callable[..., Path]
+Copy = Callable[..., Path]
+NATIVE = ("avx512bf16", "avx512", "avx2", "generic")
+EVERY_FEATURE = ("gemma2", "glm4", "gpt-neox", "gpt-neox-serial", "granite", "olmo2", "qwen3")
+
+
+@pytest.fixture
+def copy(checkpoint: MakeCheckpoint, tmp_path: Path) -> Copy:
+    """``copy(architecture, **changes)``: a copy with fields of config.json set, or removed where the value is ``...``."""
+
+    def make(architecture: str, **changes: Any) -> Path:
+        folder = Path(shutil.copytree(checkpoint(architecture), tmp_path / "copy", dirs_exist_ok=True))
+        config = json.loads((folder / "config.json").read_text())
+        config.update(changes)
+        config = {key: value for key, value in config.items() if value is not ...}
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    return make
+
+
+def native(instruction_set: str, dtype: str, threads: int = 1) -> Backend:
+    try:
+        return NativeBackend(dtype, threads, instruction_set)
+    except BackendError:
+        pytest.skip(f"no {instruction_set} for {dtype} here")
+
+
+# In the first releases' config.json; each must mean what the preset's own spelling means.
+OLD_SPELLINGS: list[tuple[str, dict[str, Any]]] = [
+    ("qwen3", {"rope_parameters": ..., "rope_theta": 10000.0, "layer_types": ..., "dtype": ..., "torch_dtype": "float32"}),
+    ("gemma", {"rope_parameters": ..., "hidden_act": "gelu", "hidden_activation": None, "tie_word_embeddings": ...}),
+    ("gemma2", {"rope_parameters": ..., "rope_theta": 10000.0, "layer_types": ..., "hidden_act": "gelu_pytorch_tanh"}),
+    ("phi3", {"rope_parameters": ..., "rope_theta": 10000.0, "rope_scaling": None}),
+    ("gpt-neox", {"rope_parameters": ..., "rotary_pct": 0.25, "rotary_emb_base": 10000, "attention_bias": ...}),
+    ("gpt-neox", {"rope_parameters": ..., "use_parallel_residual": ..., "hidden_act": ..., "layer_norm_eps": ...}),
+    ("glm4", {"rope_parameters": ..., "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+    ("glm4", {"rope_parameters": ..., "rope_theta": 10000.0, "partial_rotary_factor": ..., "attention_bias": ...}),
+    ("olmo2", {"rope_parameters": ..., "rope_theta": 10000.0, "rope_scaling": None}),
+    ("granite", {"rope_parameters": ..., "rope_theta": 10000.0, "mlp_bias": ...}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "changes"), OLD_SPELLINGS)
+def test_old_spellings_mean_the_same(checkpoint: MakeCheckpoint, copy: Copy, architecture: str, changes: Any) -> None:
+    new = Checkpoint.open(checkpoint(architecture)).specs(16, "float32")
+    old = Checkpoint.open(copy(architecture, **changes)).specs(16, "float32")
+    assert [spec.component.id for spec in old] == [spec.component.id for spec in new]
+
+
+def test_old_longrope_spelling(checkpoint: MakeCheckpoint, copy: Copy) -> None:
+    new = Checkpoint.open(checkpoint("phi3-longrope"))
+    rope = json.loads((new.path / "config.json").read_text())["rope_parameters"]
+    scaling = {"type": "su", "short_factor": rope["short_factor"], "long_factor": rope["long_factor"]}
+    for name in ("su", "longrope", "yarn"):
+        old = copy("phi3-longrope", rope_parameters=..., rope_theta=10000.0, rope_scaling={**scaling, "type": name})
+        assert Checkpoint.open(old).config.rope == new.config.rope
+    assert new.config.rope.attention_factor == pytest.approx((1 + 2 / 9) ** 0.5)  # four times as long: ln 4 / ln 512 more
+
+
+def test_defaults_where_keys_are_missing(copy: Copy) -> None:
+    """As transformers' configuration classes have them."""
+    assert Checkpoint.open(copy("phi3", eos_token_id=..., sliding_window=...)).config.eos_token_ids == (32000,)
+    assert Checkpoint.open(copy("phi3", sliding_window=...)).config.windows == (None,) * 3
+    assert Checkpoint.open(copy("gemma2", sliding_window=...)).config.windows == (4096, None, 4096)
+    assert Checkpoint.open(copy("gemma2", layer_types=["full_attention"] * 3)).config.windows == (None,) * 3
+    caps = Checkpoint.open(copy("gemma2", attn_logit_softcapping=..., final_logit_softcapping=None))
+    first, head = attention_of(caps.specs(16, "float32")[1].config), caps.specs(16, "float32")[-1].config
+    assert first is not None
+    assert isinstance(head, HeadConfig)
+    assert (first.softcap, head.softcap) == (50.0, 0.0)
+    assert Checkpoint.open(copy("glm", eos_token_id=...)).config.eos_token_ids == (151329, 151336, 151338)
+    assert Checkpoint.open(copy("glm4", architectures=...)).config.architecture == "Glm4ForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "words"),
+    [
+        ("gemma", {"use_bidirectional_attention": True}, ["use_bidirectional_attention"]),
+        ("gemma2", {"use_bidirectional_attention": True}, ["use_bidirectional_attention"]),
+        ("gemma2", {"attn_logit_softcapping": -1.0}, ["attn_logit_softcapping", "-1.0"]),
+        ("gemma2", {"final_logit_softcapping": 0}, ["final_logit_softcapping"]),
+        ("gemma2", {"query_pre_attn_scalar": 0}, ["query_pre_attn_scalar"]),
+        ("gemma2", {"layer_types": ["chunked_attention"] * 3}, ["chunked_attention"]),
+        ("gemma2", {"layer_types": ["full_attention"] * 2}, ["layer_types", "3"]),
+        ("gemma2", {"sliding_window": None}, ["sliding_attention", "window"]),
+        ("gemma2", {"hidden_activation": "relu2"}, ["hidden_activation", "relu2"]),
+        ("phi3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, ["linear", "longrope"]),
+        (
+            "phi3",
+            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 8}},
+            ["short_factor", "8"],
+        ),
+        ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 8}}, ["long_factor", "8"]),
+        ("phi3", {"intermediate_size": 100}, ["gate_up_proj", "[224, 64]", "[200, 64]"]),
+        ("gpt-neox", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.2}}, ["0.2", "3 of 16"]),
+        ("gpt-neox", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, ["dynamic"]),
+        ("gpt-neox", {"hidden_act": "relu"}, ["relu", "gelu_fast"]),
+        ("gpt-neox", {"hidden_size": 128}, ["embed_in", "[384, 128]"]),
+        ("gpt-neox", {"use_parallel_residual": "no"}, ["use_parallel_residual"]),
+        ("glm4", {"architectures": ["Glm4MoeForCausalLM"]}, ["Glm4MoeForCausalLM", "Glm4ForCausalLM"]),
+        ("glm", {"architectures": ["Glm4ForCausalLM"]}, ["post_self_attn_layernorm"]),
+        ("qwen3", {"architectures": ["Qwen3MoeForCausalLM"]}, ["Qwen3MoeForCausalLM"]),
+        ("qwen3", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, ["yarn"]),
+        ("olmo2", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, ["partial_rotary_factor"]),
+        ("granite", {"logits_scaling": 0}, ["logits_scaling"]),
+        ("granite", {"residual_multiplier": "half"}, ["residual_multiplier"]),
+    ],
+)
+def test_refuses_variants(copy: Copy, architecture: str, changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint.open(copy(architecture, **changes))
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "; " in text, "a remedy is missing"
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "glm4", "gpt-neox"])
+def test_fused_tensors_are_tensors_of_their_own(checkpoint: MakeCheckpoint, tmp_path: Path, architecture: str) -> None:
+    """Identities are those of the parts, whatever file they lie in; all bytes are hashed once."""
+    whole = Checkpoint.open(checkpoint(architecture))
+    sharded = Checkpoint.open(make_checkpoint(tmp_path, architecture, 0, shard="40KB"))
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    calls: list[tuple[int, int]] = []
+    first = whole.specs(16, "float32", lambda done, total: calls.append((done, total)))
+    assert calls[-1][0] == calls[-1][1] == whole.nbytes
+    assert [s.component.id for s in sharded.specs(16, "float32")] == [s.component.id for s in first]
+
+
+def test_a_layer_with_parallel_residual_is_one_component(checkpoint: MakeCheckpoint) -> None:
+    kinds = [spec.component.kind for spec in Checkpoint.open(checkpoint("gpt-neox")).specs(16, "float32")]
+    assert kinds == [Kind.EMBEDDING, *[Kind.PARALLEL] * 3, Kind.HEAD]
+    specs = Checkpoint.open(checkpoint("gpt-neox-serial")).specs(16, "float32")
+    assert [type(spec.config) for spec in specs] == [EmbeddingConfig, *[AttentionConfig, MlpConfig] * 3, HeadConfig]
+    parallel = Checkpoint.open(checkpoint("gpt-neox")).specs(16, "float32")[1]
+    assert isinstance(parallel.config, ParallelConfig)
+    assert parallel.component.kv is not None
+    assert {"q", "mlp.up", "mlp.norm_bias"} <= set(parallel.tensors)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("instruction_set", NATIVE)
+@pytest.mark.parametrize("architecture", EVERY_FEATURE)
+def test_instruction_sets(checkpoint: MakeCheckpoint, architecture: str, instruction_set: str, dtype: str) -> None:
+    """Against the torch back end, which the conformance tests hold against transformers."""
+    path, tokens = checkpoint(architecture), list(reference.prompt_of(25))
+    ours = torch.tensor(Rig(native(instruction_set, dtype, threads=2), path).logprobs(0, tokens, 20, 8))
+    theirs = torch.tensor(Rig(TorchBackend(dtype), path).logprobs(0, tokens, 20, 8))
+    off = (ours - theirs).abs()
+    assert float(off.max()) < 5e-5 if dtype == "float32" else float(off.mean()) < 0.03
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("architecture", EVERY_FEATURE)
+def test_bits_do_not_depend_on_chunks_or_neighbours(checkpoint: MakeCheckpoint, architecture: str, dtype: str) -> None:
+    path, tokens = checkpoint(architecture), list(reference.prompt_of(50))
+    whole = Rig(native("", dtype), path).logprobs(0, tokens, 40, 512)
+    rig = Rig(native("", dtype, threads=3), path, page_size=16)
+    assert rig.logprobs(0, tokens, 40, 7) == whole
+    assert rig.logprobs(1, tokens, 45, 1) == whole[5:]
+    assert rig.logprobs(2, tokens, 50, 512) == whole[10:]
+
+
+def test_one_file_and_one_line_each() -> None:
+    """What an architecture needs: a file that fits on a few screens, and its line in the registry."""
+    folder = Path(registry.__file__).parent
+    shared = {"__init__", "config", "fields", "parts", "registry", "rope"}
+    files = {path.stem: path for path in folder.glob("*.py") if path.stem not in shared}
+    lines = re.findall(r'^    "blockwright\.gpu\.model\.(\w+)",$', (folder / "registry.py").read_text(), re.MULTILINE)
+    assert sorted(lines) == sorted(files)
+    assert all(len(path.read_text().splitlines()) <= 150 for path in files.values())
+    # nothing else of the package knows an architecture by name
+    names = re.compile("|".join(set(registry.ARCHITECTURES) | {a.model_type + '"' for a in registry.ARCHITECTURES.values()}))
+    for path in (*folder.parent.glob("*.py"), *(folder / f"{name}.py" for name in shared - {"registry"})):
+        found = names.search(path.read_text())
+        assert found is None, f"{path.name}: {found}"
