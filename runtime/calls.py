@@ -20,6 +20,7 @@ from blockwright.runtime.buffers import Sink
 from blockwright.runtime.cell import CastOutcome, Cell, Delivery, FutureOutcome
 from blockwright.runtime.clock import Clock
 from blockwright.runtime.codec import decode, encode, pack
+from blockwright.runtime.deadlines import Deadlines
 from blockwright.runtime.errors import (
     DeadlineExceeded,
     DecodeError,
@@ -34,7 +35,7 @@ from blockwright.runtime.errors import (
 from blockwright.runtime.peers import Peer
 from blockwright.runtime.ref import Address
 from blockwright.runtime.remote_streams import RemoteStreams
-from blockwright.runtime.scope import inherited_deadline, next_span
+from blockwright.runtime.scope import CURRENT, inherited_deadline, next_span
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.wire import Buffer
 
@@ -45,12 +46,15 @@ Send = Callable[[Peer, bytes, list[Buffer]], None]
 
 
 class Calls:
-    """See the module. ``send`` raises the transport's errors; ``find`` raises NoSuchActor."""
+    """See the module. ``send`` raises the transport's errors, ``find`` NoSuchActor, ``route`` NodeDown too."""
 
-    def __init__(self, clock: Clock, send: Send, find: Callable[[str], Cell], dropped: Counter[str]) -> None:
+    def __init__(
+        self, clock: Clock, send: Send, find: Callable[[str], Cell], route: Callable[[Address], Peer | Cell]
+    ) -> None:
         self.dead_letters: Counter[str] = Counter()  # casts and answers that reached nobody, by error
-        self.clock, self.send, self._find = clock, send, find
-        self.dropped = dropped  # received messages that were not let in, by reason
+        self.clock, self.send, self._find, self._route = clock, send, find, route
+        self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(clock)
         self._ids = itertools.count(1)
         self.streams = RemoteStreams(self)
 
@@ -65,7 +69,6 @@ class Calls:
 
     async def call(
         self,
-        to: Peer | Cell,
         target: Address,
         endpoint: str,
         args: tuple[Any, ...],
@@ -73,41 +76,43 @@ class Calls:
         patience: float,
         returns: Any,
     ) -> Any:
-        """Ask the peer, or the actor in this process, and wait. Raises a RuntimeFault."""
-        label = f"{target}.{endpoint}"
-        number, left = self.begin(patience, label)
-        trace = next_span()
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        deadline = self.clock.now() + left
+        """Ask the actor, here or on a peer, and wait. Raises a RuntimeFault."""
+        to = self._route(target)
+        now = self.clock.now()
+        deadline, trace = now + min(patience, LONGEST), b""
+        if (scope := CURRENT.get()) is not None:
+            trace = next_span()
+            if scope.deadline is not None and not scope.over and scope.deadline < deadline:
+                deadline = scope.deadline
+        if deadline <= now:
+            raise DeadlineExceeded(f"no time is left to call {target}.{endpoint}")
+        future: asyncio.Future[Any] = self._loop.create_future()
         if isinstance(to, Cell):
-            outcome = FutureOutcome(future)
-            delivery = Delivery(to.declared(endpoint), args, kwargs, outcome, deadline=deadline, trace=trace)
+            delivery = Delivery(to.declared(endpoint), args, kwargs, FutureOutcome(future), deadline=deadline, trace=trace)
             to.deliver(delivery)
-            cancel: Callable[[], None] = delivery.cancel
         else:
-            sink = Sink()
-            message = [envelope.CALL, number, target.key, endpoint, left, trace, encode(args, sink), encode(kwargs, sink)]
-            self.ask(to, message, sink.buffers)
+            number, sink = next(self._ids), Sink()
+            given = encode(args, sink), encode(kwargs, sink) if kwargs else kwargs
+            self.ask(to, [envelope.CALL, number, target.key, endpoint, deadline - now, trace, *given], sink.buffers)
             to.pending[number] = future
-            cancel = lambda: self.cancel(to, number)  # noqa: E731
             frozen = fingerprint(args, kwargs) if to.itself else b""
-        timer = self.clock.call_at(deadline, lambda: _expire(future, label, patience))
+        self._deadlines.add(deadline, future, target, endpoint, patience)
         try:
             result = await future
-        except asyncio.CancelledError:
-            cancel()
-            raise
-        except DeadlineExceeded:
-            cancel()
+        except (asyncio.CancelledError, DeadlineExceeded):
+            if isinstance(to, Cell):
+                delivery.cancel()
+            else:
+                self.cancel(to, number)
             raise
         finally:
-            timer.cancel()
-            if isinstance(to, Peer):
+            self._deadlines.settled()
+            if not isinstance(to, Cell):
                 to.pending.pop(number, None)
         if isinstance(to, Cell):
             return result
         if to.itself and fingerprint(args, kwargs) != frozen:
-            raise EncodeError(f"an argument of {label} was changed while it was being served; send a copy")
+            raise EncodeError(f"an argument of {target}.{endpoint} was changed while it was being served; send a copy")
         return _answer(target, endpoint, result, returns)
 
     def cast(self, to: Peer | Cell, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -132,6 +137,10 @@ class Calls:
         except (PeerGone, QueueFull) as error:
             self.dead_letter(type(error).__name__)
             log.warning("a cast to %s.%s was dropped: %s", target, endpoint, error)
+
+    def close(self) -> None:
+        """After ``abandon`` for every peer."""
+        self._deadlines.close()
 
     def dead_letter(self, reason: str) -> None:
         self.dead_letters[reason] += 1
@@ -313,11 +322,6 @@ def fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
 def _release(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _expire(future: asyncio.Future[Any], label: str, patience: float) -> None:
-    if not future.done():
-        future.set_exception(DeadlineExceeded(f"{label} did not answer within {patience:g} s"))
 
 
 def _answer(target: Address, endpoint: str, result: tuple[bool, Any], returns: Any) -> Any:

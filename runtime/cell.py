@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
+import math
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from blockwright.runtime.actor import INTERNAL, Actor, Crash, Endpoint
+from blockwright.runtime.apart import apart
 from blockwright.runtime.clock import Clock
 from blockwright.runtime.errors import (
     ActorDied,
@@ -31,6 +34,7 @@ from blockwright.runtime.window import Window
 
 log = logging.getLogger("blockwright.runtime")
 
+TURN = 64  # messages handled before others of the event loop have their turn
 MAX_CONCURRENT = 1024  # tasks of one actor beside its mailbox: concurrent endpoints and streams
 
 
@@ -58,7 +62,7 @@ class _Unfit(Exception):
 class Delivery(Scope):
     """One message on its way through a cell."""
 
-    __slots__ = ("args", "cancelled", "endpoint", "kwargs", "outcome", "since", "start_by", "started", "task")
+    __slots__ = ("args", "cancelled", "cell", "endpoint", "kwargs", "outcome", "since", "start_by", "started", "task")
 
     def __init__(
         self,
@@ -72,23 +76,31 @@ class Delivery(Scope):
         start_by: float | None = None,
     ) -> None:
         """``deadline``: when the work must be done; ``start_by``: when it must have begun, if that is earlier (streams)."""
-        super().__init__(deadline, trace if len(trace) == TRACE_BYTES else b"")
+        self.deadline = deadline
+        self.trace = trace if len(trace) == TRACE_BYTES else b""
+        self.over = self.cancelled = self.started = False
         self.endpoint, self.args, self.kwargs, self.outcome = endpoint, args, kwargs, outcome
         self.start_by = deadline if start_by is None else start_by
-        self.cancelled = self.started = False
-        self.since = 0.0  # when it was started, once it is
+        self.since = 0.0  # when it came to wait, or was started
+        self.cell: Cell | None = None  # in whose mailbox it waits
         self.task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
         """The caller gave up: skip it where it waits, cancel it where it runs. No outcome is reported any more."""
+        if self.cancelled:
+            return
         self.cancelled = True
+        if self.cell is not None:
+            self.args, self.kwargs = (), {}  # it waits on in name only
+            self.cell.given_up += 1
         # A task that is cancelled before its first step never runs, not even its ``finally``; ``started`` tells.
-        if self.task is not None and self.started:
+        elif self.task is not None and self.started and not self.over:
             self.task.cancel()
 
 
 class Cell:
-    """See the module."""
+    """See the module. Runs in a context of its own, a copy of the one in which the actor was spawned: what a handler sets
+    there is not seen by the next."""
 
     def __init__(
         self,
@@ -102,12 +114,18 @@ class Cell:
     ) -> None:
         self.actor, self.name, self.life = actor, name, life
         self.restarts = 0  # by its supervisor
+        self.handled = self.failed = 0  # messages that were run, and those of them that ended in an error
+        self.given_up = 0  # messages in the mailbox that nobody waits for any more
         self.over = ""  # why nothing more is taken: what ends or has ended the actor
         self._crashed = crashed
         self._clock = clock
-        self._mailbox: Mailbox[Delivery] = Mailbox(limit)
-        self._current: Delivery | None = None
-        self._running: set[Delivery] = set()
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._context.run(CURRENT.set, None)
+        self.mailbox: Mailbox[Delivery] = Mailbox(limit)
+        self.current: Delivery | None = None  # of the mailbox
+        self.beside: set[Delivery] = set()  # concurrent endpoints and streams
+        self._server: asyncio.Task[None] | None = None  # lives as long as there are messages
 
     def declared(self, endpoint: str, *, stream: bool = False) -> Endpoint:
         """Raises NoSuchActor when there is none, or it is of the other sort."""
@@ -123,20 +141,23 @@ class Cell:
         if self.over:
             delivery.outcome.failed(self._died())
         elif delivery.endpoint.concurrent:
-            if len(self._running) >= MAX_CONCURRENT:
+            if len(self.beside) >= MAX_CONCURRENT:
                 delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {MAX_CONCURRENT} concurrent messages"))
             else:
-                self._start(delivery)
-        elif not self._mailbox.put(delivery, urgent=delivery.endpoint.urgent):
-            delivery.outcome.failed(MailboxFull(f"mailbox of {self.name} holds {self._mailbox.limit} messages"))
+                self._start_beside(delivery)
+        elif self._put(delivery) or (self.given_up and self._put_after_clearing(delivery)):
+            delivery.cell, delivery.since = self, self._clock.now()
+            if self._server is None:
+                self._serve()
         else:
-            self._pump()
+            delivery.outcome.failed(MailboxFull(f"mailbox of {self.name} holds {self.mailbox.limit} messages"))
 
     def post(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something in the actor's turn, ahead of normal messages, however full the mailbox is."""
-        outcome = InternalOutcome(self.name)
-        self._mailbox.put(Delivery(INTERNAL, (work,), {}, outcome, deadline=None, trace=b""), urgent=True, beyond=True)
-        self._pump()
+        delivery = Delivery(INTERNAL, (work,), {}, InternalOutcome(self.name), deadline=None, trace=b"")
+        self.mailbox.put(delivery, urgent=True, beyond=math.inf)
+        delivery.cell, delivery.since = self, self._clock.now()
+        self._serve()
 
     def close(self, cause: str) -> None:
         """Refuse new messages from here on; what waits and runs is not touched."""
@@ -144,81 +165,126 @@ class Cell:
 
     def abort(self, spare: asyncio.Task[Any] | None) -> None:
         """End what waits and runs with ActorDied. The task to spare is the one that asked for this, if it is one of ours."""
-        for waiting in self._mailbox.drain():
+        for waiting in self.mailbox.drain():
+            waiting.cell = None
             self._fail(waiting, self._died())
-        for delivery in list(self._running):
+        for delivery in self.running:
             if delivery.task is not spare:
                 self._fail(delivery, self._died())
                 delivery.cancel()
 
     def busy(self, spare: asyncio.Task[Any] | None) -> set[asyncio.Task[None]]:
-        """The tasks that run now. Empty: nothing waits either."""
-        return {d.task for d in self._running if d.task is not None and d.task is not spare}
+        """The tasks that have something to do now. Empty: nothing waits either."""
+        tasks = {delivery.task for delivery in self.beside if delivery.task is not None}
+        if self._server is not None:
+            tasks.add(self._server)
+        return {task for task in tasks if task is not spare}
+
+    @property
+    def running(self) -> list[Delivery]:
+        """Messages that run now."""
+        return [*self.beside] if self.current is None else [self.current, *self.beside]
 
     @property
     def waiting(self) -> int:
         """Messages in the mailbox."""
-        return len(self._mailbox)
+        return len(self.mailbox)
 
     @property
     def since(self) -> float | None:
         """When the oldest of the messages that run now was started; None when it is idle."""
-        return min((delivery.since for delivery in self._running), default=None)
+        return min((delivery.since for delivery in self.running), default=None)
 
     def _died(self) -> ActorDied:
         return ActorDied(f"actor {self.name} (life {self.life}) is over: {self.over}")
 
-    def _pump(self) -> None:
-        while self._current is None and (delivery := self._mailbox.take()) is not None:
-            if delivery.cancelled:
-                continue
-            if delivery.endpoint.stream and len(self._running) >= MAX_CONCURRENT:
-                delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {MAX_CONCURRENT} streams"))
-            else:
-                self._current = delivery
-                self._start(delivery)
-                if delivery.endpoint.stream:  # runs beside the mailbox from its first pause on
-                    asyncio.get_running_loop().call_soon(self._release, delivery)
+    def _put(self, delivery: Delivery) -> bool:
+        # What will run next as soon as the loop turns does not count as waiting.
+        return self.mailbox.put(delivery, urgent=delivery.endpoint.urgent, beyond=self.current is None)
 
-    def _release(self, delivery: Delivery) -> None:
-        if self._current is delivery:
-            self._current = None
-            self._pump()
+    def _put_after_clearing(self, delivery: Delivery) -> bool:
+        """A full mailbox may be full of messages whose callers gave up."""
+        self.given_up = 0
+        self.mailbox.discard(lambda waiting: waiting.cancelled)
+        return self._put(delivery)
 
-    def _start(self, delivery: Delivery) -> None:
-        self._running.add(delivery)
-        delivery.since = self._clock.now()
-        delivery.task = asyncio.get_running_loop().create_task(self._run(delivery))
+    def _serve(self) -> None:
+        if self._server is None and len(self.mailbox):
+            self._server = self._loop.create_task(self._serve_mailbox(), context=self._context)
 
-    async def _run(self, delivery: Delivery) -> None:
-        delivery.started = True
+    async def _serve_mailbox(self) -> None:
+        """One message after the other until none is left. One task for many messages, each in a context of its own."""
+        task, turn = self._server, 0
+        assert task is not None, "the task is set before its first step"
         try:
-            if delivery.cancelled:
-                return
-            if delivery.start_by is not None and self._clock.now() >= delivery.start_by:
-                self._fail(delivery, DeadlineExceeded(f"{self.name}.{delivery.endpoint.name} expired before it ran"))
+            while (delivery := self.mailbox.take()) is not None:
+                delivery.cell = None
+                if delivery.cancelled:
+                    self.given_up = max(0, self.given_up - 1)
+                    continue
+                turn += 1
+                if delivery.endpoint.stream:
+                    if len(self.beside) >= MAX_CONCURRENT:
+                        delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {MAX_CONCURRENT} streams"))
+                        continue
+                    self._start_beside(delivery)
+                    await asyncio.sleep(0)  # its first step comes before the next message
+                    continue
+                self.current = delivery
+                await self._handle(delivery, task)
+                self.current = None
+                if task.cancelling():
+                    await _forget_cancellation(task)
+                if turn % TURN == 0:
+                    await asyncio.sleep(0)
+        finally:
+            # Cancelled from outside with messages waiting, the loop is closing; if it is not, the next message serves all.
+            self.current = self._server = None
+
+    def _start_beside(self, delivery: Delivery) -> None:
+        self.beside.add(delivery)
+        delivery.since = self._clock.now()
+        delivery.task = self._loop.create_task(self._run_beside(delivery), context=self._context.copy())
+
+    async def _run_beside(self, delivery: Delivery) -> None:
+        try:
+            if not delivery.cancelled:
+                assert delivery.task is not None, "the task is set before its first step"
+                await self._handle(delivery, delivery.task)
+        finally:
+            self.beside.discard(delivery)
+
+    async def _handle(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+        """Run a message and report its outcome. Raises CancelledError only if the task was cancelled from outside."""
+        delivery.task, delivery.started, delivery.since = task, True, self._clock.now()
+        endpoint = delivery.endpoint
+        try:
+            if delivery.start_by is not None and delivery.since >= delivery.start_by:
+                self._fail(delivery, DeadlineExceeded(f"{self.name}.{endpoint.name} expired before it ran"))
                 return
             CURRENT.set(delivery)
-            value = None
-            if delivery.endpoint.stream:
-                await self._produce(delivery)
+            self.handled += 1
+            if endpoint.stream:
+                value = await apart(self._produce(delivery))
             else:
-                value = await delivery.endpoint.function(self.actor, *delivery.args, **delivery.kwargs)
+                value = await apart(endpoint.function(self.actor, *delivery.args, **delivery.kwargs))
             if not delivery.cancelled:
-                delivery.outcome.returned(delivery.endpoint, value)
+                delivery.outcome.returned(endpoint, value)
         except _Unfit as error:
-            self._fail(delivery, EncodeError(f"an item of {delivery.endpoint.name}: {error}"))
+            self._fail(delivery, EncodeError(f"an item of {endpoint.name}: {error}"))
         except asyncio.CancelledError:
-            self._fail(delivery, ActorDied(f"{self.name}.{delivery.endpoint.name} was cancelled"))
+            self._fail(delivery, ActorDied(f"{self.name}.{endpoint.name} was cancelled"))
+            if task.cancelling() and not delivery.cancelled:
+                raise
         except Exception as error:
+            self.failed += 1
             self._fail(delivery, remote_error(error))
             if self._crashed is not None and isinstance(error, (Crash, *self.actor.crashes_on)):
                 self._crashed(error)
         finally:
             delivery.over = True
-            delivery.args, delivery.kwargs = (), {}  # may be large, and the task's context still holds the delivery
-            self._running.discard(delivery)
-            self._release(delivery)
+            delivery.args, delivery.kwargs = (), {}  # what was left behind may keep the scope, not the arguments
+            CURRENT.set(None)
 
     async def _produce(self, delivery: Delivery) -> None:
         """Run the generator no further than the consumer's window allows."""
@@ -243,6 +309,14 @@ class Cell:
     def _fail(self, delivery: Delivery, fault: RuntimeFault) -> None:
         if not delivery.cancelled:
             delivery.outcome.failed(fault)
+
+
+async def _forget_cancellation(task: asyncio.Task[None]) -> None:
+    """A message was cancelled and has ended; a cancellation that still waits to be raised must not hit the next one."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.cancelling():
+        task.uncancel()
 
 
 def remote_error(error: Exception) -> RemoteError:
@@ -287,9 +361,9 @@ class FutureOutcome:
         self._future = future
 
     def returned(self, endpoint: Endpoint, value: Any) -> None:
-        with contextlib.suppress(asyncio.InvalidStateError):
+        if not self._future.done():
             self._future.set_result(value)
 
     def failed(self, fault: RuntimeFault) -> None:
-        with contextlib.suppress(asyncio.InvalidStateError):
+        if not self._future.done():
             self._future.set_exception(fault)

@@ -7,6 +7,7 @@ lane is an answer, so that two actors that write to each other cannot deadlock.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -19,29 +20,36 @@ class Mailbox(Generic[T]):
         if limit < 1:
             raise ValueError(f"a mailbox of {limit} messages holds nothing; give at least 1")
         self.limit = limit
-        self._lanes: tuple[deque[T], deque[T]] = (deque(), deque())  # normal, urgent
+        self.normal: deque[T] = deque()
+        self.urgent: deque[T] = deque()
 
-    def put(self, message: T, *, urgent: bool = False, beyond: bool = False) -> bool:
-        """False when the lane is full. beyond: let it in all the same (the actor asked for it, so it is bounded by that)."""
-        lane = self._lanes[urgent]
-        if len(lane) >= self.limit and not beyond:
+    def put(self, message: T, *, urgent: bool = False, beyond: float = 0) -> bool:
+        """False when the lane is full. ``beyond``: so many more than the limit may enter."""
+        lane = self.urgent if urgent else self.normal
+        if len(lane) >= self.limit + beyond:
             return False
         lane.append(message)
         return True
 
     def take(self) -> T | None:
         """The next message, or None."""
-        for lane in reversed(self._lanes):
-            if lane:
-                return lane.popleft()
-        return None
+        if self.urgent:
+            return self.urgent.popleft()
+        return self.normal.popleft() if self.normal else None
+
+    def discard(self, over: Callable[[T], bool]) -> None:
+        """Take out the messages of which this is true."""
+        for lane in (self.normal, self.urgent):
+            keep = [message for message in lane if not over(message)]
+            lane.clear()
+            lane.extend(keep)
 
     def drain(self) -> list[T]:
         """Everything, in the order in which ``take`` would give it."""
-        out = [*self._lanes[True], *self._lanes[False]]
-        for lane in self._lanes:
-            lane.clear()
+        out = [*self.urgent, *self.normal]
+        self.urgent.clear()
+        self.normal.clear()
         return out
 
     def __len__(self) -> int:
-        return len(self._lanes[0]) + len(self._lanes[1])
+        return len(self.normal) + len(self.urgent)

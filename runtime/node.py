@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ class Node(Naming):
 
     async def start(self) -> None:
         self.clock: Clock = self._clock_given if self._clock_given is not None else LoopClock()
-        self.calls = Calls(self.clock, self._send, self.lives.find, self.dropped)
+        self.calls = Calls(self.clock, self._send, self.lives.find, self._route)
         self._self = Peer(self.id, "", self.clock.now(), itself=True)
         self._loop = asyncio.get_running_loop()
         await self.lives.start(System(), SYSTEM, SYSTEM_MAILBOX)
@@ -162,6 +162,7 @@ class Node(Naming):
             self._timer.cancel()
         for peer in [*self.table.current.values(), self._self]:
             self.calls.abandon(peer, NodeDown(f"this node ({self.id}) stopped"))
+        self.calls.close()
         if self.last_words is not None:
             await self.last_words()
         await asyncio.sleep(0)  # answers of the stopped actors leave with this tick
@@ -227,11 +228,11 @@ class Node(Naming):
         peer = self.table.current.get(node)
         return peer.incarnation if peer is not None else 0
 
-    async def call(
+    def call(
         self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """What ``Ref`` does; see there."""
-        return await self.calls.call(self._route(target), target, endpoint, args, kwargs, patience, returns)
+        return self.calls.call(target, endpoint, args, kwargs, patience, returns)
 
     def stream(
         self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any

@@ -92,4 +92,4 @@ def left_over(sides) -> int:
     """Streams that either side still knows."""
     peers = [p for n in (sides.caller, sides.callee) for p in [*n.table.current.values(), n._self]]
     cells = [c for n in {sides.caller, sides.callee} for c in [life.cell for life in n.lives.current.values()]]
-    return sum(len(p.streams) + len(p.inbound) for p in peers) + sum(len(c._running) for c in cells)
+    return sum(len(p.streams) + len(p.inbound) for p in peers) + sum(len(c.running) for c in cells)

@@ -94,6 +94,43 @@ async def test_ray_52628_a_cancellation_before_the_task_runs_is_not_lost(sides):
     assert thing.seen == list(range(8))
 
 
+async def test_ray_38591_calls_leave_nothing_behind(sides):
+    ref = await sides.spawn(Thing())
+    for number in range(20):
+        await ref.note(number)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(3000):
+        await ref.note(number)
+    await sides.turns()
+    gc.collect()
+    assert len(gc.get_objects()) - before < 1500  # a few hundred deadlines of calls that are over
+    peers = [p for n in (sides.caller, sides.callee) for p in [*n.table.current.values(), n._self]]
+    assert sum(len(p.pending) + len(p.inbound) for p in peers) == 0
+
+
+async def test_otp_1693_messages_whose_caller_gave_up_do_not_fill_the_mailbox(sides):
+    ref = await sides.spawn(thing := Thing(), mailbox=4)
+    held = asyncio.create_task(ref.hold(timeout=500.0))
+    await sides.turns()
+    for _ in range(3):
+        late = [asyncio.create_task(ref.note(1, timeout=1.0)) for _ in range(4)]
+        await sides.turns()
+        with pytest.raises(MailboxFull):
+            await ref.note(2)
+        sides.clock.advance(1.1)
+        for call in late:
+            with pytest.raises(DeadlineExceeded):
+                await call
+        await sides.turns()
+    last = asyncio.create_task(ref.note(3))
+    await sides.turns()
+    thing.gate.set()
+    await held
+    assert await last == 3
+    assert thing.seen == [3]
+
+
 async def test_akka_two_actors_with_full_mailboxes_do_not_deadlock(sides):
     a = await sides.spawn(one := Thing(), "one", mailbox=3)
     b = await sides.spawn(two := Thing(), "two", mailbox=3)

@@ -163,6 +163,6 @@ class World:
             if len(node.table.current) > len(nodes) or len(node.table.last_down) > len(nodes):
                 return f"{node.id} remembers {len(node.table.last_down)} nodes that are down"
             for name, cell in node.lives.cells.items():
-                if len(cell._mailbox) or cell._running:
-                    return f"{node.id}/{name} has {len(cell._mailbox)} messages waiting and {len(cell._running)} running"
+                if cell.waiting or cell.running:
+                    return f"{node.id}/{name} has {cell.waiting} messages waiting and {len(cell.running)} running"
         return ""
