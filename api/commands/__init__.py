@@ -50,6 +50,7 @@ COMMANDS = {
     "serve": Command("serve", "serve checkpoints over HTTP"),
     "chat": Command("chat", "talk with a model"),
     "complete": Command("complete", "continue a prompt"),
+    "bench": Command("bench", "measure a server"),
     "ps": Command("ps", "show applications, memory and workers"),
     "top": Command("top", "show how busy a server is"),
     "explain": Command("explain", "tell what happened to a request"),

@@ -13,6 +13,12 @@ SAMPLING = {"--max-tokens", "--seed", "--stop", "--temperature", "--top-k", "--t
 TARGET = {"--api-key-file", "--model", "--set"}
 SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
 FLAGS = {
+    "bench": {
+        *("--api-key-file", "--arrival", "--endpoint", "--input-len", "--json", "--max-concurrency", "--model"),
+        *("--num-prompts", "--output-len", "--prefix-len", "--prompts", "--range-ratio", "--request-rate"),
+        *("--respect-eos", "--seed", "--temperature", "--trace", "--trace-lengths", "--trace-model"),
+        *("--trace-speed", "--trace-start", "--url", "--warmup"),
+    },
     "chat": SAMPLING | TARGET | {"--message", "--system"},
     "complete": SAMPLING | TARGET | {"--prompt"},
     "doctor": {"--json", "--port"},

@@ -131,6 +131,45 @@ def test_explain(url: str, run: Any) -> None:
     assert (code, err.startswith("blockwright: there is no request 'cmpl-none'")) == (1, True)
 
 
+def test_bench(url: str, run: Any, tmp_path: Path) -> None:
+    stored = tmp_path / "figures.json"
+    shape = ["--num-prompts", "6", "--input-len", "20", "--output-len", "8", "--range-ratio", "0.5"]
+    code, out, err = run("bench", "serve", "--url", url, *shape, "--max-concurrency", "1,4", "--json", str(stored))
+    assert (code, err) == (0, "")
+    assert re.search(r"^1 +at once +6 +0 ", out, flags=re.MULTILINE)
+    assert out.startswith(f"demo-checkpoint at {url} (0.")
+    found = validate("bench-serve", stored.read_text())
+    assert [(one["concurrency"], one["requests"], one["failed"]) for one in found["levels"]] == [(1, 6, 0), (4, 6, 0)]
+    assert all(6 * 4 <= one["output_tokens"] <= 6 * 12 and one["tpot"]["p50"] > 0 for one in found["levels"])
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,9,2\n0.5,900,300\n")
+    code, out, _ = run("bench", "serve", "--url", url, "--trace", str(trace), "--trace-speed", "10", "--json", "-")
+    found = validate("bench-serve", out)
+    (one,) = found["levels"]
+    assert (one["arrival"], one["requests"], found["settings"]["clipped"]) == ("trace", 2, 1)
+    assert (one["prompt_tokens"], one["output_tokens"]) == (9 + 256, 2 + 256)
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('reverse: ab =\n{"prompt": "sort: 312 ="}\n')
+    words = ["--prompts", str(prompts), "--num-prompts", "4", "--request-rate", "200", "--arrival", "constant"]
+    code, out, _ = run("bench", "serve", "--url", url, *words, "--endpoint", "chat", "--json", "-")
+    (one,) = validate("bench-serve", out)["levels"]
+    assert (code, one["requests"], one["output_tokens"], one["request_rate"]) == (0, 4, 2 * 3 + 2 * 4, 200.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--model", "demo-chekpoint"], 1, "did you mean 'demo-checkpoint'?"),
+        (["--prompts", "/none"], 2, "/none cannot be read"),
+        (["--trace", "/none"], 2, "/none cannot be read"),
+    ],
+)
+def test_benches_that_cannot_be(url: str, run: Any, words: list[str], code: int, says: str) -> None:
+    found, _, err = run("bench", "serve", "--url", url, "--num-prompts", "1", *words)
+    assert found == code
+    assert says in err
+
+
 def test_nobody_is_there(run: Any, tmp_path: Path) -> None:
     for words in (["ps", "--url"], ["top", "--url"], ["explain", "x", "--url"], ["chat", "--message", "x"]):
         code, out, err = run(*words, "http://127.0.0.1:9")

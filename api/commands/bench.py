@@ -1,0 +1,209 @@
+"""Measures a server over HTTP: time to first token, time between tokens, time per token, end to end, tokens per second.
+
+Loads have the shapes of the known tools: levels of concurrency, a request rate (Poisson or constant), random lengths,
+prompts from a file, published traces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockwright.api.commands import CommandError
+from blockwright.api.commands.connection import add_url, read_key, refusals
+
+if TYPE_CHECKING:
+    from blockwright.api.client import Client
+    from blockwright.api.load.traces import Shape
+    from blockwright.api.load.workload import Request, Vocabulary
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["serve"], help="serve: a server that runs")
+    add_url(parser)
+    parser.add_argument("--model", metavar="ID", help="model id (the server's first)")
+    parser.add_argument("--endpoint", choices=["completions", "chat"], default="completions", help="(completions)")
+    parser.add_argument("--num-prompts", type=count, default=100, metavar="N", help="requests of each level (100)")
+    text = "levels: so many requests at a time, several with commas (no limit)"
+    parser.add_argument("--max-concurrency", type=levels_of, default=[None], metavar="N,N", help=text)
+    parser.add_argument("--request-rate", type=rate, default=float("inf"), metavar="X", help="per second (inf, all at once)")
+    parser.add_argument("--arrival", choices=["poisson", "constant"], default="poisson", help="how they come (poisson)")
+    parser.add_argument("--input-len", type=count, default=128, metavar="N", help="tokens of a random prompt (128)")
+    parser.add_argument("--output-len", type=count, metavar="N", help="of an answer (128; of --prompts: no limit)")
+    parser.add_argument("--range-ratio", type=ratio, default=0.0, metavar="X", help="lengths are 1-X to 1+X times these (0)")
+    parser.add_argument("--prefix-len", type=int, default=0, metavar="N", help="tokens that all begin with (0)")
+    parser.add_argument("--prompts", metavar="FILE", help="prompts from a file: a line each, or JSON lines with 'prompt'")
+    parser.add_argument("--trace", metavar="FILE", help="lengths, and times if it has them, from a published trace")
+    parser.add_argument("--trace-lengths", metavar="FILE", help="quantiles of lengths, for a trace of rates of clients")
+    parser.add_argument("--trace-model", default="", metavar="NAME", help="whose clients, for such a trace (its first)")
+    parser.add_argument("--trace-start", type=float, default=0.0, metavar="SECONDS", help="where in the trace to begin (0)")
+    parser.add_argument("--trace-speed", type=rate, default=1.0, metavar="X", help="its times are divided by this (1)")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="(0)")
+    parser.add_argument("--respect-eos", action="store_true", help="end where the model ends, not at the length")
+    parser.add_argument("--warmup", type=int, default=1, metavar="N", help="requests before, which do not count (1)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths, times and prompts (0)")
+    parser.add_argument("--json", metavar="FILE", help="store the figures, '-' for standard output instead of the table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with refusals():
+        found = asyncio.run(_measure(arguments))
+    if arguments.json == "-":
+        print(json.dumps(found, indent=1))
+    else:
+        _show(found)
+        if arguments.json:
+            Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if all(level["failed"] == 0 for level in found["levels"]) else 1
+
+
+async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    from blockwright.api.client import Client
+    from blockwright.api.load.figures import document, level
+    from blockwright.api.load.sender import Asking, send, vocabulary
+
+    async with Client(arguments.url, read_key(arguments.api_key_file)) as client:
+        model, context = await _model(client, arguments.model)
+        exact = not arguments.respect_eos and (arguments.prompts is None or arguments.output_len is not None)
+        asking = Asking(model, arguments.endpoint == "chat", exact, arguments.temperature)
+        words = await vocabulary(client, model)
+        levels, clipped = [], 0
+        for number, concurrency in enumerate(arguments.max_concurrency):
+            warm = _load(arguments, words, context, -1 - number).requests[: arguments.warmup]
+            await send(client, asking, [dataclasses.replace(one, at=0.0) for one in warm], None)
+            load = _load(arguments, words, context, number)
+            clipped = load.clipped
+            outcomes = await send(client, asking, load.requests, concurrency)
+            levels.append(level(outcomes, concurrency, load.arrival, arguments.request_rate))
+        server = await _server(client)
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("api_key_file", "json", "url")}
+    settings |= {"model": model, "clipped": clipped, "ignore_eos": exact}
+    return document({"url": arguments.url, **server}, settings, levels)
+
+
+async def _model(client: Client, wanted: str | None) -> tuple[str, int]:
+    """Its id, and its context in tokens (0: not told)."""
+    listed = (await client.get("/v1/models"))["data"]
+    if not listed:
+        raise CommandError(f"{client.url} serves no model yet; wait until it is ready")
+    model = wanted or listed[0]["id"]
+    one: dict[str, Any] = next((one for one in listed if one["id"] == model), {})
+    return model, int(one.get("max_model_len") or 0)
+
+
+async def _server(client: Client) -> dict[str, Any]:
+    """What the server says of itself."""
+    from blockwright.api.results import RequestError
+
+    try:
+        said = await client.get("/version")
+    except RequestError:  # not every server has it
+        said = {}
+    return {"version": said.get("version"), "numerics": said.get("numerics")}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """The requests of one run. ``clipped``: how many had to be shortened to the model's context."""
+
+    requests: list[Request]
+    arrival: str
+    clipped: int = 0
+
+
+def _load(arguments: argparse.Namespace, words: Vocabulary, context: int, number: int) -> Load:
+    """The requests of run ``number``; each run has prompts of its own."""
+    from blockwright.api.load.workload import Request, arrivals, clip, requests
+
+    source = random.Random(f"{arguments.seed} {number}")
+    times = arrivals(arguments.num_prompts, arguments.request_rate, arguments.arrival, source)
+    arrival = "at once" if arguments.request_rate is None else arguments.arrival
+    if arguments.prompts:
+        texts = _texts(Path(arguments.prompts))
+        return Load([Request(at, texts[i % len(texts)], arguments.output_len) for i, at in enumerate(times)], arrival)
+    shapes = _shapes(arguments, source)
+    if shapes[0].at is not None and arguments.request_rate is None:
+        times, arrival = [one.at or 0.0 for one in shapes], "trace"
+    shapes, clipped = clip(shapes, context)
+    text = arguments.endpoint == "chat"
+    made = requests(shapes, times[: len(shapes)], words, text=text, prefix=arguments.prefix_len, source=source)
+    return Load(list(made), arrival, clipped)
+
+
+def _shapes(arguments: argparse.Namespace, source: random.Random) -> list[Shape]:
+    from blockwright.api.load.traces import Clients, TraceError, cut, read_trace
+    from blockwright.api.load.workload import random_lengths
+
+    wanted = arguments.num_prompts
+    if not arguments.trace:
+        return random_lengths(wanted, arguments.input_len, arguments.output_len or 128, arguments.range_ratio, source)
+    lengths = Path(arguments.trace_lengths) if arguments.trace_lengths else None
+    clients = Clients(lengths, arguments.trace_model, arguments.trace_start, wanted, arguments.seed)
+    try:
+        shapes = read_trace(Path(arguments.trace), clients)
+    except TraceError as error:
+        raise CommandError(str(error), 2) from None
+    found = cut(shapes, arguments.trace_start, wanted, arguments.trace_speed)
+    if not found:
+        raise CommandError(f"--trace-start {arguments.trace_start:g} is after the trace's last request; give less", 2)
+    return found
+
+
+def _texts(path: Path) -> list[str]:
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        texts = [str(json.loads(line)["prompt"]) if line.startswith("{") else line for line in lines]
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read ({error.strerror}); check --prompts", 2) from None
+    except (ValueError, KeyError) as error:
+        raise CommandError(f"{path} has a line that is no JSON object with 'prompt' ({error})", 2) from None
+    if not texts:
+        raise CommandError(f"{path} holds no prompt; write one on each line", 2)
+    return texts
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from blockwright.api.load.figures import columns, row
+    from blockwright.api.screens import table
+
+    machine, server, settings = found["machine"], found["server"], found["settings"]
+    told = f"{server['version'] or 'unknown version'}, {', '.join(server['numerics'] or ['unknown numerics'])}"
+    print(f"{settings['model']} at {server['url']} ({told})")
+    print(f"from {machine['cpu']}, {machine['cores']} cores, blockwright {found['versions']['blockwright']}; times in ms")
+    if settings["clipped"]:
+        print(f"{settings['clipped']} requests were shortened to the model's context")
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
+    console.print(table(columns(), [row(one) for one in found["levels"]], numbers=len(columns())))
+    for one in found["levels"]:
+        for message, count in one["errors"].items():
+            print(f"{count} failed: {message}", file=sys.stderr)
+
+
+def count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"is {text}; give at least 1")
+    return value
+
+
+def levels_of(text: str) -> list[int]:
+    return [count(part) for part in text.split(",")]
+
+
+def rate(text: str) -> float:
+    if not (value := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"is {text}; give a number above 0")
+    return value
+
+
+def ratio(text: str) -> float:
+    if not 0 <= (value := float(text)) < 1:
+        raise argparse.ArgumentTypeError(f"is {text}; give a number from 0 to below 1")
+    return value

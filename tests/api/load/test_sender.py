@@ -1,0 +1,74 @@
+"""Sending a load: times, limits, and what is noted of every kind of answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.client import Client
+from blockwright.api.load.sender import SAFE, Asking, send, vocabulary
+from blockwright.api.load.workload import Request
+from blockwright.tests.api.fake_port import EOS, one_by_one
+
+ASKING = Asking("tiny", False, True, 0.0)
+
+
+async def test_what_is_sent_and_what_is_noted(serve: Any) -> None:
+    http, port = await serve(lambda generation: one_by_one([70, 71, 72]))
+    async with Client(str(http.make_url("/"))) as client:
+        load = [Request(0.0, [40, 41], 3), Request(0.01, [42], 3)]
+        first, second = await send(client, ASKING, load, None)
+        assert (first.tokens, first.prompt_tokens, len(first.stamps), first.error) == (3, 2, 3, "")
+        assert first.sent <= first.stamps[0] <= first.ended
+        assert second.sent - first.sent >= 0.01
+        generation = port.streams[0].generation
+        assert (generation.prompt, generation.max_tokens, generation.stop_tokens) == ([40, 41], 3, [])
+        assert generation.sampling.temperature == 0.0
+        asking = Asking("tiny", True, False, 0.5)
+        (chat,) = await send(client, asking, [Request(0.0, "hi", None)], 1)
+        assert (chat.tokens, chat.error) == (3, "")
+        assert port.streams[2].generation.stop_tokens == [EOS]
+
+
+async def test_no_more_at_a_time_than_allowed(serve: Any) -> None:
+    gate = asyncio.Event()
+    http, port = await serve(lambda generation: [gate, *one_by_one([70])])
+    done = []
+    async with Client(str(http.make_url("/"))) as client:
+        load = [Request(0.0, [40], 1) for _ in range(5)]
+        sending = asyncio.create_task(send(client, ASKING, load, 2, done.append))
+        async with asyncio.timeout(10):
+            await port.waiting.get()
+            await port.waiting.get()
+        assert (len(port.streams), len(done)) == (2, 0)
+        gate.set()
+        assert len(await sending) == len(done) == len(port.streams) == 5
+
+
+async def test_failures_are_noted_not_raised(serve: Any) -> None:
+    answers = iter(
+        [
+            [*one_by_one([70, 71])[:1], GatewayError(500, "it broke")],
+            [GatewayError(503, "not now")],
+            one_by_one([EOS], "stop"),
+        ]
+    )
+    http, _ = await serve(lambda generation: next(answers))
+    async with Client(str(http.make_url("/"))) as client:
+        load = [Request(0.0, [40], 2) for _ in range(3)]
+        broken, refused, empty = await send(client, ASKING, load, 1)
+        assert (broken.error, refused.error) == ("it broke", "not now")
+        assert (empty.error, empty.tokens, len(empty.stamps)) == ("", 1, 1)
+    async with Client("http://127.0.0.1:9") as nobody:
+        (outcome,) = await send(nobody, ASKING, load[:1], None)
+        assert outcome.error.startswith("nothing answers")
+
+
+async def test_the_tokens_that_prompts_are_made_of(serve: Any, codec: Any) -> None:
+    http, _ = await serve()
+    async with Client(str(http.make_url("/"))) as client:
+        found = await vocabulary(client, "tiny")
+        assert len(found.ids) > 20
+        assert 0.5 < found.characters < 3
+        assert (await vocabulary(client, "none")).ids == SAFE

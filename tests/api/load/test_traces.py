@@ -1,0 +1,86 @@
+"""Every published form of a trace, in files of a few lines."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from blockwright.api.load.traces import WINDOW, Clients, Shape, TraceError, cut, read_trace
+
+RATES = "model,client,window_start_s,rate_rps,iat_cv,iat_dist,iat_shape,iat_scale\n"
+RATES += "m-a,0,0,0.5,2,Weibull,0.4,0.5\nm-a,1,0,0.25,2,Gamma,0.05,78\nm-a,0,600,0.5,2,Gamma,0.5,1\nm-b,0,0,9,1,Gamma,1,1\n"
+NAMES = ("p1", "p5", "p10", "p20", "p30", "p40", "p50", "p60", "p70", "p80", "p90", "p95", "p99", "mean")
+QUANTILES = f"model,client,requests_24h,field,{','.join(NAMES)}\n"
+for _client in (0, 1):
+    for _field, _base in (("input_tokens", 100), ("output_tokens", 10)):
+        QUANTILES += f"m-a,{_client},9,{_field},{','.join(str(_base * (place + 1)) for place in range(14))}\n"
+
+
+def test_rows_with_times(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv.gz"
+    file.write_bytes(gzip.compress(b"arrival_s,input_tokens,output_tokens\n0.000000,374,44\n4.314579,396,109\n"))
+    assert read_trace(file) == [Shape(0.0, 374, 44), Shape(4.314579, 396, 109)]
+
+
+def test_rows_without_times(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("input_tokens,output_tokens\n42,285\n19,0\n")
+    assert read_trace(file) == [Shape(None, 42, 285), Shape(None, 19, 1)]
+
+
+def test_json_lines_with_blocks(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text('{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[0,1]}\n{"timestamp":1500,')
+    with pytest.raises(TraceError, match="is not a trace of a known form"):
+        read_trace(file)
+    file.write_text(
+        '{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[0,1]}\n'
+        '{"timestamp":1500,"input_length":7,"output_length":5}\n'
+    )
+    assert read_trace(file) == [Shape(0.0, 600, 5, (0, 1)), Shape(1.5, 7, 5)]
+
+
+def test_rates_of_clients_give_their_requests_within_their_windows(tmp_path: Path) -> None:
+    rates, lengths = tmp_path / "r.csv", tmp_path / "q.csv"
+    rates.write_text(RATES)
+    lengths.write_text(QUANTILES)
+    shapes = read_trace(rates, Clients(lengths, count=451))
+    first = [one for one in shapes if one.at is not None and one.at < WINDOW]
+    assert (len(shapes), len(first)) == (750, 450), "0.75 requests a second in the first window, 0.5 in the second"
+    assert shapes == sorted(shapes, key=lambda one: one.at or 0.0)
+    assert {100 <= one.prompt <= 1300 and 10 <= one.output <= 130 for one in shapes} == {True}
+    prompts = sorted(one.prompt for one in shapes)
+    assert 600 < prompts[len(prompts) // 2] < 800, "the median of the published quantiles is 700"
+    assert read_trace(rates, Clients(lengths, count=451)) == shapes
+    assert len(read_trace(rates, Clients(lengths, count=1))) == 450, "no more windows than are wanted"
+    later = read_trace(rates, Clients(lengths, start=700.0, count=1))
+    assert min(one.at or 0.0 for one in later) >= WINDOW
+
+
+@pytest.mark.parametrize(
+    ("text", "clients", "says"),
+    [
+        ("a,b\n1,2\n", Clients(), "has the columns a, b; give input_tokens"),
+        ("", Clients(), "has the columns ; give"),
+        ("input_tokens,output_tokens\nx,2\n", Clients(), "not a trace of a known form"),
+        (RATES, Clients(), "name their quantiles with --trace-lengths"),
+        (RATES, Clients(Path("/none")), "/none cannot be read"),
+        (RATES, Clients(Path(__file__), "m-c"), "there is no model 'm-c' in the trace; there are: m-a, m-b"),
+    ],
+)
+def test_files_that_are_no_traces(tmp_path: Path, text: str, clients: Clients, says: str) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=says):
+        read_trace(file, clients)
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_trace(tmp_path / "none")
+
+
+def test_a_part_of_a_trace_at_another_speed() -> None:
+    shapes = [Shape(float(at), at + 1, 1) for at in range(10)]
+    assert cut(shapes, 4.0, 3, 2.0) == [Shape(0.0, 5, 1), Shape(0.5, 6, 1), Shape(1.0, 7, 1)]
+    assert cut([Shape(None, 1, 1)], 99.0, 3, 2.0) == [Shape(None, 1, 1)]
+    assert cut(shapes, 99.0, 3, 1.0) == []
