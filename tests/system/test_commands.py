@@ -136,7 +136,7 @@ def test_bench(url: str, run: Any, tmp_path: Path) -> None:
     shape = ["--num-prompts", "6", "--input-len", "20", "--output-len", "8", "--range-ratio", "0.5"]
     code, out, err = run("bench", "serve", "--url", url, *shape, "--max-concurrency", "1,4", "--json", str(stored))
     assert (code, err) == (0, "")
-    assert re.search(r"^1 +at once +6 +0 ", out, flags=re.MULTILINE)
+    assert re.search(r"^ +1 +at once +6 +0 ", out, flags=re.MULTILINE)
     assert out.startswith(f"demo-checkpoint at {url} (0.")
     found = validate("bench-serve", stored.read_text())
     assert [(one["concurrency"], one["requests"], one["failed"]) for one in found["levels"]] == [(1, 6, 0), (4, 6, 0)]
