@@ -84,6 +84,9 @@ class Settings:
     unknown_fields: Annotated[
         str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject (400)"
     ] = "warn"
+    keep_alive: Annotated[
+        float, "seconds of silence in a stream before a comment tells the queue's place or the prefill"
+    ] = 10.0
     request_chat_template: Annotated[
         bool, "take chat templates from requests; they run, in a sandbox, in the gateway's process"
     ] = False
@@ -128,7 +131,7 @@ class Settings:
             if name and name not in self.applications:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
         self._check_front()
-        for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout"):
+        for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
         if self.silence < 2 * self.heartbeat:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
-import re
-import secrets
-from urllib.parse import quote
 
 from aiohttp import web
 
@@ -18,38 +17,35 @@ from blockwright.actors.gateway.port import GatewayError, GatewayPort
 from blockwright.api.auth import Caller, Keys
 from blockwright.api.catalog import Catalog
 from blockwright.api.cors import Cors
-from blockwright.api.door import CHARGE, Door, rate_headers
-from blockwright.api.errors import error_response, from_http
-from blockwright.api.front import CALL_ID, CALLER, DESK, FRONT, IGNORED, NAME, Front
+from blockwright.api.door import Door
+from blockwright.api.errors import error_code, error_response, from_http
+from blockwright.api.front import BEGUN, CALLER, DESK, FRONT, TRACE, Front
+from blockwright.api.headers import mark
 from blockwright.api.info import REFERENCE
 from blockwright.api.metrics import Metrics
 from blockwright.api.openapi import document
 from blockwright.api.routes import ENDPOINTS, PUBLIC, Handler
-from blockwright.api.sse import KEEP_ALIVE_SECONDS
 from blockwright.api.starting import Stages
 from blockwright.api.version import VERSION
 from blockwright.gpu.errors import CheckpointError
+from blockwright.runtime.scope import format_traceparent, new_span, parse_traceparent, trace
 
 log = logging.getLogger(__name__)
-MAX_IGNORED_SHOWN = 20
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def make_app(
     port: GatewayPort,
     settings: Settings,
     *,
-    keep_alive: float = KEEP_ALIVE_SECONDS,
     stages: Stages | None = None,
 ) -> web.Application:
-    """``keep_alive``: seconds of silence in a stream before a comment; ``stages``: of the start-up."""
+    """``stages``: of the start-up."""
     front = Front(
         port=port,
         settings=settings,
         catalog=Catalog(port),
         keys=Keys(settings.api_keys, settings.admin_keys),
-        metrics=Metrics(),
-        keep_alive=keep_alive,
+        metrics=Metrics(port.census),
         max_body=settings.max_body,
         door=Door(port, settings.tenant_models),
         cors=Cors(settings.cors_origins),
@@ -58,7 +54,7 @@ def make_app(
     app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
     app[FRONT] = front
     app[DESK] = []
-    app.on_response_prepare.append(_headers)
+    app.on_response_prepare.append(mark)
     app.on_cleanup.append(_close)
     app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
     app.add_routes([web.route(one.method, one.path, one.handler) for one in ENDPOINTS if one.method != "GET"])
@@ -73,12 +69,16 @@ async def _close(app: web.Application) -> None:
 @web.middleware
 async def _outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
     front = request.app[FRONT]
+    request[BEGUN] = asyncio.get_running_loop().time()
     try:
         if (answer := front.cors.preflight(request)) is not None:
             return answer
         request[CALLER] = _authenticate(front, request)
-        return await handler(request)
+        with _traced(request):
+            return await handler(request)
     except GatewayError as error:
+        if error.status in (429, 503) and request.method == "POST":
+            front.metrics.rejected(error_code(error))
         return error_response(error)
     except web.HTTPException as error:
         return error_response(from_http(error, request.method, request.path, front.max_body))
@@ -87,6 +87,16 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         return error_response(GatewayError(500, "internal error; the server's log has the details"))
+
+
+def _traced(request: web.Request) -> contextlib.AbstractContextManager[object]:
+    """What is done for the request belongs to the trace that it names, as a span of its own."""
+    try:
+        begun = new_span(parse_traceparent(request.headers.get("traceparent", "")))
+    except ValueError:
+        return contextlib.nullcontext()  # none, or not one that we know: W3C has it ignored
+    request[TRACE] = format_traceparent(begun)
+    return trace(request[TRACE])
 
 
 def _authenticate(front: Front, request: web.Request) -> Caller:
@@ -114,23 +124,3 @@ def _authenticate(front: Front, request: web.Request) -> Caller:
 def _own_page(request: web.Request) -> bool:
     """Not a browser that another site's page makes ask (all that browsers of today send says so)."""
     return request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
-
-
-async def _headers(request: web.Request, response: web.StreamResponse) -> None:
-    """On every answer, streams included: the request's id, and the unknown fields that were ignored."""
-    given = request.headers.get("x-request-id") or request.get(NAME, "")
-    response.headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else _own_id(request)
-    charge = request.get(CHARGE)
-    if charge is not None:
-        response.headers.update(rate_headers(charge.verdict))
-    request.app[FRONT].cors.mark(request, response.headers)
-    ignored = request.get(IGNORED)
-    if ignored:
-        names = [quote(name[:64], safe="", errors="replace") for name in ignored[:MAX_IGNORED_SHOWN]]
-        response.headers["x-ignored-fields"] = ", ".join(names)
-
-
-def _own_id(request: web.Request) -> str:
-    """The id under which ``/v1/requests`` knows it, where it got that far."""
-    id = request.get(CALL_ID)
-    return id or f"req-{secrets.token_hex(12)}"

@@ -65,6 +65,8 @@ class Choice:
         "_scanner",
         "completion_tokens",
         "index",
+        "looked",
+        "n",
         "prompt",
         "prompt_logprobs",
         "started",
@@ -84,6 +86,8 @@ class Choice:
         self.completion_tokens = 0
         self.prompt_logprobs: list[TokenLogprob] = []  # of all prompt tokens but the first, where they were asked for
         self.started = False  # something of this choice was written
+        self.n = options.n
+        self.looked = options.prompt_logprobs < 0 and not (options.echo and options.logprobs >= 0)  # into the prefix cache
         self._options = options
         self._detokenizer = detokenizer
         self._scanner = StopScanner(options.stops) if options.stops else None

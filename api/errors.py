@@ -36,9 +36,13 @@ def error_body(error: GatewayError) -> bytes:
     kind = error.kind
     if error.status >= 500 and kind == "invalid_request_error":
         kind = "server_error"  # GatewayError's default kind blames the client
-    code = error.code or _CODES.get(error.status, "error")
-    shape: dict[str, Any] = {"message": error.message, "type": kind, "param": error.param, "code": code}
+    shape: dict[str, Any] = {"message": error.message, "type": kind, "param": error.param, "code": error_code(error)}
     return json.dumps({"error": shape}).encode()
+
+
+def error_code(error: GatewayError) -> str:
+    """What programs go by."""
+    return error.code or _CODES.get(error.status, "error")
 
 
 def error_response(error: GatewayError) -> web.Response:
@@ -46,9 +50,10 @@ def error_response(error: GatewayError) -> web.Response:
     if error.status in (429, 503) and (wait := error.retry_after or float(error.status == 503)):
         headers["Retry-After"] = str(max(1, math.ceil(wait)))
         headers["retry-after-ms"] = str(math.ceil(1000 * wait))
-    elif error.status >= 500 or error.status == 429:
-        headers["x-should-retry"] = "false"  # SDKs retry twice; what failed here fails again
-    elif error.status == 401:
+        headers["x-should-retry"] = "true"
+    else:
+        headers["x-should-retry"] = "false"  # SDKs retry a 500 and a 409 by themselves; what failed here fails again
+    if error.status == 401:
         headers.setdefault("WWW-Authenticate", "Bearer")
     return web.Response(status=error.status, body=error_body(error), content_type="application/json", headers=headers)
 

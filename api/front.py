@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import GatewayPort, RequestView
+from blockwright.actors.gateway.port import GatewayPort, RequestView, StreamProgress
 from blockwright.api.auth import Caller, Keys
 from blockwright.api.catalog import Catalog
 from blockwright.api.cors import Cors
@@ -55,7 +56,6 @@ class Front:
     catalog: Catalog
     keys: Keys
     metrics: Metrics
-    keep_alive: float  # seconds of silence before a comment
     max_body: int  # bytes
     stages: Stages
     door: Door
@@ -81,5 +81,9 @@ FRONT = web.AppKey("front", Front)
 DESK: web.AppKey[list[Desk]] = web.AppKey("desk", list)  # empty until the cluster is up
 CALLER = web.RequestKey("caller", Caller)  # who asks
 NAME = web.RequestKey("name", str)  # the id that the client chose
+TRACE = web.RequestKey("trace", str)  # the traceparent of what is done for it
+_anything: Any = object
+PROGRESS: web.RequestKey[Callable[[], StreamProgress]] = web.RequestKey("progress", _anything)  # of the first choice
+BEGUN = web.RequestKey("begun", float)  # when the request came, on the loop's clock
 CALL_ID = web.RequestKey("call_id", str)  # the id of the answer, once it has one
 IGNORED = web.RequestKey("ignored", tuple[str, ...])  # unknown fields of the body

@@ -22,11 +22,12 @@ from blockwright.api.checks import shown
 from blockwright.api.choice import Choice, Echo, Piece
 from blockwright.api.door import CHARGE, Charge
 from blockwright.api.errors import bad_request, error_body
-from blockwright.api.front import CALL_ID, CALLER, NAME, Front
+from blockwright.api.front import CALL_ID, CALLER, NAME, PROGRESS, Front
 from blockwright.api.metrics import Meter
 from blockwright.api.openai_schema import Options
 from blockwright.api.sampling import sampling_of, stop_tokens
 from blockwright.api.sse import EventStream
+from blockwright.runtime.scope import current_traceparent
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +143,7 @@ async def start(
                     key=request[CALLER].key,
                     priority=options.urgency,
                     salt=options.salt,
+                    trace=current_traceparent(),
                 )
             )
             detokenizer = served.codec.detokenizer(tokens if continues else (), special=not options.skip_special_tokens)
@@ -151,6 +153,7 @@ async def start(
             choice.stream.cancel()
         charge.end(0)
         raise
+    request[PROGRESS] = choices[0].stream.progress
     created = int(time.time())
     return Call(
         id=id, created=created, info=info, served=served, options=options, prompts=prompts, choices=choices, charge=charge
@@ -177,14 +180,15 @@ async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -
         for choice in call.choices:
             if choice.index not in ended:
                 choice.stream.cancel()
-        meter.close(complete=len(ended) == len(call.choices))
+        preemptions = sum(choice.stream.progress().preemptions for choice in call.choices)
+        meter.close(complete=len(ended) == len(call.choices), preemptions=preemptions)
         call.charge.end(call.usage()["total_tokens"])
 
 
 async def _stream(
     front: Front, request: web.Request, call: Call, shape: Shape, meter: Meter, ended: set[int]
 ) -> web.StreamResponse:
-    async with EventStream(request, front.keep_alive) as out:
+    async with EventStream(request, front.settings.keep_alive, lambda: _progress(call.choices[0])) as out:
 
         async def forward(choice: Choice) -> None:
             async def send(piece: Piece) -> None:
@@ -209,9 +213,21 @@ async def _stream(
         return out.response
 
 
+def _progress(choice: Choice) -> str:
+    """Where the first choice is, for a comment."""
+    if choice.completion_tokens or choice.started:
+        return "keep-alive"
+    now = choice.stream.progress()
+    if now.place:
+        return f"queued {now.place}/{now.queued}"
+    return f"prefill {100 * now.computed // max(1, now.prompt)}%"
+
+
 async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[[Piece], Awaitable[None] | None]) -> None:
     """One sequence, to its end."""
     async for delta in choice.stream:
+        if not choice.completion_tokens and delta.tokens:
+            meter.began(choice.stream.progress(), looked=choice.looked, first=choice.index % choice.n == 0)
         piece = choice.take(delta)
         meter.tokens(len(piece.tokens))
         if piece.finish:

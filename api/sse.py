@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from aiohttp import web
 
-KEEP_ALIVE_SECONDS = 10.0
-_COMMENT = b": keep-alive\n\n"
 _DONE = b"data: [DONE]\n\n"
 
 
 class EventStream:
-    """Use as ``async with``: leaving it ends the keep-alive comments, whatever happened."""
+    """Use as ``async with``: leaving it ends the comments, whatever happened.
 
-    def __init__(self, request: web.Request, keep_alive: float) -> None:
+    After ``keep_alive`` seconds of silence a comment says ``comment()``: one line of ASCII.
+    """
+
+    def __init__(self, request: web.Request, keep_alive: float, comment: Callable[[], str]) -> None:
         self.response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -29,7 +31,7 @@ class EventStream:
         )
         self.started = False
         self._request = request
-        self._keep_alive = keep_alive
+        self._keep_alive, self._say = keep_alive, comment
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._starting = asyncio.Lock()
@@ -79,4 +81,4 @@ class EventStream:
 
     async def _write_comment(self) -> None:
         with contextlib.suppress(ConnectionError):  # the handler is cancelled when the connection goes
-            await self.write(_COMMENT)
+            await self.write(f": {self._say()}\n\n".encode("ascii"))

@@ -10,7 +10,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.actors.gateway.port import GatewayError, GatewayPort, Generation, ModelInfo, Readiness, RequestView, Stream
+from blockwright.actors.gateway.port import (
+    Census,
+    GatewayError,
+    GatewayPort,
+    Generation,
+    ModelInfo,
+    Readiness,
+    RequestView,
+    Stream,
+)
 from blockwright.policies.quota import Verdict
 
 
@@ -61,6 +70,9 @@ class StartingPort:
 
     def describe(self, request: str) -> RequestView | None:
         return self._real.describe(request) if self._real is not None else None
+
+    def census(self) -> dict[str, Census]:
+        return self._real.census() if self._real is not None else {}
 
     def cancel(self, request: str) -> bool:
         return self._real is not None and self._real.cancel(request)

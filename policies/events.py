@@ -32,6 +32,7 @@ class Submission:
     priority: int = 0  # lower runs earlier
     arrival: float = 0.0  # seconds on the gateway's clock; orders the queue together with priority
     salt: bytes = b""
+    trace: str = ""  # a W3C traceparent, of the request that this serves
 
     @property
     def scored(self) -> bool:

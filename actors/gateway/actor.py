@@ -7,6 +7,7 @@ HTTP front in its own process. A sweep's report is handled in one go: no task an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -31,7 +32,8 @@ from blockwright.actors.gateway.messages import (
     Unsent,
     Up,
 )
-from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo, Readiness, RequestView
+from blockwright.actors.gateway.port import Census, GatewayError, Generation, ModelInfo, Readiness, RequestView
+from blockwright.actors.gateway.queue import Queue
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.limiter import Limiter
@@ -40,6 +42,7 @@ from blockwright.policies.quota import Verdict
 from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.clock import Timer
 from blockwright.runtime.errors import NodeDown, RuntimeFault
+from blockwright.runtime.scope import trace
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
 
@@ -58,6 +61,7 @@ class Gateway(Actor):
         self.name = name
         self.limiter = limiter
         self.state = state
+        self._queue = Queue(state.active, state.board)
         self._cluster = cluster
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
@@ -132,7 +136,13 @@ class Gateway(Actor):
         error = stream.refused()
         if error is not None:
             raise error
+        record = self.state.active.get(generation.id)
+        if record is not None:
+            stream.progress = lambda: self._queue.progress(record, self.node.clock.now())
         return stream
+
+    def census(self) -> dict[str, Census]:
+        return self._queue.census()
 
     def cancel(self, request: str) -> bool:
         """See ``GatewayPort``."""
@@ -212,7 +222,8 @@ class Gateway(Actor):
     async def _submit(self, worker: str, submission: Submission) -> None:
         """A call, not a cast: a request must not be lost in a full mailbox. A worker's death is news of its own."""
         try:
-            await self.node.ref(f"{worker}/worker").submit(submission)
+            with trace(submission.trace) if submission.trace else contextlib.nullcontext():
+                await self.node.ref(f"{worker}/worker").submit(submission)
         except NodeDown:
             return
         except RuntimeFault as fault:

@@ -47,6 +47,7 @@ class Generation:
     key: str = ""  # names the API key that asked
     priority: int = 0
     salt: bytes = b""
+    trace: str = ""  # a W3C traceparent, handed on to the workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,27 @@ class Delta:
     prompt: list[TokenLogprob] = field(default_factory=list)  # of all prompt tokens but the first; once, before any token
 
 
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """How far a sequence is."""
+
+    place: int = 0  # among the ``queued`` requests that no worker has planned yet, from 1; 0 once it is planned
+    queued: int = 0
+    prompt: int = 0  # tokens
+    computed: int = 0  # of these, with KV in the current attempt
+    cached: int = 0  # of these, found and not computed in the first attempt
+    queue_seconds: float | None = None  # from its arrival to its first plan
+    preemptions: int = 0
+
+
+@dataclass(slots=True)
+class Census:
+    """The sequences of one application."""
+
+    running: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)  # "capacity" | "no_worker" | "isolated" -> sequences
+
+
 class Stream(Protocol):
     """A running generation. Iterating may raise GatewayError (503 after waiting for workers, 500 for a poison request)."""
 
@@ -70,6 +92,9 @@ class Stream(Protocol):
 
     def cancel(self) -> None:
         """The client is gone. Idempotent, also after the end."""
+
+    def progress(self) -> StreamProgress:
+        """Now, or at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +149,9 @@ class GatewayPort(Protocol):
         """Admit and start. Raises GatewayError 400 (can never fit), 404 (no such model), 503 (draining)."""
 
     def describe(self, request: str) -> RequestView | None: ...
+
+    def census(self) -> dict[str, Census]:
+        """By application; without those that have no sequence."""
 
     def cancel(self, request: str) -> bool:
         """End a running request, all choices of it, with a 409; False when there is none."""

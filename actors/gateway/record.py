@@ -30,6 +30,8 @@ class Record:
         "attempt",
         "avoid",
         "avoid_until",
+        "begun",
+        "cached",
         "charged",
         "computed",
         "deaths",
@@ -38,6 +40,7 @@ class Record:
         "near",
         "order",
         "planned",
+        "preemptions",
         "route",
         "scores",
         "state",
@@ -59,6 +62,9 @@ class Record:
         self.alone = False  # the current attempt began as a suspect's: its route is kept for it
         self.planned = False  # the current attempt's home has reported a first plan
         self.computed = 0  # tokens with KV in the current attempt
+        self.cached = 0  # tokens found and not computed in the first attempt
+        self.begun: float | None = None  # when the first plan was reported
+        self.preemptions = 0
         self.deaths = 0  # of workers that had planned this request, or had it alone
         self.near = 0  # deaths in a row of workers that had the request and had not reported a plan of it
         self.scores: list[TokenLogprob] = []  # of the prompt, as far as they have come
@@ -135,6 +141,7 @@ class Record:
         """The home has reported something of the current attempt, so it has planned the request."""
         if not self.planned:
             self.planned = True
+            self.begun = now if self.begun is None else self.begun
             self.near = 0
             self.note(now, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
 
@@ -143,8 +150,14 @@ class Record:
         begun = self.planned
         self.plan_seen(now)
         self.computed = computed
+        if self.attempt == 1:
+            self.cached = max(self.cached, cached)
         if begun or cached:
             self.note(now, "prefill", computed=computed, cached=cached, of=len(self.tokens))
+
+    def preempted(self, now: float) -> None:
+        self.preemptions += 1
+        self.note(now, "preempted")
 
     def submission(self, gateway: str, page_size: int) -> Submission:
         """The current attempt as its home gets it."""
@@ -169,6 +182,7 @@ class Record:
             priority=generation.priority,
             arrival=self.arrival,
             salt=generation.salt,
+            trace=generation.trace,
         )
 
     def score(self, scored: Scored) -> bool:

@@ -326,7 +326,7 @@ class GatewayState:
         for request in report.preempted:
             record = self.active.get(request)
             if record is not None and record.workers and record.workers[0] == report.worker:
-                record.note(now, "preempted")
+                record.preempted(now)
         named = {e.request for e in report.emitted if not e.finish} | {p.request for p in report.progress}
         unwanted = tuple(sorted(request for request in named if not self._at(request, report.worker)))
         if unwanted:  # it works for nobody: the cancellation is on its way, or was lost

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from blockwright.actors.gateway.port import Delta, GatewayError
+from blockwright.actors.gateway.port import Delta, GatewayError, StreamProgress
 
 
 class RequestStream:
@@ -17,6 +17,7 @@ class RequestStream:
 
     def __init__(self, request: str, end: Callable[[str, bool], None]) -> None:
         self.request = request
+        self.progress: Callable[[], StreamProgress] = StreamProgress  # the gateway's, once the request is admitted
         self._end = end
         self._pending: Delta | None = None
         self._error: GatewayError | None = None

@@ -25,6 +25,7 @@ from blockwright.actors.worker.messages import (
     WorkerStatus,
 )
 from blockwright.actors.worker.reports import Reports, by_worker
+from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.executor import Executor
@@ -82,6 +83,7 @@ class Worker(Actor):
         self._flights = 0
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
+        self._sizes = SweepSizes()
         self._seconds = {"sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
 
     async def on_start(self) -> None:
@@ -297,6 +299,8 @@ class Worker(Actor):
         self.state.commit(swept.plan, swept.result, time.monotonic())
         self._seconds["sweep_seconds"] += swept.result.seconds
         self._seconds["kernel_seconds"] += swept.result.kernel_seconds
+        if swept.plan.row:
+            self._sizes.note(swept.plan.tokens)
         if self.config.check:
             self.state.check()
         for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
@@ -332,7 +336,7 @@ class Worker(Actor):
         budget = state.pool.total * CHUNK
         pages = state.pages
         counters = {**state.counters, **self._seconds, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
-        counters |= {"cached_pages": pages.cached, "pages_shared_now": pages.shared_now()}
+        counters |= {"cached_pages": pages.cached, "pages_shared_now": pages.shared_now(), **self._sizes.counters()}
         return WorkerStatus(
             name=self.config.name,
             incarnation=self.node.incarnation,

@@ -36,7 +36,7 @@ Serve = Callable[..., Awaitable[tuple[Any, FakePort]]]
 
 @pytest.fixture
 async def serve(folder: Path) -> AsyncIterator[Serve]:
-    """``client, port = await serve(script, settings={...}, folder=..., keep_alive=...)``"""
+    """``client, port = await serve(script, settings={...}, folder=...)``"""
     clients = []
 
     async def make(

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from blockwright.actors.gateway.port import Delta, GatewayError, Generation, ModelInfo, Readiness, RequestView
+from blockwright.actors.gateway.port import (
+    Census,
+    Delta,
+    GatewayError,
+    Generation,
+    ModelInfo,
+    Readiness,
+    RequestView,
+    StreamProgress,
+)
 from blockwright.policies.plans import TokenLogprob
 from blockwright.policies.quota import Quotas, Verdict
 from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
@@ -29,6 +38,7 @@ class FakeStream:
     def __init__(self, generation: Generation, steps: Sequence[Step], waiting: asyncio.Queue[FakeStream]) -> None:
         self.generation = generation
         self._steps, self._waiting = steps, waiting
+        self.now = StreamProgress(prompt=len(generation.prompt))
         self.stopped = False
         self.cancelled = asyncio.Event()
 
@@ -48,6 +58,9 @@ class FakeStream:
     def cancel(self) -> None:
         self.cancelled.set()
 
+    def progress(self) -> StreamProgress:
+        return self.now
+
 
 class FakePort:
     name = "gw0"
@@ -63,6 +76,7 @@ class FakePort:
         self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
         self.views: dict[str, RequestView] = {}
         self.drained: list[float] = []
+        self.sequences: dict[str, Census] = {}
         self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
         self.settled: list[tuple[str, int, int]] = []
         self.refuse: GatewayError | None = None
@@ -80,6 +94,9 @@ class FakePort:
         stream = FakeStream(generation, self._script(generation), self.waiting)
         self.streams.append(stream)
         return stream
+
+    def census(self) -> dict[str, Census]:
+        return self.sequences
 
     def describe(self, request: str) -> RequestView | None:
         return self.views.get(request)

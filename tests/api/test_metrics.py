@@ -4,9 +4,11 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from blockwright.actors.gateway.port import Delta
-from blockwright.api.metrics import Metrics
+from blockwright.actors.gateway.port import Census, Delta, GatewayError, StreamProgress
+from blockwright.actors.worker.sweep_sizes import SweepSizes
+from blockwright.api.metrics import REASONS, Metrics
 
+CACHE = ("prompt_tokens_cached", "prefix_cache_queries", "prefix_cache_hits")
 CLUSTER = {
     "workers": [
         {
@@ -71,20 +73,70 @@ async def test_unfinished_requests(serve: Any) -> None:
 
 def test_times_are_per_token() -> None:
     now = [0.0]
-    metrics = Metrics(clock=lambda: now[0])
+    metrics = Metrics(dict, clock=lambda: now[0])
     meter = metrics.begin("m", 3, 1, None)
-    assert samples(metrics.render({}).decode())["vllm:num_requests_waiting", "m"] == 1
+    assert metrics.active == 1
     for at, count in ((1.0, 1), (1.5, 0), (2.0, 2)):
         now[0] = at
+        if not at - 1.0:
+            meter.began(StreamProgress(prompt=3, cached=2, queue_seconds=0.25), looked=True, first=True)
         meter.tokens(count)
-    assert samples(metrics.render({}).decode())["vllm:num_requests_running", "m"] == 1
     now[0] = 4.0
     meter.finished("stop", 3)
-    meter.close(complete=True)
+    meter.close(complete=True, preemptions=2)
+    assert metrics.active == 0
     seen = samples(metrics.render({}).decode())
+    assert seen["vllm:request_queue_time_seconds_sum", "m"] == 0.25
+    assert seen["vllm:request_prefill_time_seconds_sum", "m"] == 0.75
+    assert seen["vllm:request_decode_time_seconds_sum", "m"] == 1.0
+    assert seen["vllm:request_inference_time_seconds_sum", "m"] == 1.75
+    assert seen["vllm:num_preemptions_total", "m"] == 2
+    assert [seen[f"vllm:{name}_total", "m"] for name in CACHE] == [2, 3, 2]
     assert seen["vllm:time_to_first_token_seconds_sum", "m"] == 1.0
     assert seen["vllm:inter_token_latency_seconds_sum", "m"] == 1.0
     assert seen["vllm:inter_token_latency_seconds_count", "m"] == 2
     assert seen["vllm:request_time_per_output_token_seconds_sum", "m"] == 0.5
     assert seen["vllm:e2e_request_latency_seconds_sum", "m"] == 4.0
     assert seen["vllm:inter_token_latency_seconds_bucket", "0.5,m"] == 2
+
+
+def test_sequences_now_and_why_they_wait() -> None:
+    metrics = Metrics(lambda: {"m": Census(2, {"capacity": 3, "no_worker": 1})})
+    seen = samples(metrics.render({}).decode())
+    assert (seen["vllm:num_requests_running", "m"], seen["vllm:num_requests_waiting", "m"]) == (2, 4)
+    reasons = {reason: seen["vllm:num_requests_waiting_by_reason", f"m,{reason}"] for reason in REASONS}
+    assert reasons == {"capacity": 3, "no_worker": 1, "isolated": 0}
+
+
+def test_a_sequence_that_did_not_look_into_the_cache_does_not_count_there() -> None:
+    metrics = Metrics(dict)
+    meter = metrics.begin("m", 9, 2, None)
+    meter.began(StreamProgress(prompt=9), looked=False, first=True)
+    meter.began(StreamProgress(prompt=9, cached=8), looked=True, first=False)
+    seen = samples(metrics.render({}).decode())
+    assert [seen[f"vllm:{name}_total", "m"] for name in CACHE] == [0, 9, 8]
+
+
+async def test_refusals_for_want_of_room_are_counted(serve: Any, say: Any) -> None:
+    client, port = await serve(say("x"))
+    port.refuse = GatewayError(503, "full", code="queue_full")
+    await client.post("/v1/completions", json={"prompt": "a"})
+    port.refuse = GatewayError(400, "wrong")
+    await client.post("/v1/completions", json={"prompt": "a"})
+    seen = samples(await (await client.get("/metrics")).text())
+    assert {key: value for key, value in seen.items() if "rejections_total" in key[0]} == {
+        ("vllm:admission_rejections_total", "queue_full"): 1
+    }
+
+
+def test_sizes_of_sweeps_are_a_histogram_of_the_worker() -> None:
+    sizes = SweepSizes()
+    for tokens in (1, 1, 9, 100_000):
+        sizes.note(tokens)
+    counters = {**sizes.counters(), "preemptions": 1.0}
+    seen = samples(Metrics(dict).render({"workers": [{"id": "w0", "counters": counters}]}).decode())
+    assert seen["vllm:iteration_tokens_total_bucket", "1.0,w0"] == 2
+    assert seen["vllm:iteration_tokens_total_bucket", "16.0,w0"] == 3
+    assert seen["vllm:iteration_tokens_total_count", "w0"] == 4
+    assert seen["vllm:iteration_tokens_total_sum", "w0"] == 100_011
+    assert not any("sweeps_up_to" in name for name, _ in seen)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import Delta, GatewayError
+from blockwright.actors.gateway.port import Delta, GatewayError, StreamProgress
 from blockwright.tests.api.fake_port import events, one_by_one
 
 URL = "/v1/completions"
 CHAT = "/v1/chat/completions"
+BEATS = {"keep_alive": 0.005}
 HELLO = [{"role": "user", "content": "hi"}]
 
 
@@ -44,14 +45,25 @@ async def test_usage_comes_only_when_asked(serve: Any, say: Any) -> None:
     assert asked[-1]["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 
-async def test_comments_while_nothing_happens(serve: Any, say: Any) -> None:
-    gate = asyncio.Event()
-    client, _ = await serve(lambda g: [gate, *say("x")(g)], keep_alive=0.005)
+async def test_comments_tell_the_place_and_the_prefill(serve: Any, say: Any) -> None:
+    """Until the first token; then they only keep the connection alive."""
+    first, second = asyncio.Event(), asyncio.Event()
+    client, port = await serve(lambda g: [first, Delta([40]), second, *say("x")(g)], settings=BEATS)
     answer = await client.post(CHAT, json={"messages": HELLO, "stream": True})
-    assert [await answer.content.readline() for _ in range(4)] == [b": keep-alive\n", b"\n"] * 2
-    gate.set()
-    rest = await answer.read()
-    assert events(rest.replace(b": keep-alive\n\n", b""))[1]["choices"][0]["delta"] == {"content": "x"}
+
+    async def comment(wanted: bytes) -> None:
+        async with asyncio.timeout(10):
+            while await answer.content.readline() != wanted:
+                pass
+
+    port.streams[0].now = StreamProgress(place=3, queued=12, prompt=200)
+    await comment(b": queued 3/12\n")
+    port.streams[0].now = StreamProgress(prompt=200, computed=82)
+    await comment(b": prefill 41%\n")
+    first.set()
+    await comment(b": keep-alive\n")
+    second.set()
+    assert b"data: [DONE]" in await answer.read()
 
 
 async def test_an_error_before_anything_has_a_status(serve: Any) -> None:
@@ -105,7 +117,7 @@ async def test_a_client_that_goes_in_the_middle(serve: Any, codec: Any) -> None:
 
 async def test_a_client_that_does_not_read_gets_no_comments(serve: Any, codec: Any) -> None:
     text = codec.encode("x" * 20000, special=False)
-    client, port = await serve(lambda g: [Delta(text)] * 400 + [asyncio.Event()], keep_alive=0.001)
+    client, port = await serve(lambda g: [Delta(text)] * 400 + [asyncio.Event()], settings={"keep_alive": 0.001})
     raw = json.dumps({"prompt": "a", "stream": True}).encode()
     reader, writer = await asyncio.open_connection(client.server.host, client.server.port, limit=1 << 10)
     writer.write(f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)

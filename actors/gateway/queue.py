@@ -1,0 +1,71 @@
+"""Where each request stands: its place among those that no worker has planned, and how many there are for which reason.
+
+Reads the gateway's records and changes none. Places are counted anew at most once in ``FRESH`` seconds, however many clients
+wait: with thousands of them each look would otherwise pass over all the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from blockwright.actors.gateway.port import Census, StreamProgress
+from blockwright.actors.gateway.record import Record
+
+if TYPE_CHECKING:
+    from blockwright.actors.gateway.board import Board
+
+FRESH = 0.5  # seconds
+
+
+class Queue:
+    """See the module. ``active``: the gateway's requests that have not ended."""
+
+    def __init__(self, active: Mapping[str, Record], board: Board) -> None:
+        self._active, self._board = active, board
+        self._places: dict[str, int] = {}
+        self._counted = -FRESH
+
+    def progress(self, record: Record, now: float) -> StreamProgress:
+        """Of a request, ended or not."""
+        queued = record.state in ("waiting", "running") and not record.planned and not record.emitted
+        place = total = 0
+        if queued:
+            if now - self._counted >= FRESH or record.id not in self._places:
+                self._count(now)
+            place, total = self._places.get(record.id, 0), len(self._places)
+        return StreamProgress(
+            place=place,
+            queued=total,
+            prompt=len(record.generation.prompt),
+            computed=min(record.computed, len(record.generation.prompt)),
+            cached=record.cached,
+            queue_seconds=None if record.begun is None else record.begun - record.arrival,
+            preemptions=record.preemptions,
+        )
+
+    def census(self) -> dict[str, Census]:
+        """How many sequences of each application run, and how many wait for which reason."""
+        found: dict[str, Census] = {}
+        for record in self._active.values():
+            one = found.setdefault(record.generation.application, Census())
+            reason = self._reason(record)
+            if reason:
+                one.waiting[reason] = one.waiting.get(reason, 0) + 1
+            else:
+                one.running += 1
+        return found
+
+    def _reason(self, record: Record) -> str:
+        """Why a request waits; empty for one that runs."""
+        if record.planned:
+            return ""
+        if record.state == "waiting" and not self._board.routes.get(record.generation.application):
+            return "no_worker"
+        return "isolated" if record.state == "waiting" and record.suspect else "capacity"
+
+    def _count(self, now: float) -> None:
+        waiting = [r for r in self._active.values() if not r.planned and not r.emitted]
+        waiting.sort(key=lambda record: record.key)
+        self._places = {record.id: place for place, record in enumerate(waiting, 1)}
+        self._counted = now
