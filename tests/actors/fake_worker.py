@@ -17,7 +17,7 @@ from blockwright.actors.worker.messages import (
     WorkerConfig,
     WorkerStatus,
 )
-from blockwright.runtime import Actor, Node, endpoint
+from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.tests.actors.fake_fleet import FakeWorker
 
 
@@ -30,6 +30,7 @@ class Fate:
     stalled: set[str] = field(default_factory=set)  # workers whose sweep never ends
     held: dict[str, list[bytes]] = field(default_factory=dict)  # worker -> loaded component ids, in order
     routes: dict[str, RoutesUpdate] = field(default_factory=dict)  # worker -> what it was told last
+    traces: list[tuple[str, str]] = field(default_factory=list)  # request, the traceparent that it came with
     unloaded: list[tuple[str, str, int]] = field(default_factory=list)  # worker, holder, components
 
 
@@ -67,6 +68,7 @@ class StandIn(Actor):
     async def submit(self, submission: Submission) -> None:
         assert submission.route in {route.id for route in FATE.routes[self.config.name].routes}, "told before it is used"
         self.gateway = submission.gateway
+        FATE.traces.append((submission.request, current_traceparent() if submission.trace else ""))
         self.worker.submit(submission)
         if self.sweeping is None or self.sweeping.done():
             self.sweeping = asyncio.create_task(self._sweeps())

@@ -68,6 +68,21 @@ async def test_a_pipeline_has_its_hops_on_its_workers(checkpoint, fate):
         assert await collect(running.port.generate(g)) == (reference(g), "length")
 
 
+async def test_the_trace_of_a_request_reaches_its_workers(checkpoint, fate):
+    """Every attempt, also those that no client waits in."""
+    async with cluster({"m": checkpoint()}, workers=1) as running:
+        trace_id = "0af7651916cd43dd8448eb211c80319c"
+        traced = generation("a", trace=f"00-{trace_id}-b7ad6b7169203331-01", max_tokens=40)
+        fate.hold = asyncio.Event()
+        streams = [asyncio.create_task(collect(running.port.generate(g))) for g in (traced, generation("b"))]
+        await running.gateway.until(lambda: len(fate.traces) == 2)
+        running.launcher.kill(running.cluster.members()["w0"].id)
+        await running.gateway.until(lambda: len(fate.traces) == 4)
+        fate.hold.set()
+        await asyncio.gather(*streams)
+    assert sorted((name, trace[3:35]) for name, trace in fate.traces) == [("a", trace_id)] * 2 + [("b", "")] * 2
+
+
 @pytest.mark.parametrize("pipeline", [1, 2])
 async def test_every_stream_survives_the_death_of_a_worker(checkpoint, fate, pipeline):
     async with cluster({"m": checkpoint()}, workers=2, pipeline=pipeline) as running:

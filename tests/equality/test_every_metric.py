@@ -1,0 +1,95 @@
+"""Every metric that is exported moves: a server is put through all that can happen, and scraped before, meanwhile and after.
+
+A metric that nothing here moves fails the test, whoever adds it: give it a mover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from blockwright.api.metrics import Metrics
+from blockwright.tests.actors.worker_rig import Rig
+from blockwright.tests.equality.served import Served, serve
+from blockwright.tests.gpu.reference import prompt_of
+
+PROMPT = list(prompt_of(60))
+Seen = dict[str, set[tuple[tuple[str, float], ...]]]  # metric -> the values that its samples had together
+
+
+def note(seen: Seen, text: str) -> None:
+    for family in text_string_to_metric_families(text):
+        values = [(repr(s.labels) + s.name, s.value) for s in family.samples if not s.name.endswith(("_created", "_bucket"))]
+        seen.setdefault(family.name, set()).add(tuple(sorted(values)))
+
+
+async def scrape(server: Served, seen: Seen) -> None:
+    async with server.session.get(f"{server.url}/metrics") as answer:
+        note(seen, await answer.text())
+
+
+async def post(server: Served, **fields: Any) -> int:
+    body = {"model": "m", "prompt": PROMPT, "temperature": 0, **fields}
+    async with server.session.post(f"{server.url}/v1/completions", json=body) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def busy(server: Served, seen: Seen) -> None:
+    """More sequences than fit: equal prompts that wait for each other, others that push each other out."""
+    asked = [server.complete(list(prompt_of(70)), 40, n=2), server.complete(list(prompt_of(70)), 9)]
+    asked += [server.complete(list(prompt_of(60, i)), 100, model="n") for i in range(6)]
+    tasks = [asyncio.ensure_future(one) for one in asked]
+    while not all(task.done() for task in tasks):
+        await scrape(server, seen)
+        await asyncio.sleep(0.02)  # let it work between two looks
+    await asyncio.gather(*tasks)
+
+
+async def gone(server: Served) -> None:
+    """A client that leaves in the middle."""
+    task = asyncio.ensure_future(server.complete(PROMPT, 400, request_id="gone"))
+    await server.until_seen("gone")
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    await server.running.gateway.until(lambda: not server.running.gateway.state.active)
+
+
+async def refused(seen: Seen, checkpoint: Path) -> None:
+    """A worker refuses what it can never hold; a gateway does that itself, so this one is asked without."""
+    rig = await Rig.start([checkpoint], memory=2 << 20)
+    try:
+        for _ in range(2):
+            counters = (await rig.worker.status()).counters
+            note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": counters}]}).decode())
+            await rig.submit("r", PROMPT, 100_000)
+            await rig.finish("r")
+            await rig.quiet()
+        counters = (await rig.worker.status()).counters
+        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": counters}]}).decode())
+    finally:
+        await rig.stop()
+
+
+async def test_every_exported_metric_moves(checkpoint: Callable[..., Path]) -> None:
+    path, seen = checkpoint("llama"), Seen()
+    settings: dict[str, Any] = {"memory": 22 << 16, "chunk_size": 16, "max_rows": 6, "sweep_tokens": 64}
+    async with serve({"m": path, "n": path}, **settings) as server:
+        await scrape(server, seen)
+        assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200
+        await busy(server, seen)
+        await gone(server)
+        await server.running.controller.undeploy("n")
+        await scrape(server, seen)
+        await server.running.port.drain(0.01)
+        assert await post(server) == 503
+        await scrape(server, seen)
+    await refused(seen, path)
+    assert len(seen) > 40
+    assert [name for name, values in seen.items() if len(values) < 2] == []
