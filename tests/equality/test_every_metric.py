@@ -51,6 +51,15 @@ async def busy(server: Served, seen: Seen) -> None:
     await asyncio.gather(*tasks)
 
 
+async def together(server: Served, seen: Seen) -> None:
+    """Two sequences that hold the same pages at this moment."""
+    state = server.running.gateway.state
+    tasks = [asyncio.ensure_future(server.complete(PROMPT, 250)) for _ in range(2)]
+    await server.running.gateway.until(lambda: [r.emitted > 0 for r in state.active.values()] == [True, True])
+    await scrape(server, seen)
+    await asyncio.gather(*tasks)
+
+
 async def gone(server: Served) -> None:
     """A client that leaves in the middle."""
     task = asyncio.ensure_future(server.complete(PROMPT, 400, request_id="gone"))
@@ -84,6 +93,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path]) -> N
         await scrape(server, seen)
         assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200
         await busy(server, seen)
+        await together(server, seen)
         await gone(server)
         await server.running.controller.undeploy("n")
         await scrape(server, seen)
