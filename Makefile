@@ -36,10 +36,10 @@ $(STAMP): pyproject.toml setup.cfg constraints.txt $(wildcard gpu/kernels/*.c gp
 	@touch $@
 
 demo: setup
-	$(BIN)/python examples/demo.py
+	$(BIN)/blockwright demo
 
 serve: setup
-	$(BIN)/python examples/demo.py --serve --port $(PORT)
+	$(BIN)/blockwright demo --serve --port $(PORT)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -23,9 +23,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from demo_checkpoint import EOS, encode, write_folder
-from demo_tasks import Example, accuracy, examination, training_stream
+from demo_checkpoint import write_folder
 from torch import Tensor, nn
+
+from blockwright.api.demo.checkpoint import EOS, encode
+from blockwright.api.demo.tasks import Example, accuracy, examination, training_stream
 
 IGNORED = -100  # label of positions that are not learned: the prompt and the padding
 

@@ -48,6 +48,7 @@ class Command:
 # The order is that of the list in --help.
 COMMANDS = {
     "serve": Command("serve", "serve checkpoints over HTTP"),
+    "demo": Command("demo", "show it working: two workers, a dozen streams, a pipeline"),
     "chat": Command("chat", "talk with a model"),
     "complete": Command("complete", "continue a prompt"),
     "bench": Command("bench", "measure a server"),

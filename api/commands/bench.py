@@ -32,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-prompts", type=count, default=100, metavar="N", help="requests of each level (100)")
     text = "levels: so many requests at a time, several with commas (no limit)"
     parser.add_argument("--max-concurrency", type=levels_of, default=[None], metavar="N,N", help=text)
-    parser.add_argument("--request-rate", type=rate, metavar="X", help="per second (inf, all at once)")
+    parser.add_argument("--request-rate", type=request_rate, metavar="X", help="per second (inf: all at once)")
     parser.add_argument("--arrival", choices=["poisson", "constant"], default="poisson", help="how they come (poisson)")
     parser.add_argument("--input-len", type=count, default=128, metavar="N", help="tokens of a random prompt (128)")
     parser.add_argument("--output-len", type=count, metavar="N", help="of an answer (128; of --prompts: no limit)")
@@ -195,6 +195,11 @@ def count(text: str) -> int:
 
 def levels_of(text: str) -> list[int]:
     return [count(part) for part in text.split(",")]
+
+
+def request_rate(text: str) -> float | None:
+    """None: all at once, which other tools spell "inf"."""
+    return None if float(text) == float("inf") else rate(text)
 
 
 def rate(text: str) -> float:

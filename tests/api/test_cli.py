@@ -21,6 +21,7 @@ FLAGS = {
     },
     "chat": SAMPLING | TARGET | {"--message", "--system"},
     "complete": SAMPLING | TARGET | {"--prompt"},
+    "demo": {"--checkpoint", "--port", "--serve"},
     "doctor": {"--json", "--port"},
     "explain": {"--api-key-file", "--json", "--url"},
     "ps": SCREEN,

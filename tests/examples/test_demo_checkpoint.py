@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from demo_checkpoint import BOS, CHAT_TEMPLATE, EOS, encode, make_tokenizer
-from demo_tasks import HELD_OUT, LONGER, accuracy, examination
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from blockwright.api.demo.checkpoint import BOS, CHAT_TEMPLATE, EOS, encode, make_tokenizer
+from blockwright.api.demo.tasks import HELD_OUT, LONGER, accuracy, examination
 
 FOLDER = Path(__file__).parents[2] / "examples" / "demo-checkpoint"
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import train_demo
-from demo_checkpoint import EOS, encode, write_folder
-from demo_tasks import HELD_OUT, Example
+from demo_checkpoint import write_folder
 from transformers import AutoModelForCausalLM
+
+from blockwright.api.demo.checkpoint import EOS, encode
+from blockwright.api.demo.tasks import HELD_OUT, Example
 
 TINY = train_demo.Shape(hidden=64, layers=2, heads=2, kv_heads=1, intermediate=64)
 

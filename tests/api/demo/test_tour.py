@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
-import demo
 import pytest
 from aiohttp import web
-from demo_client import Outcome
-from demo_tasks import HELD_OUT, LONGER, Example
+
+from blockwright.api.demo import tour as demo
+from blockwright.api.demo.client import Outcome
+from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
 
 ANSWERS = {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 3)}
 ANSWERS |= {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 1, (HELD_OUT,))}
@@ -87,7 +88,7 @@ async def session_to(server: FakeServer) -> AsyncIterator[aiohttp.ClientSession]
 async def test_the_tour_streams_everything_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer()
     async with session_to(server) as session:
-        checks = await demo.tour(session)
+        checks = await demo.tour(session, True)
     assert [check.text for check in checks if not check.passed] == []
     assert server.chats == 1
     assert len(server.prompts) == 12 + 1 + 72
@@ -97,11 +98,20 @@ async def test_the_tour_streams_everything_and_passes(capsys: pytest.CaptureFixt
     assert shown.count("right  ") >= 13
 
 
+async def test_noise_is_shown_and_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    server = FakeServer()
+    async with session_to(server) as session:
+        checks = await demo.tour(session, False)
+    assert [check.passed for check in checks] == [True, True, True]
+    assert len(server.prompts) == 12 + 1
+    assert "the text is noise" in capsys.readouterr().out
+
+
 async def test_one_failed_request_fails_the_tour() -> None:
     server = FakeServer()
     server.fail = demo.examination(demo.SEED, 1, (HELD_OUT,))[0].prompt
     async with session_to(server) as session:
-        checks = await demo.tour(session)
+        checks = await demo.tour(session, True)
     assert [check.passed for check in checks] == [False, True, True, True]
 
 
@@ -116,7 +126,7 @@ def test_the_verdict_needs_both_replicas_the_pipeline_and_the_accuracy() -> None
     too_long = outcome(LONGER, "x", ["w0"])
 
     def verdict(shown: list[Outcome], piped: Outcome, examined: list[Outcome]) -> list[bool]:
-        return [check.passed for check in demo.judge(shown, piped, examined)]
+        return [check.passed for check in demo.judge(shown, piped, examined, True)]
 
     assert verdict(shown, piped, [right, too_long]) == [True, True, True, True]
     assert verdict(shown[:1], piped, [right]) == [True, False, True, True]

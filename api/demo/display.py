@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from demo_client import Outcome
-from demo_tasks import HELD_OUT, LONGER, accuracy
+from blockwright.api.demo.client import Outcome
+from blockwright.api.demo.tasks import HELD_OUT, LONGER, accuracy
 
 _UP, _CLEAR = "\x1b[{}A", "\x1b[2K"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 
 import pytest
-from demo_client import Outcome
-from demo_display import Live, accuracy_table, request_table, status_line, table
-from demo_tasks import HELD_OUT, LONGER, Example
+
+from blockwright.api.demo.client import Outcome
+from blockwright.api.demo.display import Live, accuracy_table, request_table, status_line, table
+from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
 
 EXAMPLE = Example("copy", "copy: ab =", "ab", HELD_OUT)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from itertools import islice
 
-import demo_tasks
 import pytest
-from demo_tasks import HELD_OUT, LONGER, SPLITS, TASKS, TRAIN, Example
+
+from blockwright.api.demo import tasks as demo_tasks
+from blockwright.api.demo.tasks import HELD_OUT, LONGER, SPLITS, TASKS, TRAIN, Example
 
 
 @pytest.mark.parametrize(

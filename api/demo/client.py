@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-from demo_tasks import Example, is_right
+
+from blockwright.api.demo.tasks import Example, is_right
 
 MOST_TOKENS = 96
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from demo_client import Outcome, SseReader, absorb, body_of, workers_of
-from demo_tasks import HELD_OUT, Example
+
+from blockwright.api.demo.client import Outcome, SseReader, absorb, body_of, workers_of
+from blockwright.api.demo.tasks import HELD_OUT, Example
 
 EXAMPLE = Example("copy", "copy: ab =", "ab", HELD_OUT)
 

@@ -1,0 +1,41 @@
+"""Shows it working: two workers serve a small model, a dozen requests stream at once, then one over a pipeline.
+
+The trained checkpoint of the repository is served where it is found, else one of random weights. Needs no network and ends
+by itself; the exit code is 0 when all went well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from blockwright.api.commands import CommandError
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--serve", action="store_true", help="leave the server running until Ctrl-C")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="one in use is replaced by a free one (any)")
+    parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="what is served, if not the demo checkpoint")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.demo.checkpoint import write_random
+    from blockwright.api.demo.tour import show
+
+    folder: Path | None = arguments.checkpoint or trained_checkpoint()
+    if folder is not None:
+        if not (folder / "config.json").exists():
+            raise CommandError(f"{folder} has no config.json; name a folder in Hugging Face format", 2)
+        trained = (folder / "report.json").exists()
+        return show(folder, port=arguments.port, stay=arguments.serve, trained=trained)
+    with tempfile.TemporaryDirectory(prefix="blockwright-demo-") as home:
+        folder = Path(home) / "demo-random"
+        write_random(folder)
+        return show(folder, port=arguments.port, stay=arguments.serve, trained=False)
+
+
+def trained_checkpoint() -> Path | None:
+    """That of the repository, if this is its checkout."""
+    folder = Path(__file__).parents[2] / "examples" / "demo-checkpoint"
+    return folder if folder.exists() else None

@@ -1,0 +1,33 @@
+"""``blockwright demo`` without the repository's checkpoint, as from an installed package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blockwright.api.cli import main
+from blockwright.api.commands import demo
+
+pytestmark = pytest.mark.system
+
+
+def test_random_weights_where_there_is_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demo, "trained_checkpoint", lambda: None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["demo"]) == 0
+    out = capfd.readouterr().out
+    assert "12 requests at once to demo-random" in out
+    assert "ok     13 of 13 requests completed" in out
+    assert "ok     the server stopped when told to" in out
+    assert list(tmp_path.iterdir()) == [], "the checkpoint is removed"
+
+
+def test_the_repository_has_the_trained_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = demo.trained_checkpoint()
+    assert folder is not None
+    assert (folder / "report.json").exists()
+    assert main(["demo", "--checkpoint", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"blockwright: {tmp_path} has no config.json; name a folder in Hugging Face format\n"
