@@ -21,7 +21,7 @@ from blockwright.transport import link_wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.arrivals import BUDGET, Arrivals, Budget
 from blockwright.transport.errors import PeerGone, QueueFull
-from blockwright.transport.interface import Clock
+from blockwright.transport.interface import Clock, Timer
 from blockwright.transport.link import Lane, Link, OwnLane
 from blockwright.transport.link_wire import Open, Piece, Release, Released, Welcome
 from blockwright.transport.shared_memory import SharedPool, Slot, attach
@@ -29,6 +29,7 @@ from blockwright.transport.transfer import SHARE_LEAST
 from blockwright.transport.wire import Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
+ACK_COUNT, ACK_BYTES, ACK_DELAY = 16, 1 << 20, 0.01  # activations of at most so many bytes are acknowledged late; seconds
 AGAIN = 0.05  # seconds after a broken connection until its peer is told again what came
 Deliver = Callable[[PeerId, Traffic, bytes, list[memoryview]], None]
 
@@ -48,6 +49,8 @@ class _From:
     def __init__(self, arrivals: Arrivals) -> None:
         self.arrivals = arrivals
         self.ack_due = False
+        self.ack_later: Timer | None = None
+        self.unacknowledged = 0  # chunks that came since the last acknowledgement
         self.serial = 0  # of the last release
         self.unconfirmed: deque[tuple[int, list[int]]] = deque()  # (serial, slots)
 
@@ -139,7 +142,8 @@ class LinkTable:
                 try:
                     known.arrivals.on_piece(message)
                 finally:
-                    self._acknowledge(peer, known)
+                    small = message.kind is Traffic.ACTIVATION and message.size <= ACK_BYTES
+                    self._acknowledge(peer, known, urgent=not small)
         elif isinstance(message, Open):
             self._on_open(peer, message)
         elif isinstance(message, Release):
@@ -204,14 +208,22 @@ class LinkTable:
         attached = arrivals.attached is not None
         self._tell(peer, link_wire.pack_welcome(message.attempt, attached, arrivals.received, arrivals.taken))
 
-    def _acknowledge(self, peer: PeerId, known: _From) -> None:
-        """One acknowledgement for all that comes in this turn of the loop."""
-        if not known.ack_due:
-            known.ack_due = True
-            self._loop.call_soon(self._send_ack, peer, known)
+    def _acknowledge(self, peer: PeerId, known: _From, *, urgent: bool = True) -> None:
+        """One acknowledgement for all that comes in this turn of the loop; for activations alone, of which many may be on
+        their way, one for a number of them or after a while."""
+        known.unacknowledged += 1
+        if urgent or known.unacknowledged >= ACK_COUNT:
+            if not known.ack_due:
+                known.ack_due = True
+                self._loop.call_soon(self._send_ack, peer, known)
+        elif not known.ack_due and known.ack_later is None:
+            known.ack_later = self._clock.call_at(self._clock.now() + ACK_DELAY, partial(self._send_ack, peer, known))
 
     def _send_ack(self, peer: PeerId, known: _From) -> None:
-        known.ack_due = False
+        known.ack_due, known.unacknowledged = False, 0
+        if known.ack_later is not None:
+            known.ack_later.cancel()
+            known.ack_later = None
         if self._from.get(peer) is known:
             self._tell(peer, link_wire.pack_ack(known.arrivals.taken))
 

@@ -4,8 +4,8 @@ Owns the layouts and their checks; what does not fit raises ``WireError``. Frame
 
     OPEN     sender to receiver: attempt, and where its shared memory lies (process, descriptor, bytes, token; zeros: none)
     WELCOME  the answer: attempt, whether the memory is attached, chunks of each class received, and those taken
-    CHUNK    class, number, offset, bytes; if it is the first of its message, a frame of (bytes, slot) for each buffer and
-             the message's header; then the bytes themselves, except those of buffers that lie in a slot
+    CHUNK    class, number, offset, bytes; if it is the first of its message: the number of buffers, (bytes, slot) of each,
+             and the message's header. Further frames: the bytes themselves, except those of buffers that lie in a slot
     ACK      chunks of each class that were taken (what was received may wait for memory first)
     RELEASE  receiver to owner of shared memory: serial, offsets of slots that nobody reads any more
     RELEASED the answer: serial up to which releases have come
@@ -23,6 +23,7 @@ from blockwright.policies.chunk_order import Traffic
 from blockwright.transport.wire import MAX_BODY, MAX_FRAME, MAX_FRAMES, Buffer, WireError
 
 OPEN, WELCOME, CHUNK, ACK, RELEASE, RELEASED = range(1, 7)
+_CLASSES = dict(enumerate(Traffic))
 Counts = tuple[int, int, int]  # chunks of each class
 MAX_BUFFERS = MAX_FRAMES - 4  # of one message
 MAX_MESSAGE = 1 << 30  # bytes of one message's buffers
@@ -31,6 +32,7 @@ _WELCOME = struct.Struct("<BIB3Q3Q")
 _CHUNK = struct.Struct("<BBQQQ")
 _ACK = struct.Struct("<B3Q")
 _RELEASED = struct.Struct("<BQ")
+_COUNT = struct.Struct("<H")
 _BUFFER = struct.Struct("<QQ")
 
 
@@ -117,6 +119,11 @@ def pack_chunk(kind: Traffic, number: int, offset: int, size: int) -> bytes:
     return _CHUNK.pack(CHUNK, kind, number, offset, size)
 
 
+def pack_first(kind: Traffic, number: int, size: int, sizes: Sequence[int], slots: Sequence[int], header: bytes) -> bytes:
+    """The first chunk of a message."""
+    return b"".join([_CHUNK.pack(CHUNK, kind, number, 0, size), _COUNT.pack(len(sizes)), pack_buffers(sizes, slots), header])
+
+
 def pack_ack(taken: Sequence[int]) -> bytes:
     return _ACK.pack(ACK, *taken)
 
@@ -186,21 +193,17 @@ def parse(frames: Sequence[memoryview]) -> Message:
 
 
 def _piece(head: memoryview, frames: Sequence[memoryview]) -> Piece:
-    _, kind, number, offset, size = _CHUNK.unpack(head)
-    if kind not in (0, 1, 2):
+    _, kind, number, offset, size = _CHUNK.unpack_from(head)
+    if kind not in _CLASSES:
         raise WireError(f"unknown traffic class {kind}")
     if offset:
-        return Piece(Traffic(kind), number, offset, size, None, list(frames[1:]))
-    if len(frames) < 3:
-        raise WireError(f"the first chunk of a message came in {len(frames)} frames")
-    described = list(_BUFFER.iter_unpack(frames[1]))
-    sizes = tuple(size for size, _ in described)
-    if (
-        len(sizes) > MAX_BUFFERS
-        or len(frames[2]) > MAX_BODY
-        or max(sizes, default=0) > MAX_FRAME
-        or sum(sizes) > MAX_MESSAGE
-    ):
-        raise WireError(f"a message of {sum(sizes)} bytes in {len(sizes)} buffers with a header of {len(frames[2])}")
-    description = Description(bytes(frames[2]), sizes, tuple(slot for _, slot in described))
-    return Piece(Traffic(kind), number, offset, size, description, list(frames[3:]))
+        return Piece(_CLASSES[kind], number, offset, size, None, list(frames[1:]))
+    (count,) = _COUNT.unpack_from(head, _CHUNK.size)
+    begin = _CHUNK.size + _COUNT.size
+    end = begin + count * _BUFFER.size
+    described = parse_buffers(head[begin:end])
+    sizes = tuple([size for size, _ in described])
+    if len(sizes) != count or len(head) - end > MAX_BODY or max(sizes, default=0) > MAX_FRAME or sum(sizes) > MAX_MESSAGE:
+        raise WireError(f"a message of {sum(sizes)} bytes in {len(sizes)} of {count} buffers, {len(head)} bytes in its head")
+    description = Description(bytes(head[end:]), sizes, tuple([slot for _, slot in described]))
+    return Piece(_CLASSES[kind], number, 0, size, description, list(frames[1:]))

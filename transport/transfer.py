@@ -76,10 +76,11 @@ class Outgoing:
         if not self._begun:
             self._begun = True
             self._place(shared)
-        frames: list[Buffer] = [link_wire.pack_chunk(chunk.kind, chunk.number, chunk.offset, chunk.size)]
-        if not chunk.offset:
-            offsets = [0 if slot is None else slot.offset for slot in self._slots]
-            frames += [link_wire.pack_buffers(self.sizes, offsets), self.header]
+        if chunk.offset:
+            frames: list[Buffer] = [link_wire.pack_chunk(chunk.kind, chunk.number, chunk.offset, chunk.size)]
+        else:
+            slots = [0 if slot is None else slot.offset for slot in self._slots]
+            frames = [link_wire.pack_first(chunk.kind, chunk.number, chunk.size, self.sizes, slots, self.header)]
         longest = WHOLE if chunk.last and not chunk.offset else FRAME
         for index, start, stop in link_wire.ranges(self.sizes, chunk.offset, chunk.size):
             slot, view = self._slots[index], self._views[index]

@@ -187,6 +187,23 @@ async def test_no_more_than_two_chunks_are_unacknowledged(rig):
     assert worst == WINDOW
 
 
+async def test_small_activations_share_an_acknowledgement(rig):
+    to_b = rig.a.link(B)
+    await rig.pass_time(0.001)
+    before = rig.back.sent
+    transfers = []
+    for _ in range(100):
+        transfers.append(to_b.send(ACTIVATION, b"", [bytes(100)]))
+        await rig.pass_time(0.0003)
+    assert 6 <= rig.back.sent - before <= 8
+    assert not transfers[-1].done
+    await rig.pass_time(0.015)
+    assert transfers[-1].done, "at the latest after a while"
+    last = to_b.send(ACTIVATION, b"", [bytes(2 * MIB)])
+    await rig.pass_time(0.005)
+    assert last.done, "what holds much memory is acknowledged at once"
+
+
 async def test_a_receiver_that_keeps_what_it_gets_stops_the_sender(rig, monkeypatch):
     monkeypatch.setattr(rig.b._budget, "size", 24 * MIB)
     to_b = rig.a.link(B)
@@ -276,22 +293,21 @@ async def test_a_node_sends_to_itself_by_reference(rig):
 
 
 def garbage() -> list[list[bytes]]:
-    chunk, sizes = link_wire.pack_chunk(KV, 0, 0, 10), link_wire.pack_buffers([10], [0])
-    later, slot = link_wire.pack_chunk(KV, 0, 5, 10), link_wire.pack_buffers([10], [65536])
-    huge = link_wire.pack_buffers([2**40], [0])
-    heads = [b"", b"\x63", b"\x01", b"\x02123", b"\x03", b"\x05123456789", chunk]
+    first = link_wire.pack_first(KV, 0, 10, [10], [0], b"")
+    slot = link_wire.pack_first(KV, 0, 10, [10], [65536], b"")
+    huge = link_wire.pack_first(KV, 0, 10, [2**40], [0], b"")
+    heads = [b"", b"\x63", b"\x01", b"\x02123", b"\x03", b"\x05123456789", first[:-17], first[:-16], first[:-1]]
     return [
         [],
         *[[head] for head in heads],
         [b"\x04", b""],
-        [chunk, sizes],
-        [chunk, sizes[:-1], b""],
-        [chunk, sizes, b"", b"123"],
-        [chunk, sizes, b"", bytes(11)],
-        [chunk, huge, b""],
-        [chunk, slot, b""],
-        [later, bytes(10)],
-        [b"\x03\x07" + chunk[2:], sizes, b"", bytes(10)],
+        [first],
+        [first, b"123"],
+        [first, bytes(11)],
+        [huge],
+        [slot],
+        [link_wire.pack_chunk(KV, 0, 5, 10), bytes(10)],
+        [b"\x03\x07" + first[2:], bytes(10)],
         [link_wire.pack_release(1, [65536])],
         [link_wire.pack_ack((1, 1, 1))],
         [link_wire.pack_welcome(1, True, (0, 0, 0), (0, 0, 0))],
@@ -319,9 +335,9 @@ async def test_a_flood_of_chunks_that_have_no_room_is_refused(rig, monkeypatch):
     def flood() -> None:
         nonlocal number
         while number < 1000:
-            head = link_wire.pack_chunk(KV, number, number * MIB, MIB)
-            described = [] if number else [link_wire.pack_buffers([200 * MIB], [0]), b""]
-            rig.b.on_frames(A, [memoryview(frame) for frame in (head, *described, data)])
+            later = link_wire.pack_chunk(KV, number, number * MIB, MIB)
+            head = later if number else link_wire.pack_first(KV, 0, MIB, [200 * MIB], [0], b"")
+            rig.b.on_frames(A, [memoryview(head), memoryview(data)])
             number += 1
 
     with pytest.raises(WireError, match="more are sent"):
