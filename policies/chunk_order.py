@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 WINDOW = 2  # chunks of the lower classes that may be unacknowledged
 URGENT_BYTES, URGENT_CHUNKS = 64 << 20, 1024  # activations that may be unacknowledged; one always may
@@ -33,8 +34,7 @@ class Traffic(IntEnum):
     PARAMETERS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A piece of a message. ``number`` counts the chunks of its class on this link, from 0."""
 
     kind: Traffic
@@ -53,12 +53,8 @@ class _Queue:
     cut: int = 0  # bytes of the first waiting message that were cut off
     number: int = 0  # of the next new chunk
     again: int = 0  # chunks at the end of ``unacknowledged`` that go again first
+    sent: int = 0  # chunks of ``unacknowledged`` that are on their way: all the others
     unacknowledged: deque[Chunk] = field(default_factory=deque)
-
-    @property
-    def sent(self) -> int:
-        """Chunks that are on their way."""
-        return len(self.unacknowledged) - self.again
 
 
 class ChunkOrder:
@@ -72,6 +68,8 @@ class ChunkOrder:
         self._measured = False
         self._window = window
         self._queues = {kind: _Queue() for kind in Traffic}
+        self._lower = [self._queues[Traffic.KV], self._queues[Traffic.PARAMETERS]]
+        self._activations = self._queues[Traffic.ACTIVATION]
         self._urgent = 0  # bytes of activations on their way
 
     def add(self, kind: Traffic, message: int, size: int) -> None:
@@ -80,16 +78,17 @@ class ChunkOrder:
 
     def next(self) -> Chunk | None:
         """The chunk to send now, counted as sent; None while nothing waits that may be sent."""
-        for kind, queue in self._queues.items():
-            if queue.again or queue.waiting:
-                if not self._open(kind):
-                    if kind == Traffic.ACTIVATION:
-                        continue
-                    return None  # a lower class must not take the place of a higher one
-                chunk = self._repeat(queue) if queue.again else self._cut(kind, queue)
-                if kind == Traffic.ACTIVATION:
-                    self._urgent += chunk.size
-                return chunk
+        queue = self._activations
+        if (queue.again or queue.waiting) and self._urgent < URGENT_BYTES and queue.sent < URGENT_CHUNKS:
+            chunk = self._take(Traffic.ACTIVATION, queue)
+            self._urgent += chunk.size
+            return chunk
+        kv, parameters = self._lower
+        if kv.sent + parameters.sent < self._window:
+            if kv.again or kv.waiting:
+                return self._take(Traffic.KV, kv)
+            if parameters.again or parameters.waiting:
+                return self._take(Traffic.PARAMETERS, parameters)
         return None
 
     def acknowledge(self, received: Mapping[Traffic, int]) -> list[Chunk]:
@@ -101,8 +100,10 @@ class ChunkOrder:
             while queue.unacknowledged and queue.unacknowledged[0].number < upto:
                 if not queue.sent:
                     queue.again -= 1  # it arrived after all
-                elif kind == Traffic.ACTIVATION:
-                    self._urgent -= queue.unacknowledged[0].size
+                else:
+                    queue.sent -= 1
+                    if queue is self._activations:
+                        self._urgent -= queue.unacknowledged[0].size
                 done.append(queue.unacknowledged.popleft())
         return done
 
@@ -110,7 +111,8 @@ class ChunkOrder:
         """The way was broken: what is neither acknowledged nor below these numbers goes again, cut as before."""
         for kind, queue in self._queues.items():
             queue.again = sum(chunk.number >= received[kind] for chunk in queue.unacknowledged)
-        urgent = self._queues[Traffic.ACTIVATION]
+            queue.sent = len(queue.unacknowledged) - queue.again
+        urgent = self._activations
         self._urgent = sum([chunk.size for chunk in urgent.unacknowledged][: urgent.sent])
 
     def measure(self, size: int, seconds: float) -> None:
@@ -134,14 +136,13 @@ class ChunkOrder:
     @property
     def unacknowledged(self) -> int:
         """Chunks that are on their way, of all classes."""
-        return sum(queue.sent for queue in self._queues.values())
+        kv, parameters = self._lower
+        return self._activations.sent + kv.sent + parameters.sent
 
-    def _open(self, kind: Traffic) -> bool:
-        if kind == Traffic.ACTIVATION:
-            return self._urgent < URGENT_BYTES and self._queues[kind].sent < URGENT_CHUNKS
-        return sum(queue.sent for other, queue in self._queues.items() if other != Traffic.ACTIVATION) < self._window
-
-    def _repeat(self, queue: _Queue) -> Chunk:
+    def _take(self, kind: Traffic, queue: _Queue) -> Chunk:
+        queue.sent += 1
+        if not queue.again:
+            return self._cut(kind, queue)
         chunk = queue.unacknowledged[-queue.again]
         queue.again -= 1
         return chunk
@@ -149,7 +150,7 @@ class ChunkOrder:
     def _cut(self, kind: Traffic, queue: _Queue) -> Chunk:
         message, total = queue.waiting[0]
         left = total - queue.cut
-        size = left if self.whole or kind == Traffic.ACTIVATION else min(left, self.chunk_bytes)
+        size = left if self.whole or queue is self._activations else min(left, self.chunk_bytes)
         chunk = Chunk(kind, queue.number, message, queue.cut, size, size == left)
         queue.number += 1
         queue.cut += size

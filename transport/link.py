@@ -86,11 +86,9 @@ class Link:
         """
         if self._why:
             raise PeerGone(self._why)
-        slots = {at: buffer for at, buffer in enumerate(buffers) if isinstance(buffer, Slot)}
-        flat: list[Buffer | Slot] = [*wire.checked(header, [b.view if isinstance(b, Slot) else b for b in buffers])]
-        for at, slot in slots.items():
-            flat[at] = slot
-        size = sum(len(b.view) if isinstance(b, Slot) else len(b) for b in flat)
+        views = [memoryview(b) for b in wire.checked(header, [b.view if isinstance(b, Slot) else b for b in buffers])]
+        sizes = tuple([len(view) for view in views])
+        size = sum(sizes)
         if size > link_wire.MAX_MESSAGE:
             raise MessageTooLarge(f"a message of {size} bytes exceeds {link_wire.MAX_MESSAGE}; send it in parts")
         if self._messages and (len(self._messages) >= QUEUE_MESSAGES or self._bytes + size > QUEUE_BYTES):
@@ -98,7 +96,8 @@ class Link:
                 f"{len(self._messages)} messages of {self._bytes} bytes wait for {self.peer}; send less or slower"
             )
         transfer, number = Transfer(self.peer, kind, size), next(self._numbers)
-        self._messages[number] = Outgoing(transfer, header, flat)
+        slots = [buffer if isinstance(buffer, Slot) else None for buffer in buffers]
+        self._messages[number] = Outgoing(transfer, header, views, sizes, slots)
         self._bytes += size
         self._order.add(kind, number, size)
         self._pump()

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from blockwright.policies.chunk_order import Traffic
 from blockwright.transport.wire import MAX_BODY, MAX_FRAME, MAX_FRAMES, Buffer, WireError
@@ -79,8 +80,7 @@ class Released:
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(NamedTuple):
     """Of a message, in its first chunk."""
 
     header: bytes
@@ -92,8 +92,7 @@ class Description:
         return sum(self.sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A chunk as it arrived."""
 
     kind: Traffic
@@ -101,7 +100,7 @@ class Piece:
     offset: int
     size: int
     description: Description | None  # of the first chunk of a message
-    frames: list[memoryview] = field(default_factory=list)
+    frames: list[memoryview]
 
 
 Message = Open | Welcome | Piece | Ack | Release | Released

@@ -60,15 +60,21 @@ class Transfer:
 
 
 class Outgoing:
-    """A message that is being sent. ``buffers``: bytes that do not change, or slots that the caller has written."""
+    """A message that is being sent. ``views``: its buffers; ``slots``: those of them that the caller has written."""
 
-    __slots__ = ("_begun", "_slots", "_views", "header", "sizes", "transfer")
+    __slots__ = ("_begun", "_slots", "_views", "_written", "header", "sizes", "transfer")
 
-    def __init__(self, transfer: Transfer, header: bytes, buffers: Sequence[Buffer | Slot]) -> None:
-        self.transfer, self.header = transfer, header
-        self._slots = [buffer if isinstance(buffer, Slot) else None for buffer in buffers]
-        self._views = [buffer.view if isinstance(buffer, Slot) else memoryview(buffer) for buffer in buffers]
-        self.sizes = tuple(map(len, self._views))
+    def __init__(
+        self,
+        transfer: Transfer,
+        header: bytes,
+        views: Sequence[memoryview],
+        sizes: tuple[int, ...],
+        slots: list[Slot | None],
+    ) -> None:
+        self.transfer, self.header, self.sizes = transfer, header, sizes
+        self._views, self._slots = views, slots
+        self._written = [slot is not None for slot in slots]
         self._begun = False
 
     def frames(self, chunk: Chunk, shared: SharedPool | None, by_reference: bool) -> list[Buffer]:
@@ -86,7 +92,7 @@ class Outgoing:
             slot, view = self._slots[index], self._views[index]
             if slot is None:
                 frames += [view[start:stop]] if by_reference else cut(view[start:stop], longest)
-            elif view is not slot.view:
+            elif not self._written[index]:
                 slot.view[start:stop] = view[start:stop]
         return frames
 

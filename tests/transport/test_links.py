@@ -260,6 +260,17 @@ async def test_slots_come_back_and_a_full_pool_falls_back_to_frames(sharing):
     assert sharing.a._shared.free == free
 
 
+async def test_a_view_of_a_slot_that_is_not_given_as_a_slot_is_copied(sharing):
+    to_b = sharing.a.link(B)
+    await sharing.pass_time(0.001)
+    slot = to_b.slot(300_000)
+    slot.view[:5] = b"first"
+    to_b.send(ACTIVATION, b"", [slot.view])
+    slot.view[:5] = b"later"
+    await sharing.pass_time(0.001)
+    assert bytes(sharing.got[0][3][0][:5]) == b"first"
+
+
 async def test_what_a_peer_holds_comes_back_when_it_is_gone(sharing):
     to_b = sharing.a.link(B)
     await sharing.pass_time(0.001)
