@@ -24,6 +24,7 @@ from blockwright.actors.worker.messages import (
     WorkerConfig,
     WorkerStatus,
 )
+from blockwright.actors.worker.outbox import Outbox
 from blockwright.actors.worker.reports import Reports, by_worker
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.gpu.backend import Backend
@@ -99,7 +100,9 @@ class Worker(Actor):
             chunk=CHUNK,
             protect=config.check,
         )
-        self.device = DeviceThread(executor, partial(self._guarded, self._swept), self._on_fatal, self._pace)
+        self._outbox = Outbox(self.node)
+        swept = partial(self._guarded, self._swept)
+        self.device = DeviceThread(executor, swept, self._on_fatal, self._outbox.lay_out, self._pace)
         self.device.start()
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
@@ -306,7 +309,7 @@ class Worker(Actor):
         for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
             header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
             try:
-                self.node.link(departure.worker).send(Traffic.ACTIVATION, header, [hidden])
+                self._outbox.send(departure.worker, header, hidden)
             except Exception as error:
                 # The receiver is gone or unreachable. Its end is declared by the head, and the rows go back then.
                 log.warning("a flight to %s was not sent: %s", departure.worker, error)

@@ -17,6 +17,7 @@ from typing import TypeVar
 from blockwright.gpu.executor import Executor
 from blockwright.policies.cost import Coefficients, cost
 from blockwright.policies.plans import SweepPlan, SweepResult
+from blockwright.transport.link import Slot
 
 T = TypeVar("T")
 
@@ -27,21 +28,23 @@ class Swept:
 
     plan: SweepPlan
     result: SweepResult
-    departed: list[memoryview]
+    departed: list[memoryview | Slot]
 
 
 class DeviceThread:
-    """Owns the executor from ``start`` to ``stop``. ``on_swept`` and ``on_fatal`` run on the loop."""
+    """Owns the executor from ``start`` to ``stop``. ``on_swept`` and ``on_fatal`` run on the loop, ``lay_out``
+    (of ``Outbox``) on the thread."""
 
     def __init__(
         self,
         executor: Executor,
         on_swept: Callable[[Swept], None],
         on_fatal: Callable[[BaseException], None],
+        lay_out: Callable[[str, memoryview], memoryview | Slot],
         pace: Coefficients | None = None,
     ) -> None:
         self._executor, self._pace = executor, pace
-        self._on_swept, self._on_fatal = on_swept, on_fatal
+        self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
         self._loop = asyncio.get_running_loop()
         self._work: deque[Callable[[], None]] = deque()
         self._ready = threading.Condition()
@@ -120,7 +123,10 @@ class DeviceThread:
         least = cost(plan, self._pace) if self._pace is not None else 0.0
         self._due = began + least
         result = self._executor.execute(plan)
-        departed = [self._executor.take_departure(plan.number, i) for i in range(len(plan.departures))]
+        departed = [
+            self._lay_out(departure.worker, self._executor.take_departure(plan.number, index))
+            for index, departure in enumerate(plan.departures)
+        ]
         rest = self._due - time.monotonic()
         if self._pace is not None and rest > 0:
             time.sleep(rest)

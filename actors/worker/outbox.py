@@ -1,0 +1,33 @@
+"""Where hidden states that leave a worker are written: into memory that the next worker reads, where there is some.
+
+Owns the links that this worker has used. ``lay_out`` runs on the device thread, so that the event loop moves no large bytes;
+``send`` runs on the loop.
+"""
+
+from __future__ import annotations
+
+from blockwright.runtime import Node
+from blockwright.transport.link import Link, Slot, Traffic
+from blockwright.transport.transfer import SHARE_LEAST
+
+
+class Outbox:
+    """See the module."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._links: dict[str, Link] = {}  # by worker; of its last life
+
+    def lay_out(self, worker: str, hidden: memoryview) -> memoryview | Slot:
+        """The hidden states as they are to be sent: in a slot of shared memory, or as they are."""
+        link = self._links.get(worker)
+        slot = link.slot(len(hidden)) if link is not None and len(hidden) >= SHARE_LEAST else None
+        if slot is None:
+            return hidden
+        slot.view[:] = hidden
+        return slot
+
+    def send(self, worker: str, header: bytes, hidden: memoryview | Slot) -> None:
+        """Raises NodeDown and the transport's errors where the worker is gone or does not read."""
+        link = self._links[worker] = self._node.link(worker)
+        link.send(Traffic.ACTIVATION, header, [hidden])

@@ -1,0 +1,72 @@
+"""Hidden states that leave a worker: laid into shared memory by the device thread, sent by the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from blockwright.actors.worker.device_thread import DeviceThread, Swept
+from blockwright.actors.worker.outbox import Outbox
+from blockwright.policies.plans import SweepPlan
+from blockwright.runtime import Node, NodeDown
+from blockwright.transport.link import Slot, Traffic
+from blockwright.transport.transfer import SHARE_LEAST
+
+
+async def until(condition):
+    for _ in range(20_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError("the condition never held")
+
+
+async def test_large_hidden_states_go_through_a_slot_from_the_second_on(tmp_path):
+    tmp_path.chmod(0o700)
+    w0, w1 = Node("w0", directory=tmp_path), Node("w1", directory=tmp_path)
+    await w0.start()
+    await w1.start()
+    got: list[tuple[bytes, bytes]] = []
+    w1.on_link(Traffic.ACTIVATION, lambda node, header, buffers: got.append((header, bytes(buffers[0]))))
+    outbox, large = Outbox(w0), memoryview(bytes(SHARE_LEAST))
+    with pytest.raises(NodeDown):
+        outbox.send("w1", b"", large)
+    w0.greet(w1.id, w1.endpoint)
+    assert outbox.lay_out("w1", large) is large, "nothing is known of the way yet"
+    outbox.send("w1", b"0", large)
+    await until(lambda: len(got) == 1)
+    free = w0.tensor_links.inspect()["slots_free_bytes"]
+    slot = await asyncio.to_thread(outbox.lay_out, "w1", large)
+    assert isinstance(slot, Slot)
+    assert outbox.lay_out("w1", large[:-1]) is not slot
+    assert len(outbox.lay_out("w1", large[:-1])) == SHARE_LEAST - 1
+    outbox.send("w1", b"1", slot)
+    del slot
+    await until(lambda: len(got) == 2 and w0.tensor_links.inspect()["slots_free_bytes"] >= free)
+    assert got == [(b"0", bytes(large)), (b"1", bytes(large))]
+    await w0.stop()
+    await w1.stop()
+
+
+async def test_the_device_thread_lays_out_what_leaves():
+    threads: list[str] = []
+
+    def lay_out(worker: str, hidden: memoryview) -> memoryview:
+        threads.append(threading.current_thread().name)
+        return memoryview(worker.encode() + bytes(hidden))
+
+    executor = SimpleNamespace(
+        execute=lambda plan: SimpleNamespace(seconds=0.0),
+        take_departure=lambda number, index: memoryview(b"%d.%d" % (number, index)),
+    )
+    swept: asyncio.Future[Swept] = asyncio.get_running_loop().create_future()
+    device = DeviceThread(executor, swept.set_result, swept.set_exception, lay_out)
+    device.start()
+    departures = [SimpleNamespace(worker="w1"), SimpleNamespace(worker="w2")]
+    device.sweep(SweepPlan(7, departures=departures))
+    assert [bytes(hidden) for hidden in (await swept).departed] == [b"w17.0", b"w27.1"]
+    assert threads == ["device", "device"]
+    device.stop()
