@@ -145,6 +145,7 @@ class Actor:
 
     endpoints: ClassVar[dict[str, Endpoint]] = {}
     crashes_on: ClassVar[tuple[type[Exception], ...]] = ()
+    most_concurrent: ClassVar[int] = 1024  # messages beside the mailbox: concurrent endpoints and streams
     stop_limit: float = 30.0  # seconds that ``on_stop`` may take
     node: Node
     ref: Ref
@@ -161,7 +162,7 @@ class Actor:
         cls.endpoints = table
 
     async def on_start(self) -> None:
-        """Before the first message; an error here fails ``spawn``."""
+        """Before the first message; an error here fails ``spawn``. What is sent meanwhile, also by itself, waits."""
 
     async def on_stop(self) -> None:
         """After the last message, whatever ended the actor except a kill."""

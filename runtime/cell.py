@@ -35,7 +35,6 @@ from blockwright.runtime.window import Window
 log = logging.getLogger("blockwright.runtime")
 
 TURN = 64  # messages handled before others of the event loop have their turn
-MAX_CONCURRENT = 1024  # tasks of one actor beside its mailbox: concurrent endpoints and streams
 
 
 class Outcome(Protocol):
@@ -98,9 +97,13 @@ class Delivery(Scope):
             self.task.cancel()
 
 
+def _survive(error: Exception) -> None:
+    """A cell outside any life: nothing follows from a crash."""
+
+
 class Cell:
-    """See the module. Runs in a context of its own, a copy of the one in which the actor was spawned: what a handler sets
-    there is not seen by the next."""
+    """See the module. Takes messages from the start and runs them from ``begin`` on, in a context of its own, a copy of the
+    one in which the actor was spawned: what a handler sets there is not seen by the next."""
 
     def __init__(
         self,
@@ -110,14 +113,13 @@ class Cell:
         limit: int,
         *,
         life: int = 1,
-        crashed: Callable[[Exception], None] | None = None,
     ) -> None:
         self.actor, self.name, self.life = actor, name, life
         self.restarts = 0  # by its supervisor
         self.handled = self.failed = 0  # messages that were run, and those of them that ended in an error
         self.given_up = 0  # messages in the mailbox that nobody waits for any more
         self.over = ""  # why nothing more is taken: what ends or has ended the actor
-        self._crashed = crashed
+        self.on_crash: Callable[[Exception], None] = _survive
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -125,7 +127,15 @@ class Cell:
         self.mailbox: Mailbox[Delivery] = Mailbox(limit)
         self.current: Delivery | None = None  # of the mailbox
         self.beside: set[Delivery] = set()  # concurrent endpoints and streams
+        self._early: list[Delivery] | None = []  # concurrent messages that came while the actor starts; None: it has
         self._server: asyncio.Task[None] | None = None  # lives as long as there are messages
+
+    def begin(self) -> None:
+        """The actor has started: what came meanwhile may run."""
+        early, self._early = self._early or [], None
+        for delivery in early:
+            self.deliver(delivery)
+        self._serve()
 
     def declared(self, endpoint: str, *, stream: bool = False) -> Endpoint:
         """Raises NoSuchActor when there is none, or it is of the other sort."""
@@ -141,8 +151,11 @@ class Cell:
         if self.over:
             delivery.outcome.failed(self._died())
         elif delivery.endpoint.concurrent:
-            if len(self.beside) >= MAX_CONCURRENT:
-                delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {MAX_CONCURRENT} concurrent messages"))
+            most = self.actor.most_concurrent
+            if len(self.beside if self._early is None else self._early) >= most:
+                delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {most} concurrent messages"))
+            elif self._early is not None:
+                self._early.append(delivery)
             else:
                 self._start_beside(delivery)
         elif self._put(delivery) or (self.given_up and self._put_after_clearing(delivery)):
@@ -165,9 +178,10 @@ class Cell:
 
     def abort(self, spare: asyncio.Task[Any] | None) -> None:
         """End what waits and runs with ActorDied. The task to spare is the one that asked for this, if it is one of ours."""
-        for waiting in self.mailbox.drain():
+        for waiting in [*self.mailbox.drain(), *(self._early or [])]:
             waiting.cell = None
             self._fail(waiting, self._died())
+        self._early = None
         for delivery in self.running:
             if delivery.task is not spare:
                 self._fail(delivery, self._died())
@@ -209,7 +223,7 @@ class Cell:
         return self._put(delivery)
 
     def _serve(self) -> None:
-        if self._server is None and len(self.mailbox):
+        if self._server is None and self._early is None and len(self.mailbox):
             self._server = self._loop.create_task(self._serve_mailbox(), context=self._context)
 
     async def _serve_mailbox(self) -> None:
@@ -224,8 +238,8 @@ class Cell:
                     continue
                 turn += 1
                 if delivery.endpoint.stream:
-                    if len(self.beside) >= MAX_CONCURRENT:
-                        delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {MAX_CONCURRENT} streams"))
+                    if len(self.beside) >= self.actor.most_concurrent:
+                        delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {self.actor.most_concurrent} streams"))
                         continue
                     self._start_beside(delivery)
                     await asyncio.sleep(0)  # its first step comes before the next message
@@ -279,8 +293,8 @@ class Cell:
         except Exception as error:
             self.failed += 1
             self._fail(delivery, remote_error(error))
-            if self._crashed is not None and isinstance(error, (Crash, *self.actor.crashes_on)):
-                self._crashed(error)
+            if isinstance(error, (Crash, *self.actor.crashes_on)):
+                self.on_crash(error)
         finally:
             delivery.over = True
             delivery.args, delivery.kwargs = (), {}  # what was left behind may keep the scope, not the arguments

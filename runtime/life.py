@@ -42,16 +42,15 @@ class Life:
 
     address: Address
     actor: Actor
+    cell: Cell
     owner: Address | None = None  # the actor that it does not outlive
-    cell: Cell | None = None  # none while it starts
-    starter: asyncio.Task[None] | None = None  # runs ``on_start``
+    starter: asyncio.Task[None] | None = None  # runs ``on_start``; none when that is over
     ending: asyncio.Task[Exception | None] | None = None
     cause: str = ""  # of its end, from when that begins
     killed: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     on_end: list[OnEnd] = field(default_factory=list)  # who is told of the end
     held: dict[object, Callable[[], None]] = field(default_factory=dict)  # what to take back then: monitors that it set
-    backlog: list[Work] = field(default_factory=list)  # for when it has started
     ticket: str = ""  # of the request that spawned it
 
 
@@ -83,8 +82,6 @@ class Lives:
         now = f"; its current life is {living.address.life}" if living is not None else ""
         if (cause := self.cause(name, number)) is not None:
             return ActorDied(f"actor {name[:80]} (life {number}) of node {self._node.id} is over: {cause}{now}")
-        if living is not None and living.cell is None and number in (0, living.address.life):
-            return NoSuchActor(f"actor {name!r} of node {self._node.id} is still starting; call it when spawn has returned")
         return NoSuchActor(f"node {self._node.id} has no actor {name[:80]!r}{now}")
 
     def cause(self, name: str, number: int) -> str | None:
@@ -111,9 +108,11 @@ class Lives:
             raise ValueError(f"node {self._node.name} has an actor {name!r} already; choose another name or despawn it")
         number = max(self._over.get(name, (0, ""))[0], self._forgotten) + 1
         address = Address(self._node.name, name, self._node.incarnation, number)
-        self.current[name] = life = Life(address, actor, ticket=ticket)
+        life = Life(address, actor, Cell(actor, name, self._node.clock, mailbox, life=number), owner, ticket=ticket)
+        life.cell.on_crash = partial(self.crashed, life)
+        life.cell.restarts = restarts
+        self.current[name], self.cells[name] = life, life.cell
         if owner is not None:
-            life.owner = owner
             life.held[owner] = self._node.monitors.watch(owner, partial(self._owner_over, life))
         actor.node, actor.ref = self._node, Ref(self._node, address, type(actor))
         life.starter = asyncio.get_running_loop().create_task(actor.on_start(), name=f"start {address}")
@@ -121,24 +120,16 @@ class Lives:
             await life.starter
         except BaseException as error:
             if life.ending is None or not isinstance(error, asyncio.CancelledError):
-                self._finish(life, life.cause or f"start failed: {describe(error)}")
+                cause = life.cause or f"start failed: {describe(error)}"
+                life.cell.close(cause)
+                life.cell.abort(None)
+                self._finish(life, cause)
                 raise
         if life.ending is not None:
             self._finish(life, life.cause)
             raise ActorDied(f"actor {address} was ended while it started: {life.cause}")
-        life.cell = Cell(
-            actor,
-            name,
-            self._node.clock,
-            mailbox,
-            life=number,
-            crashed=lambda error: self.crashed(life, error),
-        )
-        life.cell.restarts = restarts
-        self.cells[name] = life.cell
-        for work in life.backlog:
-            self.post(life, work)
-        life.backlog.clear()
+        life.starter = None
+        life.cell.begin()
         return actor.ref
 
     async def _make_way(self, name: str, owner: Address) -> None:
@@ -158,9 +149,7 @@ class Lives:
 
     def post(self, life: Life, work: Work) -> None:
         """Run something in the actor's turn, ahead of normal messages, however full its mailbox is."""
-        if life.cell is None:
-            life.backlog.append(work)
-        elif not life.cell.over:
+        if not life.cell.over:
             life.cell.post(work)
 
     def _owner_over(self, life: Life, down: Down) -> None:
@@ -195,10 +184,9 @@ class Lives:
         if cause == KILLED:
             life.killed.set()
         if life.ending is None:
-            if life.cell is not None:
-                life.cell.close(cause)
-                if drain <= 0:
-                    life.cell.abort(spare)
+            life.cell.close(cause)
+            if drain <= 0 or life.starter is not None:
+                life.cell.abort(spare)
             life.cause = cause
             task = self._end(life, drain, spare)
             # In a context of its own: the deadline of whoever asked for it must not cut the end short.
@@ -207,8 +195,7 @@ class Lives:
 
     async def _end(self, life: Life, drain: float, spare: asyncio.Task[Any] | None) -> Exception | None:
         cell, error = life.cell, None
-        if cell is None:
-            assert life.starter is not None, "a life has a starter or a cell"
+        if life.starter is not None:
             life.starter.cancel()
             await self._within(GRACE, [], life.over)
             if not life.over.is_set():

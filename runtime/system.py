@@ -22,6 +22,8 @@ GIVEN_UP = 1024  # tickets remembered
 class System(Actor):
     """See the module."""
 
+    most_concurrent = MAILBOX  # a look-up may wait for long
+
     def __init__(self) -> None:
         self._given_up: OrderedDict[str, None] = OrderedDict()
 

@@ -32,6 +32,7 @@ class Result:
 async def test_what_expired_on_the_way_is_dropped_before_it_runs():
     clock, actor, result = ManualClock(), Notes(), Result()
     cell = Cell(actor, "notes", clock, 10)
+    cell.begin()
     for n, left in ((1, 5.0), (2, 0.5), (3, None)):
         deadline = None if left is None else clock.now() + left
         cell.deliver(Delivery(actor.endpoints["note"], (n,), {}, result, deadline=deadline, trace=b""))
@@ -45,6 +46,7 @@ async def test_what_expired_on_the_way_is_dropped_before_it_runs():
 async def test_a_message_cancelled_between_start_and_first_step_does_not_run():
     clock, actor, result = ManualClock(), Notes(), Result()
     cell = Cell(actor, "notes", clock, 10)
+    cell.begin()
     deliveries = [Delivery(actor.endpoints["note"], (n,), {}, result, deadline=None, trace=b"") for n in (1, 2, 3)]
     for delivery in deliveries:
         cell.deliver(delivery)

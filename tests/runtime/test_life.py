@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from blockwright.runtime import Actor, ActorDied, NoSuchActor, Ref, RemoteError, endpoint
+from blockwright.runtime import Actor, ActorDied, MailboxFull, NoSuchActor, Ref, RemoteError, endpoint
 from blockwright.runtime import life as life_module
 from blockwright.runtime.ref import Address, parse_address
 from blockwright.tests.runtime.lives import Brittle, Mortal, turns
@@ -226,15 +226,17 @@ async def test_an_actor_may_end_itself(node, caller):
 
 
 async def test_a_start_can_be_ended(nodes, node):
-    class Late(Actor):
+    class Late(Mortal):
         async def on_start(self) -> None:
             await asyncio.Event().wait()
 
     starting = asyncio.ensure_future(node.spawn(Late(), name="x"))
     await turns()
-    with pytest.raises(NoSuchActor, match="still starting"):
-        await node.ref("a/x").echo(1)
+    early = asyncio.ensure_future(node.ref("a/x").echo(1))
+    await turns()
     await node.despawn("x")
+    with pytest.raises(ActorDied, match="stopped"):
+        await early
     with pytest.raises(ActorDied, match="ended while it started: stopped"):
         await starting
     starting = asyncio.ensure_future(node.spawn(Late(), name="x"))
@@ -247,6 +249,50 @@ async def test_a_start_can_be_ended(nodes, node):
     await turns()
     await node.stop()
     with pytest.raises(ActorDied):
+        await starting
+
+
+async def test_what_comes_while_an_actor_starts_waits(node, caller):
+    class Eager(Mortal):
+        async def on_start(self) -> None:
+            self.ref.echo.cast(1)
+            await self.gate.wait()
+
+    eager = Eager()
+    starting = asyncio.ensure_future(node.spawn(eager, name="x", mailbox=2)  # and one that is next)
+    await turns()
+    calls = [asyncio.ensure_future(caller.ref("a/x").echo(n)) for n in (2, 3, 4)]
+    beside = asyncio.ensure_future(caller.ref("a/x").crash_beside())
+    given_up = asyncio.ensure_future(caller.ref("a/x").crash_beside())
+    await turns()
+    given_up.cancel()
+    with pytest.raises(MailboxFull):
+        await calls[2]
+    assert eager.log == []
+    eager.gate.set()
+    assert (await starting).life == 1
+    assert [await call for call in calls[:2]] == [2, 3]
+    assert eager.log[:3] == ["echo 1", "echo 2", "echo 3"]
+    with pytest.raises(RemoteError, match="beside"):
+        await beside
+
+
+async def test_what_waits_for_a_start_that_fails_is_told(node, caller):
+    class Fails(Mortal):
+        async def on_start(self) -> None:
+            await self.gate.wait()
+            raise ValueError("not today")
+
+    fails = Fails()
+    starting = asyncio.ensure_future(node.spawn(fails, name="x"))
+    await turns()
+    calls = [asyncio.ensure_future(caller.ref("a/x").echo(1)), asyncio.ensure_future(caller.ref("a/x").beside())]
+    await turns()
+    fails.gate.set()
+    for call in calls:
+        with pytest.raises(ActorDied, match="start failed: ValueError: not today"):
+            await call
+    with pytest.raises(ValueError, match="not today"):
         await starting
 
 

@@ -135,7 +135,7 @@ async def test_a_stream_that_nobody_reads_any_more_ends(sides, source):
 
 
 async def test_the_number_of_streams_of_an_actor_is_bounded(sides, source, monkeypatch):
-    monkeypatch.setattr("blockwright.runtime.cell.MAX_CONCURRENT", 3)
+    monkeypatch.setattr(type(source), "most_concurrent", 3)
     ref = await sides.spawn(source)
     open_ones = [ref.waits() for _ in range(3)]
     for stream in open_ones:
