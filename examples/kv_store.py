@@ -146,28 +146,28 @@ class Store:
     """What a client uses: knows where keys are, and waits for a shard that is being restarted."""
 
     def __init__(self, node: Node, shards: Sequence[str]) -> None:
-        self._node, self._ring = node, Ring(shards)
+        self._node, self.owners = node, Ring(shards).owners
 
     async def put(self, key: str, value: bytes, patience: float = 10.0) -> int:
-        until = time.monotonic() + patience
+        """Number of shards that hold it. Waits for the key's first shard, ``patience`` seconds at most."""
+        until = self._node.clock.now() + patience
         while True:
             try:
-                shard = await self._node.lookup(self._ring.owners(key)[0], Shard, wait=patience)
+                shard = await self._node.lookup(self.owners(key)[0], Shard, wait=patience)
                 return int(await shard.put(key, value))
             except GONE:
-                if time.monotonic() > until:
+                if self._node.clock.now() > until:
                     raise
 
     async def get(self, key: str) -> bytes | None:
         """From the first owner, or from a copy while that is down."""
-        owners = self._ring.owners(key)
-        for shard in owners:
+        for shard in self.owners(key):
             try:
-                found: bytes | None = await (await self._node.lookup(shard)).get(key)
+                found: bytes | None = await (await self._node.lookup(shard, Shard)).get(key)
                 return found
             except GONE:
                 continue
-        raise NoSuchActor(f"all shards of {key!r} are down: {', '.join(owners)}")
+        raise NoSuchActor(f"all shards of {key!r} are down: {', '.join(self.owners(key))}")
 
 
 async def idle(node: Node, config: int) -> None:
@@ -218,7 +218,7 @@ async def main(count: int = 4, keys: int = 2000) -> int:
         victim = service.shards[1]
         began = time.monotonic()
         await service.cluster.kill(victim)
-        read = await store.get(next(key for key in wanted if Ring(service.shards).owners(key)[0] == victim))
+        read = await store.get(next(key for key in wanted if store.owners(key)[0] == victim))
         print(
             f"{victim} killed; a key of it is read from its copy {1e3 * (time.monotonic() - began):.0f} ms later: {read!r}"
         )

@@ -84,6 +84,7 @@ class Cluster:
         self._listen, self._keys = listen, keys
         self._id, self._clock = PeerId(name, 1), clock
         self._members: dict[str, Member] = {}  # the last life of each name
+        self._processes: dict[PeerId, Member] = {}  # lives whose process has not ended
         self._on_up: list[OnUp] = []
         self._on_down: list[OnDown] = []
         self._timer: Timer | None = None
@@ -132,11 +133,12 @@ class Cluster:
             keys=[self._keys.public, self._keys.secret] if self._keys is not None else [],
             heartbeat=self._heartbeat,
         )
-        self._members[name] = member = Member(node)
+        self._members[name] = self._processes[node] = member = Member(node)
         try:
             member.pid = await self._launcher.spawn(spec)
         except BaseException:
             member.state = "down"
+            self._processes.pop(node, None)
             member.exited.set()
             raise
         if member.state == "down":  # killed while it was being started, when there was nothing to kill yet
@@ -255,8 +257,8 @@ class Cluster:
     # ---- declarations
 
     def _exited(self, node: PeerId, status: int) -> None:
-        member = self._members[node.name]
-        if member.id == node:
+        # Perhaps not the last life of its name any more; none when its launch was cancelled.
+        if (member := self._processes.pop(node, None)) is not None:
             self._declare(member, f"exited {status}")
             member.exited.set()
 

@@ -41,6 +41,11 @@ class Mortal(Actor):
     async def beside(self) -> None:
         await asyncio.Event().wait()
 
+    @endpoint(concurrent=True)
+    async def aside(self, n: int) -> int:
+        self.log.append(f"aside {n}")
+        return n
+
     @endpoint
     async def crash(self, text: str = "as told") -> None:
         raise Crash(text)

@@ -287,3 +287,17 @@ async def test_a_stop_may_drain(rig):
     actor.gate.set()
     assert await call == 0
     await stopping
+
+
+async def test_a_node_may_be_launched_again_from_the_callback_that_it_is_down(rig):
+    from cluster_entries import CounterConfig
+
+    again: list[asyncio.Task[int]] = []
+    rig.hub.on_down(
+        lambda down: again.append(asyncio.ensure_future(rig.hub.launch("w0", "cluster_entries:counter", CounterConfig())))
+    )
+    await rig.launch("w0")
+    await rig.hub.kill("w0")  # returns although a later life of that name exists by then
+    assert await again[0] == 2
+    await rig.hub.wait_up("w0")
+    assert await rig.hub.node.ref("w0/counter").add(1) == 1
