@@ -259,7 +259,7 @@ async def test_what_comes_while_an_actor_starts_waits(node, caller):
             await self.gate.wait()
 
     eager = Eager()
-    starting = asyncio.ensure_future(node.spawn(eager, name="x", mailbox=2)  # and one that is next)
+    starting = asyncio.ensure_future(node.spawn(eager, name="x", mailbox=2))  # and one that is next
     await turns()
     calls = [asyncio.ensure_future(caller.ref("a/x").echo(n)) for n in (2, 3, 4)]
     beside, given_up = [asyncio.ensure_future(caller.ref("a/x").aside(n)) for n in (5, 6)]
