@@ -34,7 +34,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a result has to reach: ``ours / peer >= at_least``, or without a peer ``ours <= at_most``."""
+    """What a result has to reach: ``at_least <= ours / peer <= at_most``, without a peer the same of ours alone."""
 
     case: str
     metric: str
@@ -118,10 +118,12 @@ def misses(report: Report, bars: Iterable[Bar]) -> list[str]:
         name = f"{bar.case} {bar.metric}"
         if ours is None or (bar.peer and not peer):
             found.append(f"{name}: not measured")
-        elif peer and ours / peer < bar.at_least:
-            found.append(f"{name}: {ours / peer:.2f} times {bar.peer}, the bar is {bar.at_least:g}")
-        elif ours > bar.at_most:
-            found.append(f"{name}: {ours:.4g}, the bar is at most {bar.at_most:g}")
+        else:
+            value, unit = (ours / peer, f" times {bar.peer}") if peer else (ours, "")
+            if value < bar.at_least:
+                found.append(f"{name}: {value:.4g}{unit}, the bar is at least {bar.at_least:g}")
+            elif value > bar.at_most:
+                found.append(f"{name}: {value:.4g}{unit}, the bar is at most {bar.at_most:g}")
     return found
 
 

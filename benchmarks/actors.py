@@ -1,0 +1,252 @@
+"""The actor runtime beside bare pyzmq, xoscar and Ray: calls, casts, streams, links.
+
+    python benchmarks/actors.py [--quick] [--json PATH]
+
+Every round measures every subject once, one after the other; the echo reads one byte of every page of a large argument.
+``pyzmq`` is a blocking DEALER and ROUTER (large messages with copy=True), ``pyzmq-asyncio`` the same with zmq.asyncio,
+``asyncio.Queue`` a round trip through two queues, ``memcpy`` a copy within one process. xoscar and Ray run in virtual
+environments that this script makes in ``.peers/`` (Ray: 200 MB); one that cannot be made is a row that says so. Over tcp
+our nodes encrypt (CURVE), pyzmq does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import harness
+import links
+import numpy as np
+import zmq
+import zmq.asyncio
+from actors_echo import Echo
+from actors_timing import CALLERS, LARGE_CALLS, SIZES, SMALL_CALLS, WARM, bulk, percentiles, timed, timed_blocking, together
+from harness import OURS, ROOT, Bar, Options, Report
+
+from blockwright.runtime import Node, Ref, run
+from blockwright.runtime.local_cluster import LocalCluster
+
+HERE = Path(__file__).parent
+PEERS = {"xoscar": "xoscar==0.12.2", "ray": "ray==2.60.0"}  # the releases of the comparison
+PEER_SECONDS = 600.0
+CASTS, ITEMS = 50_000, 50_000
+BARS = [
+    Bar("call/inproc/100B", "p50_us", peer="asyncio.Queue", at_most=3.0),
+    Bar("call/ipc/100B", "p50_us", peer="pyzmq", at_most=1.8),
+    Bar("call/ipc/100B", "p50_us", peer="xoscar", at_most=1 / 2),
+    Bar("call/ipc/100B", "p50_us", peer="ray", at_most=1 / 8),
+    Bar("calls/256callers/ipc", "per_s", peer="xoscar", at_least=5.0),
+    Bar("call/ipc/64MiB", "gib_per_s", peer="pyzmq", at_least=5.0),
+    Bar("call/ipc/64MiB", "gib_per_s", peer="memcpy", at_least=0.6),
+    *(bar for bar in links.BARS if bar.case.startswith("link/")),
+]
+
+
+# ---- ours
+
+
+async def ours(report: Report, part: float) -> None:
+    node = Node("alone", listen=False)
+    await node.start()
+    local, data = await node.spawn(Echo(), name="echo"), bytes(100)
+    report.add("call/inproc/100B", OURS, percentiles(await timed(lambda: local.echo(data), count(part), WARM)))
+    await node.stop()
+    for transport, listen in (("ipc", ""), ("tcp", "tcp://127.0.0.1:0")):
+        async with LocalCluster(1, listen=listen, preload=["numpy"]) as cluster:
+            ref = await cluster.node.spawn(Echo, name="echo", on="w0")
+            await across(report, ref, transport, part)
+
+
+async def across(report: Report, ref: Ref, transport: str, part: float) -> None:
+    data = bytes(100)
+    report.add(f"call/{transport}/100B", OURS, percentiles(await timed(lambda: ref.echo(data), count(part), WARM)))
+    for name, size in SIZES.items():
+        array = np.ones(size, np.uint8)
+        times = await timed(lambda array=array: ref.touch(array), large(name, part), 3)  # type: ignore[misc]
+        report.add(f"call/{transport}/{name}", OURS, bulk(times, size))
+    if transport != "ipc":
+        return
+    for callers, total in CALLERS.items():
+        report.add(f"calls/{callers}callers/ipc", OURS, await together(lambda: ref.echo(data), callers, int(total * part)))
+    total, before = int(CASTS * part), await ref.noted()
+    began = time.perf_counter()
+    for number in range(total):
+        ref.note.cast(data)
+        if number % 512 == 511:
+            await ref.noted()  # a cast never waits; who does not look whether they arrive fills the mailbox
+    arrived = await ref.noted() - before  # first in, first out: the answer comes after all casts
+    assert arrived == total, f"{total} casts were sent and {arrived} came"
+    report.add("cast/ipc/100B", OURS, {"per_s": total / (time.perf_counter() - began)})
+    items = int(ITEMS * part)
+    began = time.perf_counter()
+    async for _ in ref.items(items, data):
+        pass
+    report.add("stream/ipc/100B", OURS, {"per_s": items / (time.perf_counter() - began)})
+
+
+def count(part: float) -> int:
+    return max(300, int(SMALL_CALLS * part))
+
+
+def large(name: str, part: float) -> int:
+    return max(3, int(LARGE_CALLS[name] * part))
+
+
+# ---- bare
+
+
+async def queues(report: Report, part: float) -> None:
+    """A round trip through two queues, as an actor would do it by hand."""
+    there: asyncio.Queue[bytes] = asyncio.Queue()
+    back: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def actor() -> None:
+        while True:
+            back.put_nowait(await there.get())
+
+    async def call() -> bytes:
+        there.put_nowait(b"")
+        return await back.get()
+
+    task = asyncio.create_task(actor())
+    report.add("call/inproc/100B", "asyncio.Queue", percentiles(await timed(call, count(part), WARM)))
+    task.cancel()
+
+
+def pyzmq(report: Report, directory: Path, part: float) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    data = bytes(100)
+    for transport, endpoint in (("ipc", f"ipc://{directory}/zmq-blocking"), ("tcp", (directory / "zmq-tcp").read_text())):
+        socket = context.socket(zmq.DEALER)
+        socket.connect(endpoint)
+
+        def call(message: Any = data, socket: zmq.Socket[bytes] = socket) -> None:
+            socket.send(message)
+            socket.recv()
+
+        report.add(f"call/{transport}/100B", "pyzmq", percentiles(timed_blocking(call, count(part), WARM)))
+        for name, size in SIZES.items():
+            message = np.ones(size, np.uint8).data
+            times = timed_blocking(lambda message=message, call=call: call(message), large(name, part), 2)  # type: ignore[misc]
+            report.add(f"call/{transport}/{name}", "pyzmq", bulk(times, size))
+        if transport == "ipc":
+            for callers, total in CALLERS.items():
+                report.add(f"calls/{callers}callers/ipc", "pyzmq", outstanding(socket, data, callers, int(total * part)))
+    context.destroy(linger=0)
+
+
+def outstanding(socket: zmq.Socket[bytes], data: bytes, callers: int, total: int) -> dict[str, float]:
+    began = time.perf_counter()
+    for _ in range(callers):
+        socket.send(data)
+    for number in range(total):
+        socket.recv()
+        if number < total - callers:
+            socket.send(data)
+    return {"per_s": total / (time.perf_counter() - began)}
+
+
+async def pyzmq_asyncio(report: Report, directory: Path, part: float) -> None:
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.connect(f"ipc://{directory}/zmq-asyncio")
+
+    async def call() -> None:
+        await socket.send(bytes(100))
+        await socket.recv()
+
+    report.add("call/ipc/100B", "pyzmq-asyncio", percentiles(await timed(call, count(part), WARM)))
+    context.destroy(linger=0)
+
+
+def memcpy(report: Report, part: float) -> None:
+    size = SIZES["64MiB"]
+    source, target = np.ones(size, np.uint8), np.zeros(size, np.uint8)
+    report.add(
+        "call/ipc/64MiB", "memcpy", bulk(timed_blocking(lambda: np.copyto(target, source), large("64MiB", part), 2), size)
+    )
+
+
+# ---- peers in environments of their own
+
+
+def environment(name: str) -> Path:
+    """Its interpreter; made when it is not there. Raises CalledProcessError, OSError."""
+    folder = ROOT / ".peers" / name
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", PEERS[name], "numpy"], check=True)
+        (folder / "complete").touch()
+    return python
+
+
+def peer(report: Report, name: str, python: Path, part: float) -> None:
+    command = [str(python), str(HERE / "peers" / f"{name}_actors.py"), str(part)]
+    clean = {**os.environ, "PYTHONPATH": str(HERE)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_SECONDS, check=False, env=clean)
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            told = json.loads(line)
+            report.add(told["case"], name, told["metrics"])
+    if done.returncode:
+        report.miss("call/ipc/100B", name, f"ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+
+
+@contextmanager
+def bare_servers() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="bw-actors-") as name:
+        directory = Path(name)
+        process = subprocess.Popen([sys.executable, str(HERE / "actors_echo.py"), name])
+        try:
+            while not all((directory / f"zmq-{kind}").exists() for kind in ("blocking", "tcp", "asyncio")):
+                if process.poll() is not None:
+                    raise RuntimeError("the pyzmq servers did not start")
+                time.sleep(0.01)
+            yield directory
+        finally:
+            process.kill()
+            process.wait()
+
+
+def main(options: Options, bars: Sequence[Bar] = BARS) -> None:
+    part, rounds = (0.2, 1) if options.quick else (1.0, 5)
+    report = Report(
+        "actors", {"rounds": rounds, "part": part, "loop": "uvloop", "peers": PEERS}, ("pyzmq", "uvloop", "numpy")
+    )
+    pythons = {}
+    for name in PEERS:
+        try:
+            pythons[name] = environment(name)
+        except (subprocess.CalledProcessError, OSError) as error:
+            report.miss("call/ipc/100B", name, f"its environment could not be made: {error}")
+    for _ in range(rounds):
+        run(queues(report, part))
+        run(ours(report, part))
+        with bare_servers() as directory:
+            pyzmq(report, directory, part)
+            run(pyzmq_asyncio(report, directory, part))
+        memcpy(report, part)
+        for name, python in pythons.items():
+            peer(report, name, python, part)
+    run(priorities(report, 1 if options.quick else 3))
+    harness.finish(report, options, bars)
+
+
+async def priorities(report: Report, runs: int) -> None:
+    async with links.rig(gloo=False) as rig:
+        await links.measure_priorities(report, rig.links, rig.sink, runs=runs)
+
+
+if __name__ == "__main__":
+    main(harness.parse(__doc__))
