@@ -67,7 +67,7 @@ def test_the_table_has_the_ratio_beside_the_peer_and_names_the_absent() -> None:
     ("bar", "sentence"),
     [
         (Bar("S/f32/c8", "out_tok_per_s", "transformers", at_least=3.0), None),
-        (Bar("S/f32/c8", "out_tok_per_s", "transformers", at_least=3.1), "3.00 times transformers"),
+        (Bar("S/f32/c8", "out_tok_per_s", "transformers", at_least=3.1), "3 times transformers, the bar is at least 3.1"),
         (Bar("startup/ready", "start_s", at_most=2.5), None),
         (Bar("startup/ready", "start_s", at_most=2.4), "2.5, the bar is at most 2.4"),
         (Bar("S/f32/c8", "out_tok_per_s", "vllm", at_least=1.0), "not measured"),
