@@ -39,7 +39,7 @@ OnUp = Callable[[str, int], None]
 OnDown = Callable[[Down], None]
 EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
 STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
-PING_SHARE = 0.75  # of ``silence``: pings must fail before heartbeats do, so that their failing is the cause
+PING_SHARE = 0.5  # of ``silence``: pings must fail before heartbeats do, so that their failing is the cause
 STOP_GRACE = 5.0  # seconds for nodes to stop in order
 
 
@@ -96,8 +96,13 @@ class Cluster:
     # ---- what the application calls
 
     async def start(self) -> None:
-        await self._launcher.start(self._exited)
-        transport = self._launcher.head_transport(self._id, self._listen, self._keys)
+        """Raises LaunchError, AddressError, KeysError; then nothing is left."""
+        try:
+            await self._launcher.start(self._exited)
+            transport = self._launcher.head_transport(self._id, self._listen, self._keys)
+        except BaseException:
+            await self._launcher.stop()
+            raise
         transport.watch(PING_SHARE * self._silence)
         self.node = Node(self._id.name, transport=transport, clock=self._clock, heartbeat_interval=self._heartbeat)
         self.node.membership = self

@@ -107,8 +107,8 @@ class LocalCluster:
     async def start(self) -> None:
         """Returns when all nodes are up. Raises LaunchError, NodeDown with the cause of the first that ended; then nothing
         is left."""
+        await self.hub.start()
         try:
-            await self.hub.start()
             if self._keys is not None and self._launcher.directory:
                 await asyncio.to_thread(self._keys.write, self._key_file)
             self.hub.on_up(self._up)

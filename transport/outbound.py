@@ -222,8 +222,10 @@ def open_dealer(context: Context, endpoint: str, keys: ClusterKeys | None, patie
         socket.set(zmq.IPV6, 1)
     if patience is not None:
         # Answered by libzmq's thread over there: says that the host and the network live, not that the node does.
-        socket.set(zmq.HEARTBEAT_IVL, max(1, round(patience * 250)))
-        socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, round(patience * 750)))
+        socket.set(zmq.HEARTBEAT_IVL, max(1, round(patience * 200)))
+        socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, round(patience * 800)))
+        if keys is None:  # pings begin after the handshake, which with keys waits for the loop over there
+            socket.set(zmq.HANDSHAKE_IVL, max(1, round(patience * 1000)))
     if keys is not None:
         keys.protect(socket, server=False)
     return socket

@@ -16,11 +16,12 @@ import psutil
 import pytest
 import uvloop
 
-from blockwright.runtime import Down, NodeDown, RemoteError
+from blockwright.runtime import Down, LocalCluster, NodeDown, RemoteError
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.launcher import LaunchError
 from blockwright.runtime.processes import ForkserverLauncher
 from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.errors import AddressError
 
 pytestmark = pytest.mark.system
 
@@ -307,6 +308,13 @@ async def main():
 
 run(main())
 """
+
+
+async def test_a_local_cluster_that_cannot_start_leaves_nothing(tmp_path):
+    cluster = LocalCluster(2, listen="tcp://192.0.2.1:0", directory=tmp_path / "sockets")
+    with pytest.raises(AddressError, match="cannot listen on tcp://192"):
+        await cluster.start()
+    assert not (tmp_path / "sockets").exists()
 
 
 SCRIPT = """

@@ -1,0 +1,82 @@
+"""How soon a cluster of processes is there, a node is back, and the end of one is noticed, by what ended it.
+
+    python benchmarks/nodes.py [--quick] [--json PATH]
+
+A ``LocalCluster(3)`` with the default heartbeat (0.5 s) and silence (2.5 s), over socket files and over TCP with keys.
+``start_ms``: until all three are up, forkserver and its imports included. ``restart_ms``: SIGKILL, fork, up again. Then the
+time until the head declares a node down: ``crash_ms`` after SIGKILL, ``unreachable_ms`` after SIGSTOP (as when a host or the
+network is gone), ``hung_ms`` after its event loop got stuck in Python. A wrong cause ends the benchmark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import harness
+from harness import OURS, Bar, Options, Report
+
+from blockwright.runtime import Actor, Down, LocalCluster, endpoint, run
+
+NODES, STUCK_SECONDS = 3, 60.0
+WAYS = {"ipc": "", "tcp with keys": "tcp://127.0.0.1:0"}
+
+
+class Stuck(Actor):
+    @endpoint
+    async def stop_the_loop(self) -> None:
+        time.sleep(STUCK_SECONDS)  # noqa: ASYNC251 - what is to be noticed
+
+
+class WrongCauseError(Exception):
+    """A node was declared down for another reason than what was done to it."""
+
+
+async def milliseconds_to_down(cluster: LocalCluster, name: str, how: str, cause: str) -> float:
+    """Do it to the node, time the declaration, start the node again."""
+    declared: asyncio.Future[tuple[float, Down]] = asyncio.get_running_loop().create_future()
+    cluster.node.monitor(name, lambda down: declared.set_result((time.perf_counter(), down)))
+    pid, peer = cluster.hub.pid(name), cluster.node.peers()[name]
+    while peer.heartbeat_at is None:  # noqa: ASYNC110 - at work, not in the middle of its first words
+        await asyncio.sleep(0.01)
+    if how == "hung":
+        ref = await cluster.node.spawn("nodes:Stuck", name="stuck", on=name)
+        ref.stop_the_loop.cast()
+        await asyncio.sleep(0)  # it leaves with this tick
+        began = time.perf_counter()
+    else:
+        began = time.perf_counter()
+        os.kill(pid, signal.SIGKILL if how == "crash" else signal.SIGSTOP)
+    at, down = await declared
+    if down.cause != cause:
+        raise WrongCauseError(f"{name} was declared down as {down.cause!r} instead of {cause!r}")
+    await cluster.restart(name)
+    return 1000 * (at - began)
+
+
+async def measure(report: Report, runs: int) -> None:
+    for case, listen in WAYS.items():
+        for _ in range(max(2, runs // 3)):
+            began = time.perf_counter()
+            async with LocalCluster(NODES, listen=listen):
+                report.add(case, OURS, {"start_ms": 1000 * (time.perf_counter() - began)})
+        async with LocalCluster(NODES, listen=listen) as cluster:
+            for _ in range(runs):
+                began = time.perf_counter()
+                await cluster.restart("w1")
+                report.add(case, OURS, {"restart_ms": 1000 * (time.perf_counter() - began)})
+                for how, cause in (("crash", "exited -9"), ("unreachable", "unreachable"), ("hung", "hung")):
+                    report.add(case, OURS, {f"{how}_ms": await milliseconds_to_down(cluster, "w1", how, cause)})
+
+
+def main(options: Options) -> None:
+    report = Report("nodes", {"nodes": NODES, "heartbeat": 0.5, "silence": 2.5}, packages=("pyzmq", "uvloop"))
+    run(measure(report, 3 if options.quick else 10))
+    bars = [Bar(case, "crash_ms", at_most=50.0) for case in WAYS]
+    harness.finish(report, options, bars)
+
+
+if __name__ == "__main__":
+    main(harness.parse(__doc__))

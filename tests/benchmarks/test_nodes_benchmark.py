@@ -1,0 +1,17 @@
+"""The benchmark of nodes measures what it says: it does it to the node, and checks the cause."""
+
+from __future__ import annotations
+
+import nodes
+import pytest
+
+from blockwright.runtime import LocalCluster
+
+pytestmark = pytest.mark.system
+
+
+async def test_a_crash_is_timed_and_a_wrong_cause_is_an_error() -> None:
+    async with LocalCluster(1) as cluster:
+        assert await nodes.milliseconds_to_down(cluster, "w0", "crash", "exited -9") > 0
+        with pytest.raises(nodes.WrongCauseError, match="declared down as 'exited -9' instead of 'hung'"):
+            await nodes.milliseconds_to_down(cluster, "w0", "crash", "hung")
