@@ -1,0 +1,50 @@
+"""docs/cli.md is what the commands say of themselves. ``python tests/api/test_cli_page.py`` writes it again."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from blockwright.api.cli import make_parser
+from blockwright.api.commands import COMMANDS
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+HEAD = """# The command line
+
+`blockwright COMMAND ...`; `blockwright COMMAND --help` says the same as this page. A mistake is one sentence with the
+nearest thing that exists, and exit code 2; what fails while it runs is exit code 1. Figures in JSON are described by
+[schemas/](schemas/). Settings of a server are in [serving.md](serving.md).
+"""
+
+
+def page() -> str:
+    return "\n".join([HEAD, *(line for name in COMMANDS for line in section(name))])
+
+
+def section(name: str) -> Iterator[str]:
+    module = COMMANDS[name].load()
+    parser = make_parser(name, module)
+    yield f"## {name}\n"
+    yield f"{(module.__doc__ or '').strip()}\n"
+    actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+    if actions:
+        yield "| argument | meaning |\n| --- | --- |"
+        for action in actions:
+            yield f"| `{spelling(action)}` | {action.help % vars(action) if action.help else ''} |"
+        yield ""
+
+
+def spelling(action: argparse.Action) -> str:
+    value = action.metavar or ("\\|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    if not action.option_strings:
+        return f"[{value}]" if action.nargs == "?" else str(value)
+    return action.option_strings[-1] + ("" if action.nargs == 0 else f" {value}")
+
+
+def test_the_page_tells_every_argument() -> None:
+    assert PAGE.read_text() == page(), "write it again: python tests/api/test_cli_page.py"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
