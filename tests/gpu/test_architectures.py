@@ -25,6 +25,7 @@ from blockwright.gpu.model.config import (
     attention_of,
 )
 from blockwright.gpu.native import NativeBackend
+from blockwright.gpu.select import open_backend
 from blockwright.gpu.torch_backend import TorchBackend
 from blockwright.policies.chain import Kind
 from blockwright.tests.checkpoints import make_checkpoint
@@ -147,6 +148,35 @@ def test_refuses_variants(copy: Copy, architecture: str, changes: dict[str, Any]
     assert "\n" not in text
     assert "; " in text, "a remedy is missing"
     assert all(word in text for word in words), text
+
+
+def rope(**fields: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("qwen3", {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 10}),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
+        ("granite", {"tie_word_embeddings": True, "mlp_bias": True, "intermediate_size": 45}),
+        ("olmo2", {"num_key_value_heads": 1, "hidden_size": 40, "attention_bias": True}),
+        ("gemma", {"head_dim": 256, "attention_bias": True, "tie_word_embeddings": False}),
+        ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": 3.0, "head_dim": 6}),
+        ("gemma2", {"attn_logit_softcapping": 2.0, "final_logit_softcapping": None, "attention_bias": True}),
+        ("phi3", {"tie_word_embeddings": True, "sliding_window": None, **rope(partial_rotary_factor=0.75)}),
+        ("glm4", {"attention_bias": False, **rope(partial_rotary_factor=1.0)}),
+        ("glm", {"head_dim": 40, "hidden_act": "gelu", "attention_bias": True}),
+        ("gpt-neox", {"attention_bias": False, **rope(partial_rotary_factor=1.0)}),
+        ("gpt-neox", {"hidden_size": 72, "num_attention_heads": 3, **rope(partial_rotary_factor=0.5)}),
+        ("gpt-neox-serial", {"tie_word_embeddings": True, "hidden_act": "gelu"}),
+    ],
+)
+def test_variants(checkpoint: MakeCheckpoint, architecture: str, changes: dict[str, Any]) -> None:
+    """What config.json may say besides the presets: greedy tokens of transformers, in pages and chunks."""
+    path, prompt = checkpoint(architecture, seed=5, **changes), reference.prompt_of(40)
+    want = list(reference.greedy(path, prompt, 24))
+    assert Rig(open_backend("auto", "float32", 1), path).generate(0, prompt, 24, chunk=13)[: len(want)] == want
 
 
 @pytest.mark.parametrize("architecture", ["phi3", "glm4", "gpt-neox"])
