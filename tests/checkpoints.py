@@ -29,6 +29,7 @@ BASE: dict[str, Any] = {
     "eos_token_id": 2,
     "tie_word_embeddings": False,
 }
+CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}  # low enough to change answers
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
@@ -52,15 +53,15 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral-window": ("mistral", {"sliding_window": 11}),
     "qwen2": ("qwen2", {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}),
     "qwen2-windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
-    "gemma": ("gemma", {"head_dim": 24, "num_key_value_heads": 1}),
-    "gemma2": ("gemma2", {"head_dim": 32, "sliding_window": 13, "query_pre_attn_scalar": 24}),
+    "gemma": ("gemma", {"hidden_size": 80, "head_dim": 24, "num_key_value_heads": 1}),
+    "gemma2": ("gemma2", {"head_dim": 32, "sliding_window": 13, "query_pre_attn_scalar": 24, **CAPS}),
     "glm4": ("glm4", {"head_dim": 24, "pad_token_id": 0}),
     "glm": ("glm", {"head_dim": 16, "attention_bias": False, "pad_token_id": 0}),
     "gpt-neox": ("gpt_neox", {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.25}}),
     "gpt-neox-serial": ("gpt_neox", {"use_parallel_residual": False, "hidden_act": "gelu_fast", "intermediate_size": 81}),
     "granite": (
         "granite",
-        {"embedding_multiplier": 6.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4, "logits_scaling": 3.0},
+        {"embedding_multiplier": 5.3, "attention_multiplier": 0.2, "residual_multiplier": 0.4, "logits_scaling": 3.0},
     ),
     "olmo2": ("olmo2", {}),
     "phi3": ("phi3", {"sliding_window": 21, "pad_token_id": 0}),

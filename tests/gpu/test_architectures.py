@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from blockwright.gpu.backend import Backend
+from blockwright.gpu.backend import Backend, Batch
 from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
 from blockwright.gpu.errors import BackendError
+from blockwright.gpu.loader import read_tensors
 from blockwright.gpu.model import registry
 from blockwright.gpu.model.config import (
     AttentionConfig,
@@ -26,10 +28,12 @@ from blockwright.gpu.model.config import (
 )
 from blockwright.gpu.native import NativeBackend
 from blockwright.gpu.select import open_backend
+from blockwright.gpu.tables import Tables
 from blockwright.gpu.torch_backend import TorchBackend
 from blockwright.policies.chain import Kind
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.gpu import reference
+from blockwright.tests.gpu.native_oracle import aligned
 from blockwright.tests.gpu.rig import Rig
 
 MakeCheckpoint = Callable[..., Path]
@@ -223,6 +227,26 @@ def test_bits_do_not_depend_on_chunks_or_neighbours(checkpoint: MakeCheckpoint, 
     assert rig.logprobs(0, tokens, 40, 7) == whole
     assert rig.logprobs(1, tokens, 45, 1) == whole[5:]
     assert rig.logprobs(2, tokens, 50, 512) == whole[10:]
+
+
+@pytest.mark.parametrize("architecture", ["gemma", "granite"])
+def test_multiplied_embeddings_are_rounded_as_in_transformers(
+    make_backend: Callable[..., Backend], checkpoint: MakeCheckpoint, architecture: str
+) -> None:
+    """Gemma rounds the multiplier to bfloat16 before it multiplies, Granite does not: equal to the bit."""
+    path = checkpoint(architecture, dtype="bfloat16")
+    spec, backend = Checkpoint.open(path).specs(16, "bfloat16")[0], make_backend("bfloat16")
+    tables = Tables(1, 32, 1, 16)
+    tables.tokens[0] = reference.prompt_of(32)
+    backend.reserve(tables, 32, 1)
+    run = backend.compose([backend.pack(spec, read_tensors(spec), aligned(backend.packed_bytes(spec)))], 0)
+    row_N, start_N, count_N = (np.array([n], dtype=np.int32) for n in (0, 0, 32))
+    batch = Batch(row_N, start_N, count_N, torch.zeros(32, spec.config.hidden, dtype=torch.bfloat16))
+    backend.forward(run, batch)
+    model = reference.load(path, "bfloat16")
+    with torch.no_grad():
+        embedded_TD = model.get_input_embeddings()(torch.tensor(tables.tokens[0]))
+    assert torch.equal(batch.hidden_TD, embedded_TD * getattr(model.config, "embedding_multiplier", 1.0))
 
 
 def test_one_file_and_one_line_each() -> None:
