@@ -80,6 +80,7 @@ class Endpoint:
             if parameter.annotation is parameter.empty:
                 raise TypeError(f"endpoint {function.__qualname__}: annotate parameter {parameter.name!r}")
         self._names = [p.name for p in parameters]
+        self._positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         self._required = {p.name for p in parameters if p.default is p.empty}
 
     @cached_property
@@ -107,6 +108,19 @@ class Endpoint:
             _ = self._decoders
         except TypeError as error:
             raise TypeError(f"endpoint {self.function.__qualname__}: {error}") from error
+
+    @cached_property
+    def _plan(self) -> list[Decoder]:
+        return [self._decoders[name] for name in self._positional]
+
+    def bind(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Plain data from a message as what the function is called with. Raises DecodeError, naming the parameter."""
+        if not kwargs and len(args) == len(self._positional) == len(self._names):
+            try:
+                return tuple([check(value) for check, value in zip(self._plan, args, strict=True)]), kwargs
+            except DecodeError:
+                pass  # once more, for the name
+        return (), self.decode_arguments(args, kwargs)
 
     def decode_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Plain data from a message as keyword arguments. Raises DecodeError, naming the parameter."""

@@ -128,7 +128,15 @@ class Calls:
                 to.deliver(Delivery(declared, args, kwargs, outcome, deadline=None, trace=trace))
             return
         sink = Sink()
-        message = [envelope.CAST, next(self._ids), target.key, endpoint, trace, encode(args, sink), encode(kwargs, sink)]
+        message = [
+            envelope.CAST,
+            next(self._ids),
+            target.key,
+            endpoint,
+            trace,
+            encode(args, sink),
+            encode(kwargs, sink) if kwargs else kwargs,
+        ]
         try:
             self.send(to, pack(message), sink.buffers)
             to.casts_sent += 1
@@ -178,7 +186,7 @@ class Calls:
             return
         cell, declared, given = found
         outcome = _RemoteOutcome(self, peer, number)
-        delivery = Delivery(declared, (), given, outcome, deadline=self.clock.now() + left, trace=trace)
+        delivery = Delivery(declared, *given, outcome, deadline=self.clock.now() + left, trace=trace)
         peer.inbound[number] = delivery
         cell.deliver(delivery)
 
@@ -193,14 +201,14 @@ class Calls:
         kwargs: dict[str, Any],
         *,
         stream: bool,
-    ) -> tuple[Cell, Endpoint, dict[str, Any]] | None:
+    ) -> tuple[Cell, Endpoint, tuple[tuple[Any, ...], dict[str, Any]]] | None:
         """Who is asked for what; None when the peer was answered with a fault."""
         try:
             if not 0 < left <= LONGEST:
                 raise DeadlineExceeded(f"{actor}.{endpoint} expired on its way")
             cell = self._find(actor)
             declared = cell.declared(endpoint, stream=stream)
-            return cell, declared, declared.decode_arguments(args, kwargs)
+            return cell, declared, declared.bind(args, kwargs)
         except RuntimeFault as fault:
             self.reply(peer, number, [envelope.FAULT, number, *fault_to_wire(fault)], [])
             return None
@@ -213,11 +221,11 @@ class Calls:
         try:
             cell = self._find(actor)
             declared = cell.declared(endpoint)
-            given = declared.decode_arguments(args, kwargs)
+            given = declared.bind(args, kwargs)
         except RuntimeFault as fault:
             outcome.failed(fault)
             return
-        cell.deliver(Delivery(declared, (), given, outcome, deadline=None, trace=trace))
+        cell.deliver(Delivery(declared, *given, outcome, deadline=None, trace=trace))
 
     def on_reply(self, peer: Peer, number: int, typed: bool, value: Any) -> None:
         if (future := peer.pending.get(number)) is not None and not future.done():
@@ -316,7 +324,7 @@ class _RemoteOutcome:
 def fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """All that an argument list holds; two are equal while nobody has changed it."""
     sink = Sink()
-    return b"".join([pack([encode(args, sink), encode(kwargs, sink)]), *sink.buffers])
+    return b"".join([pack([encode(args, sink), encode(kwargs, sink) if kwargs else kwargs]), *sink.buffers])
 
 
 def _release(future: asyncio.Future[None]) -> None:

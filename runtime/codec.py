@@ -14,7 +14,7 @@ import hashlib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgpack
@@ -24,16 +24,18 @@ from blockwright.runtime.errors import DecodeError, EncodeError
 from blockwright.transport.wire import MAX_BODY, Buffer
 
 Decoder = Callable[[Any], Any]
-MAX_ITEMS = 1 << 20  # of one list or dict
-_HEADS = bytes(range(0x80, 0xA0))  # first bytes of short dicts and lists
+MAX_ITEMS = 1 << 20  # of all lists and dicts of a message together
+MAX_CONTAINERS = 1 << 17  # lists and dicts of a message
+_HEADS = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])  # bytes with which dicts and lists may begin
 _PLAIN = frozenset((type(None), bool, int, float, str))
 _PLAIN_KEYS = frozenset((bool, int, str))
+_pack = msgpack.Packer().pack  # one for all: it holds the interpreter lock throughout, and resets itself after an error
 
 
 def pack(value: Any) -> bytes:
     """MessagePack of what ``encode`` returned. Raises EncodeError."""
     try:
-        body: bytes = msgpack.packb(value)
+        body: bytes = _pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise EncodeError(f"a value cannot travel: {error}") from error
     if len(body) > MAX_BODY:
@@ -41,37 +43,56 @@ def pack(value: Any) -> bytes:
     return body
 
 
+_LIMITS: dict[str, Any] = {
+    "strict_map_key": False,
+    "max_array_len": MAX_ITEMS,
+    "max_map_len": MAX_ITEMS,
+    "max_str_len": MAX_BODY,
+    "max_bin_len": MAX_BODY,
+    "max_ext_len": 1024,
+}
+_unpack = partial(msgpack.unpackb, ext_hook=ext_hook(()), **_LIMITS)
+
+
 def unpack(body: Buffer, buffers: Sequence[memoryview] = ()) -> Any:
-    """Plain data of a message, buffers put back. Raises DecodeError for whatever is wrong with it."""
-    if len(body) > MAX_BODY:
-        raise DecodeError(f"a message of {len(body)} bytes exceeds {MAX_BODY}")
-    if len(body) > MAX_ITEMS:
-        _check_count(bytes(body))
+    """Plain data of a message, buffers put back. Raises DecodeError for whatever is wrong with it.
+
+    The objects are bounded, not only the bytes: an empty list is one byte on the wire and 64 in memory. They are counted
+    where the bytes could be too many, while they are built.
+    """
     try:
-        return msgpack.unpackb(
-            body,
-            ext_hook=ext_hook(buffers),
-            strict_map_key=False,
-            max_array_len=MAX_ITEMS,
-            max_map_len=MAX_ITEMS,
-            max_str_len=MAX_BODY,
-            max_bin_len=MAX_BODY,
-            max_ext_len=1024,
-        )
+        if len(body) > MAX_CONTAINERS and _may_be_many(body):
+            count = _Count()
+            hooks = {"list_hook": count.container, "object_hook": count.container}
+            return msgpack.unpackb(body, ext_hook=ext_hook(buffers), **hooks, **_LIMITS)
+        return msgpack.unpackb(body, ext_hook=ext_hook(buffers), **_LIMITS) if buffers else _unpack(body)
     except DecodeError:
         raise
     except (ValueError, TypeError, RecursionError, OverflowError, msgpack.exceptions.UnpackException) as error:
         raise DecodeError(f"not a valid message: {type(error).__name__} {error}") from error
 
 
-def _check_count(body: bytes) -> None:
-    """An empty list is one byte on the wire and 64 in memory. Bytes that look like heads of short lists or dicts are counted
-    (one in eight of random data does), so that 8 MiB do not become half a GiB. Raises DecodeError."""
-    heads = len(body) - len(body.translate(None, _HEADS))
-    if heads > MAX_ITEMS + len(body) // 8:
-        raise DecodeError(
-            f"a message of {len(body)} bytes in about {heads} lists and dicts; send arrays or fewer, longer lists"
-        )
+def _may_be_many(body: Buffer) -> bool:
+    if len(body) > MAX_BODY:
+        raise DecodeError(f"a message of {len(body)} bytes exceeds {MAX_BODY}")
+    # Of random bytes one in seven looks like a head; in text, floats and small numbers there are few.
+    return len(body) > MAX_ITEMS or len(body) - len(bytes(body).translate(None, _HEADS)) > MAX_CONTAINERS
+
+
+class _Count:
+    """Lists and dicts of one message, and what they hold, while they are built."""
+
+    __slots__ = ("containers", "items")
+
+    def __init__(self) -> None:
+        self.containers = self.items = 0
+
+    def container(self, value: Any) -> Any:
+        self.containers += 1
+        self.items += len(value)
+        if self.containers > MAX_CONTAINERS or self.items > MAX_ITEMS:
+            raise DecodeError(f"a message holds more than {MAX_CONTAINERS} lists and dicts, or {MAX_ITEMS} items")
+        return value
 
 
 def encode(value: Any, sink: Sink) -> Any:

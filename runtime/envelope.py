@@ -65,13 +65,18 @@ def parse(body: Buffer, buffers: Sequence[memoryview]) -> tuple[int, list[Any]]:
     message = unpack(body, buffers)
     if type(message) is not list or not message or type(message[0]) is not int:
         raise DecodeError("a message is an array that starts with its tag")
-    tag, fields = message[0], message[1:]
+    tag = message.pop(0)
     shape = _SHAPES.get(tag)
     if shape is None:
         raise DecodeError(f"unknown message tag {tag}")
+    if tuple(map(type, message)) != shape:
+        _check(tag, message, shape)
+    return tag, message
+
+
+def _check(tag: int, fields: list[Any], shape: tuple[type, ...]) -> None:
     if len(fields) != len(shape):
         raise DecodeError(f"message {tag} has {len(shape)} fields, {len(fields)} came")
     for kind, value in zip(shape, fields, strict=True):
         if kind is not object and type(value) is not kind:
             raise DecodeError(f"message {tag}: expected {kind.__name__}, got {type(value).__name__}")
-    return tag, fields

@@ -197,7 +197,7 @@ class RemoteStreams:
         outlet = RemoteOutlet(self, peer, number, window)
         now = self.calls.clock.now()
         delivery = Delivery(
-            declared, (), given, outlet, deadline=now + whole if whole else None, trace=trace, start_by=now + left
+            declared, *given, outlet, deadline=now + whole if whole else None, trace=trace, start_by=now + left
         )
         peer.inbound[number] = delivery
         cell.deliver(delivery)
