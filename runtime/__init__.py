@@ -22,6 +22,7 @@ from blockwright.runtime.errors import (
     RemoteError,
     RuntimeFault,
 )
+from blockwright.runtime.inspection import Measure, NodeView
 from blockwright.runtime.local_cluster import LocalCluster
 from blockwright.runtime.loop import run
 from blockwright.runtime.node import Node
@@ -48,9 +49,11 @@ __all__ = [
     "LoopClock",
     "MailboxFull",
     "ManualClock",
+    "Measure",
     "NoSuchActor",
     "Node",
     "NodeDown",
+    "NodeView",
     "Peer",
     "Ref",
     "RemoteError",

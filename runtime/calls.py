@@ -32,10 +32,11 @@ from blockwright.runtime.errors import (
     fault_from_wire,
     fault_to_wire,
 )
+from blockwright.runtime.message_log import MessageLog
 from blockwright.runtime.peers import Peer
 from blockwright.runtime.ref import Address
 from blockwright.runtime.remote_streams import RemoteStreams
-from blockwright.runtime.scope import CURRENT, inherited_deadline, next_span
+from blockwright.runtime.scope import CURRENT, inherited_deadline, new_trace, next_span
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.wire import Buffer
 
@@ -49,14 +50,30 @@ class Calls:
     """See the module. ``send`` raises the transport's errors, ``find`` NoSuchActor, ``route`` NodeDown too."""
 
     def __init__(
-        self, clock: Clock, send: Send, find: Callable[[str], Cell], route: Callable[[Address], Peer | Cell]
+        self,
+        clock: Clock,
+        send: Send,
+        find: Callable[[str], Cell],
+        route: Callable[[Address], Peer | Cell],
+        message_log: MessageLog | None,
     ) -> None:
         self.dead_letters: Counter[str] = Counter()  # casts and answers that reached nobody, by error
         self.clock, self.send, self._find, self._route = clock, send, find, route
+        self.message_log = message_log
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(clock)
         self._ids = itertools.count(1)
         self.streams = RemoteStreams(self)
+
+    def span(self, target: Address, endpoint: str, kind: str) -> bytes:
+        """The trace context of a request about to be sent; where messages are logged, every request has one."""
+        trace = next_span()
+        if self.message_log is not None:
+            scope = CURRENT.get()
+            parent = scope.trace if scope is not None and trace else b""
+            trace = trace or new_trace()
+            self.message_log.sent(trace, parent, str(target), endpoint, kind)
+        return trace
 
     def begin(self, patience: float, label: str) -> tuple[int, float]:
         """(id, seconds left) of a new request. Raises DeadlineExceeded when no time is left."""
@@ -80,9 +97,9 @@ class Calls:
         to = self._route(target)
         now = self.clock.now()
         deadline, trace = now + min(patience, LONGEST), b""
-        if (scope := CURRENT.get()) is not None:
-            trace = next_span()
-            if scope.deadline is not None and not scope.over and scope.deadline < deadline:
+        if (scope := CURRENT.get()) is not None or self.message_log is not None:
+            trace = self.span(target, endpoint, "call")
+            if scope is not None and scope.deadline is not None and not scope.over and scope.deadline < deadline:
                 deadline = scope.deadline
         if deadline <= now:
             raise DeadlineExceeded(f"no time is left to call {target}.{endpoint}")
@@ -117,7 +134,7 @@ class Calls:
 
     def cast(self, to: Peer | Cell, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send; failures to deliver are dead letters. Raises EncodeError for arguments that cannot travel."""
-        trace = next_span()
+        trace = self.span(target, endpoint, "cast")
         outcome = CastOutcome(f"{target}.{endpoint}", self.dead_letter)
         if isinstance(to, Cell):
             try:
@@ -149,6 +166,8 @@ class Calls:
     def close(self) -> None:
         """After ``abandon`` for every peer."""
         self._deadlines.close()
+        if self.message_log is not None:
+            self.message_log.close()
 
     def dead_letter(self, reason: str) -> None:
         self.dead_letters[reason] += 1

@@ -29,7 +29,8 @@ from blockwright.runtime.errors import (
     RuntimeFault,
 )
 from blockwright.runtime.mailbox import Mailbox
-from blockwright.runtime.scope import CURRENT, TRACE_BYTES, Scope
+from blockwright.runtime.message_log import MessageLog
+from blockwright.runtime.scope import CURRENT, TRACE_BYTES, Scope, new_trace
 from blockwright.runtime.window import Window
 
 log = logging.getLogger("blockwright.runtime")
@@ -113,8 +114,10 @@ class Cell:
         limit: int,
         *,
         life: int = 1,
+        message_log: MessageLog | None = None,
     ) -> None:
         self.actor, self.name, self.life = actor, name, life
+        self._log = message_log
         self.restarts = 0  # by its supervisor
         self.handled = self.failed = 0  # messages that were run, and those of them that ended in an error
         self.given_up = 0  # messages in the mailbox that nobody waits for any more
@@ -271,10 +274,13 @@ class Cell:
     async def _handle(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
         """Run a message and report its outcome. Raises CancelledError only if the task was cancelled from outside."""
         delivery.task, delivery.started, delivery.since = task, True, self._clock.now()
-        endpoint = delivery.endpoint
+        endpoint, end = delivery.endpoint, "value"
+        if self._log is not None and not delivery.trace:
+            delivery.trace = new_trace()
         try:
             if delivery.start_by is not None and delivery.since >= delivery.start_by:
                 self._fail(delivery, DeadlineExceeded(f"{self.name}.{endpoint.name} expired before it ran"))
+                end = "DeadlineExceeded"
                 return
             CURRENT.set(delivery)
             self.handled += 1
@@ -285,13 +291,15 @@ class Cell:
             if not delivery.cancelled:
                 delivery.outcome.returned(endpoint, value)
         except _Unfit as error:
+            end = "EncodeError"
             self._fail(delivery, EncodeError(f"an item of {endpoint.name}: {error}"))
         except asyncio.CancelledError:
+            end = "cancelled"
             self._fail(delivery, ActorDied(f"{self.name}.{endpoint.name} was cancelled"))
             if task.cancelling() and not delivery.cancelled:
                 raise
         except Exception as error:
-            self.failed += 1
+            self.failed, end = self.failed + 1, type(error).__name__
             self._fail(delivery, remote_error(error))
             if isinstance(error, (Crash, *self.actor.crashes_on)):
                 self.on_crash(error)
@@ -299,6 +307,8 @@ class Cell:
             delivery.over = True
             delivery.args, delivery.kwargs = (), {}  # what was left behind may keep the scope, not the arguments
             CURRENT.set(None)
+            if self._log is not None and endpoint is not INTERNAL:
+                self._log.ran(delivery.trace, self.name, endpoint.name, self._clock.now() - delivery.since, end)
 
     async def _produce(self, delivery: Delivery) -> None:
         """Run the generator no further than the consumer's window allows."""

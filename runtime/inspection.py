@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from blockwright.runtime.cell import Cell, Delivery
+from blockwright.runtime.monitors import SYSTEM
+from blockwright.runtime.ref import CALL_TIMEOUT, Address
 
 if TYPE_CHECKING:
     from blockwright.runtime.node import Node
@@ -76,6 +78,23 @@ class Measure:
     samples: list[tuple[dict[str, str], float]]
 
 
+class Looking:
+    """The part of ``Node`` that shows what goes on."""
+
+    def inspect(self: Node) -> NodeView:  # type: ignore[misc]
+        """Actors, mailboxes, peers as they are now."""
+        return inspect_node(self)
+
+    async def inspect_peer(self: Node, name: str) -> NodeView:  # type: ignore[misc]
+        """The same of another node. Raises NodeDown."""
+        view: NodeView = await self.call(Address(name, SYSTEM), "inspect", (), {}, CALL_TIMEOUT, NodeView)
+        return view
+
+    def metrics(self: Node) -> list[Measure]:  # type: ignore[misc]
+        """``inspect`` as families of numbers, for Prometheus."""
+        return measures(inspect_node(self))
+
+
 def inspect_node(node: Node) -> NodeView:
     now = node.clock.now()
     peers = [
@@ -93,9 +112,7 @@ def inspect_node(node: Node) -> NodeView:
         for peer in node.table.current.values()
     ]
     actors = [inspect_cell(cell, now) for cell in node.lives.cells.values()]
-    return NodeView(
-        node.name, node.incarnation, node.lag, actors, peers, dict(node.dead_letters), dict(node.dropped)
-    )
+    return NodeView(node.name, node.incarnation, node.lag, actors, peers, dict(node.dead_letters), dict(node.dropped))
 
 
 def inspect_cell(cell: Cell, now: float) -> ActorView:
@@ -123,15 +140,15 @@ def _lane(lane: deque[Delivery], now: float) -> LaneView:
 
 def measures(view: NodeView) -> list[Measure]:
     """The same in numbers. Actors are few and named by the application, so each has samples of its own."""
-    return [
-        Measure(f"blockwright_runtime_{name}", kind, text, samples) for name, kind, text, samples in _families(view)
-    ]
+    return [Measure(f"blockwright_runtime_{name}", kind, text, samples) for name, kind, text, samples in _families(view)]
 
 
 def _families(view: NodeView) -> Iterator[tuple[str, str, str, list[tuple[dict[str, str], float]]]]:
     actors = [(actor, {"node": view.name, "actor": actor.name}) for actor in view.actors]
     lanes = [
-        (lane, {**labels, "lane": name}) for a, labels in actors for name, lane in (("normal", a.normal), ("urgent", a.urgent))
+        (lane, {**labels, "lane": name})
+        for a, labels in actors
+        for name, lane in (("normal", a.normal), ("urgent", a.urgent))
     ]
     here = {"node": view.name}
     yield "loop_lag_seconds", "gauge", "How late the loop was for the last heartbeat.", [(here, view.lag)]

@@ -108,7 +108,9 @@ class Lives:
             raise ValueError(f"node {self._node.name} has an actor {name!r} already; choose another name or despawn it")
         number = max(self._over.get(name, (0, ""))[0], self._forgotten) + 1
         address = Address(self._node.name, name, self._node.incarnation, number)
-        life = Life(address, actor, Cell(actor, name, self._node.clock, mailbox, life=number), owner, ticket=ticket)
+        messages = self._node.calls.message_log
+        cell = Cell(actor, name, self._node.clock, mailbox, life=number, message_log=messages)
+        life = Life(address, actor, cell, owner, ticket=ticket)
         life.cell.on_crash = partial(self.crashed, life)
         life.cell.restarts = restarts
         self.current[name], self.cells[name] = life, life.cell

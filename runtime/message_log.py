@@ -1,7 +1,7 @@
-"""A log of messages in a file, one JSON object a line, for ``trace.py``.
+"""A log of messages in a file, one JSON object a line, for ``trace_reader.py``.
 
-Owns the file, a bounded buffer and the thread that writes it: the event loop only appends to a list. What does not fit in the
-buffer is counted and said in the file. Times are seconds since 1970, so that the logs of several nodes can be read together.
+Owns the file, a bounded buffer and the thread that writes it: the event loop only appends to a list. What does not fit in
+the buffer is counted and said in the file. Times are seconds since 1970, so that logs of several nodes can be read together.
 
     {"at": 1.5, "node": "w1#1", "what": "sent", "trace": "<32 hex>", "span": "<16 hex>", "parent": "<16 hex>",
      "to": "w2/store", "endpoint": "get"}             a call, cast or stream leaves this node, or begins in it

@@ -24,9 +24,11 @@ from blockwright.runtime.cell import Cell
 from blockwright.runtime.clock import Clock, LoopClock, Timer
 from blockwright.runtime.codec import encode, pack
 from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor
+from blockwright.runtime.inspection import Looking
 from blockwright.runtime.life import STOPPED, Lives
 from blockwright.runtime.linked import Links
 from blockwright.runtime.membership import Membership
+from blockwright.runtime.message_log import MessageLog
 from blockwright.runtime.monitors import SYSTEM, Monitors
 from blockwright.runtime.orphans import end_orphans
 from blockwright.runtime.peers import Down, OnDown, Peer, PeerTable
@@ -51,7 +53,7 @@ log = logging.getLogger("blockwright.runtime")
 MAILBOX = 1024  # messages in each lane of an actor
 
 
-class Node(Naming):
+class Node(Naming, Looking):
     """See the module.
 
     listen: True is a socket file in ``directory`` (mode 0700, a fresh one if None); "tcp://HOST:PORT" (port 0: any) is for
@@ -70,9 +72,12 @@ class Node(Naming):
         clock: Clock | None = None,
         encode_local: bool = False,
         heartbeat_interval: float = 0.5,
+        message_log: Path | None = None,
     ) -> None:
         self.id = PeerId(check_name(name), incarnation)
         self.heartbeat: Callable[[], dict[str, Any]] = dict  # payload of heartbeats: plain data
+        self.lag = 0.0  # seconds by which the loop was late for its last heartbeat
+        self._log_path = message_log
         self.membership: Membership | None = None
         self.dropped: Counter[str] = Counter()  # received messages that were not let in, by reason
         self.dismissed = asyncio.Event()  # the head told this node to stop
@@ -118,7 +123,8 @@ class Node(Naming):
 
     async def start(self) -> None:
         self.clock: Clock = self._clock_given if self._clock_given is not None else LoopClock()
-        self.calls = Calls(self.clock, self._send, self.lives.find, self._route)
+        messages = MessageLog(self._log_path, str(self.id)) if self._log_path is not None else None
+        self.calls = Calls(self.clock, self._send, self.lives.find, self._route, messages)
         self._self = Peer(self.id, "", self.clock.now(), itself=True)
         self._loop = asyncio.get_running_loop()
         await self.lives.start(System(), SYSTEM, SYSTEM_MAILBOX)
@@ -371,12 +377,12 @@ class Node(Naming):
     def _beat(self) -> None:
         """Heartbeats come from the event loop itself: a node whose loop hangs falls silent."""
         now = self.clock.now()
-        lag, self._beat_due = now - self._beat_due, now + self._interval
+        self.lag, self._beat_due = max(0.0, now - self._beat_due), now + self._interval
         self._timer = self.clock.call_at(self._beat_due, self._beat)
         for peer in self.table.current.values():
             self.calls.streams.renew(peer)
             end_orphans(peer, now)
-        self.send_heartbeat(lag)
+        self.send_heartbeat(self.lag)
 
     def send_heartbeat(self, lag: float = 0.0) -> None:
         """Tell every peer that this loop runs, how it fares, and the application's payload."""

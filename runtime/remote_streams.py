@@ -25,7 +25,7 @@ from blockwright.runtime.codec import decode, encode, pack
 from blockwright.runtime.errors import DecodeError, EncodeError, RuntimeFault, fault_to_wire
 from blockwright.runtime.peers import Peer
 from blockwright.runtime.ref import Address
-from blockwright.runtime.scope import inherited_deadline, next_span
+from blockwright.runtime.scope import inherited_deadline
 from blockwright.runtime.streams import Inlet, LocalOutlet
 from blockwright.runtime.window import WINDOW_BYTES, WINDOW_ITEMS, Window
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
@@ -145,7 +145,7 @@ class RemoteStreams:
         """Ask for the stream. Raises a RuntimeFault."""
         calls, label = self.calls, f"{target}.{endpoint}"
         number, left = calls.begin(patience, label)
-        trace, whole = next_span(), inherited_deadline()
+        trace, whole = calls.span(target, endpoint, "stream"), inherited_deadline()
         if isinstance(to, Cell):
             declared = to.declared(endpoint, stream=True)
             outlet = LocalOutlet(label, calls.clock)

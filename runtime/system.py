@@ -11,6 +11,7 @@ from typing import Any
 
 from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.errors import ActorDied, NoSuchActor
+from blockwright.runtime.inspection import NodeView, inspect_node
 from blockwright.runtime.ref import parse_address
 from blockwright.runtime.spawning import Spawn, construct, load_class
 from blockwright.transport.address import check_name
@@ -78,6 +79,10 @@ class System(Actor):
         except ActorDied:
             pass
         return True
+
+    @endpoint(concurrent=True)
+    async def inspect(self) -> NodeView:
+        return inspect_node(self.node)
 
     @endpoint
     async def current(self, name: str) -> int:

@@ -18,7 +18,7 @@ from blockwright.policies import plans as plan_types
 from blockwright.policies.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.plans import SetPages, SweepPlan, WriteTokens
 from blockwright.runtime.buffers import Sink
-from blockwright.runtime.codec import MAX_ITEMS, decode, encode, pack, schema_tag, unpack
+from blockwright.runtime.codec import MAX_CONTAINERS, MAX_ITEMS, decode, encode, pack, schema_tag, unpack
 from blockwright.runtime.errors import DecodeError, EncodeError
 
 
@@ -238,3 +238,24 @@ def test_ints_pass_for_floats_and_only_so():
     assert travel(list[float], [1, 2.5]) == [1.0, 2.5]
     assert type(travel(float, 3)) is float
     assert type(travel(int | float, 3)) is int
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xdd" + (MAX_CONTAINERS + 5).to_bytes(4, "big") + b"\x90" * (MAX_CONTAINERS + 5),
+        b"\xdd" + (MAX_CONTAINERS + 5).to_bytes(4, "big") + b"\x80" * (MAX_CONTAINERS + 5),
+        b"\xdd" + (MAX_CONTAINERS + 5).to_bytes(4, "big") + b"\xdc\x00\x00" * (MAX_CONTAINERS + 5),
+        b"\x92" + (b"\xdd" + (MAX_ITEMS // 2 + 5).to_bytes(4, "big") + b"\xa1a" * (MAX_ITEMS // 2 + 5)) * 2,
+    ],
+)
+def test_the_objects_of_a_message_are_bounded_not_only_its_bytes(body):
+    with pytest.raises(DecodeError, match="lists and dicts"):
+        unpack(body)
+
+
+@pytest.mark.parametrize(
+    "value", [[[1, 2]] * 50_000, list(range(200, 300)) * 5000, {"a": [bytes(range(128, 160))] * 20_000}]
+)
+def test_large_messages_within_the_bounds_pass(value):
+    assert unpack(pack(value)) == value

@@ -1,7 +1,7 @@
 """Reading logs of messages: the calls of each trace as a tree, as lines of text.
 
-Owns parsing and drawing; writing is ``message_log.py``. Knows nothing of running nodes. Lines that are damaged (a process was
-killed while it wrote) are counted and passed over.
+Owns parsing and drawing; writing is ``message_log.py``. Knows nothing of running nodes. Lines that are damaged (a process
+was killed while it wrote) are counted and passed over.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Reading:
 
 def read(lines: Iterable[str]) -> Reading:
     """Of one or several logs, in any order."""
-    reading, spans = Reading(), {}
+    reading = Reading()
+    spans: dict[tuple[str, str], Span] = {}
     for line in lines:
         if not line.strip():
             continue
