@@ -29,6 +29,7 @@ from blockwright.policies.cost import Coefficients
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.errors import NoSuchActor
 from blockwright.runtime.inprocess import InProcessLauncher
+from blockwright.runtime.inspection import Measure
 from blockwright.runtime.launcher import Launcher
 from blockwright.runtime.peers import Down
 from blockwright.runtime.processes import ForkserverLauncher
@@ -93,6 +94,10 @@ class Running:
     async def failed(self) -> StartError:
         """Returns, with the reason, when the cluster can never serve; otherwise waits for ever."""
         return StartError(await asyncio.shield(self.controller.fatal))
+
+    def measures(self) -> list[Measure]:
+        """What the head's node counts, for Prometheus."""
+        return self.cluster.node.metrics()
 
     async def stop(self) -> None:
         """End all requests, workers, processes, sockets. Idempotent."""

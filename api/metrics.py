@@ -17,6 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.api.cluster_metrics import cluster_families
 from blockwright.api.counted import Family, plain, summed
+from blockwright.api.runtime_metrics import runtime_families
+from blockwright.runtime.inspection import Measure
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
@@ -153,6 +155,7 @@ class Metrics:
         self._tallies: dict[str, Tally] = {}
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
+        self.runtime: Callable[[], Sequence[Measure]] = tuple  # of the head's node, once there is one
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -191,6 +194,7 @@ class Metrics:
         """Called by the registry."""
         yield from summed([self.families(), *self._others])
         yield from cluster_families(self._cluster)
+        yield from runtime_families(self.runtime())
 
     def describe(self) -> Iterable[Metric]:
         return ()

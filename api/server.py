@@ -116,6 +116,7 @@ class Server:
         running, gateways = await starting, None
         try:
             port.become(running.port)
+            app[FRONT].metrics.runtime = running.measures
             if self._make_gateways is not None:
                 gateways = self._make_gateways(running, app[FRONT], self._settings, self.port)
                 await gateways.start()

@@ -17,6 +17,7 @@ from blockwright.actors.logs import json_line
 from blockwright.api.catalog import Catalog
 from blockwright.api.starting import Stages
 from blockwright.policies.admit import concurrent
+from blockwright.runtime.inspection import Measure
 
 POLL_SECONDS = 0.05  # how often stages and readiness are looked at
 TYPICAL = 2048  # tokens of the requests that the capacity is told in
@@ -28,6 +29,9 @@ class Running(Protocol):
 
     port: GatewayPort
     stages: list[tuple[str, float]]  # what is done, and after how many seconds
+
+    def measures(self) -> list[Measure]:
+        """What the actor runtime of the head counts."""
 
     async def stop(self) -> None: ...
 

@@ -57,5 +57,6 @@ COMMANDS = {
     "explain": Command("explain", "tell what happened to a request"),
     "doctor": Command("doctor", "check whether this machine can serve"),
     "node": Command("node", "join a cluster as one more node"),
+    "trace": Command("trace", "draw logs of actors' messages as trees"),
     "version": Command("version", "print the version"),
 }

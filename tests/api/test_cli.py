@@ -43,6 +43,7 @@ FLAGS = {
         "--workers",
     },
     "node": {"--join", "--keys", "--listen", "--name"},
+    "trace": {"--trace"},
     "version": set(),
 }
 HEAVY = {"torch", "aiohttp", "numpy", "zmq", "uvloop", "transformers", "tokenizers", "rich"}

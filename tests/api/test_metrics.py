@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.gateway.port import Census, Delta, GatewayError, StreamProgress
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.api.metrics import REASONS, Metrics
+from blockwright.runtime import Actor, Node, RemoteError, endpoint
 
 CACHE = ("prompt_tokens_cached", "prefix_cache_queries", "prefix_cache_hits")
 CLUSTER = {
@@ -140,3 +142,27 @@ def test_sizes_of_sweeps_are_a_histogram_of_the_worker() -> None:
     assert seen["vllm:iteration_tokens_total_count", "w0"] == 4
     assert seen["vllm:iteration_tokens_total_sum", "w0"] == 100_011
     assert not any("sweeps_up_to" in name for name, _ in seen)
+
+
+async def test_what_the_actor_runtime_counts() -> None:
+    class Fails(Actor):
+        @endpoint
+        async def fail(self) -> None:
+            raise ValueError("x")
+
+    node = Node("head", listen=False)
+    await node.start()
+    ref = await node.spawn(Fails(), name="fails")
+    metrics = Metrics(dict)
+    metrics.runtime = node.metrics
+    before = samples(metrics.render({}).decode())
+    assert before["blockwright_runtime_messages_failed_total", "fails,head"] == 0
+    assert before["blockwright_runtime_mailbox_depth", "fails,urgent,head"] == 0
+    with pytest.raises(RemoteError):
+        await ref.fail()
+    node.ref("head/fails").nothing.cast()
+    after = samples(metrics.render({}).decode())
+    assert after["blockwright_runtime_messages_handled_total", "fails,head"] == 1
+    assert after["blockwright_runtime_messages_failed_total", "fails,head"] == 1
+    assert after["blockwright_runtime_dead_letters_total", "NoSuchActor,head"] == 1
+    await node.stop()

@@ -15,6 +15,7 @@ from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.port import Readiness
 from blockwright.api.server import Server
 from blockwright.gpu.checkpoint import CheckpointError
+from blockwright.runtime import Measure
 from blockwright.tests.api.fake_port import FakePort, make_folder
 
 
@@ -34,6 +35,9 @@ class FakeCluster:
         if self._refuse is not None:
             raise self._refuse
         return self
+
+    def measures(self) -> list[Measure]:
+        return [Measure("blockwright_runtime_loop_lag_seconds", "gauge", "Lag.", [({"node": "head"}, 0.5)])]
 
     async def failed(self) -> Exception:
         return await self.reason
@@ -66,6 +70,10 @@ class Session:
         async with aiohttp.ClientSession() as client, client.get(self.server.address + path) as answer:
             return answer.status
 
+    async def text(self, path: str) -> str:
+        async with aiohttp.ClientSession() as client, client.get(self.server.address + path) as answer:
+            return await answer.text()
+
     async def json(self, path: str) -> Any:
         async with aiohttp.ClientSession() as client, client.get(self.server.address + path) as answer:
             return await answer.json()
@@ -90,6 +98,7 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     room += "or about 20 concurrent requests of 16 tokens of org/other"
     assert last.endswith(f"ready at {session.server.address}/v1 with models: tiny, org/other; {room}")
     assert await session.status("/health") == 200
+    assert 'blockwright_runtime_loop_lag_seconds{node="head"} 0.5' in await session.text("/metrics")
     assert any(re.fullmatch(r"\[ +[0-9.]+ s\] hashed", line) for line in session.lines)
     cluster.port.infos = [replace(info, rooms=(*info.rooms, 640)) for info in cluster.port.infos]
     cluster.stages.append(("loaded", 0.2))

@@ -1,0 +1,27 @@
+"""Draws logs of messages as trees: who called whom, when, for how long, with what outcome.
+
+FILE is what a node wrote with Node(message_log=...); give those of several nodes to see calls that cross.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from blockwright.api.commands import CommandError
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
+    parser.add_argument("--trace", metavar="ID", default="", help="only traces whose id begins so")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.runtime.trace_reader import render
+
+    try:
+        for line in render(arguments.files, arguments.trace):
+            print(line)
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}", 2) from error
+    return 0
