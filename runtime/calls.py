@@ -135,8 +135,8 @@ class Calls:
     def cast(self, to: Peer | Cell, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send; failures to deliver are dead letters. Raises EncodeError for arguments that cannot travel."""
         trace = self.span(target, endpoint, "cast")
-        outcome = CastOutcome(f"{target}.{endpoint}", self.dead_letter)
         if isinstance(to, Cell):
+            outcome = CastOutcome(self.dead_letter, target, endpoint)
             try:
                 declared = to.declared(endpoint)
             except NoSuchActor as fault:
@@ -236,7 +236,7 @@ class Calls:
         self, peer: Peer, number: int, actor: str, endpoint: str, trace: bytes, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         peer.casts_seen += 1
-        outcome = CastOutcome(f"{actor}.{endpoint} from {peer.id}", self.dead_letter)
+        outcome = CastOutcome(self.dead_letter, actor, endpoint, peer.id)
         try:
             cell = self._find(actor)
             declared = cell.declared(endpoint)

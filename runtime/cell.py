@@ -351,17 +351,20 @@ def remote_error(error: Exception) -> RemoteError:
 
 
 class CastOutcome:
-    """Nobody waits: errors are logged and counted, a value is dropped."""
+    """Nobody waits: errors are logged and counted, a value is dropped. ``target``, ``endpoint`` and ``sender`` are for the
+    log."""
 
-    def __init__(self, target: str, count: Callable[[str], None]) -> None:
-        self._target, self._count = target, count
+    __slots__ = ("_count", "_endpoint", "_sender", "_target")
+
+    def __init__(self, count: Callable[[str], None], target: object, endpoint: str, sender: object = "this node") -> None:
+        self._count, self._target, self._endpoint, self._sender = count, target, endpoint, sender
 
     def returned(self, endpoint: Endpoint, value: Any) -> None:
         pass
 
     def failed(self, fault: RuntimeFault) -> None:
         self._count(type(fault).__name__)
-        log.error("a cast to %s failed: %s", self._target, fault)
+        log.error("a cast of %s to %s.%s failed: %s", self._sender, self._target, self._endpoint, fault)
 
 
 class InternalOutcome:
