@@ -21,6 +21,10 @@ async def cluster(request: web.Request) -> web.Response:
     return web.json_response(await request.app[FRONT].port.cluster())
 
 
+async def actors(request: web.Request) -> web.Response:
+    return web.json_response({"nodes": await request.app[FRONT].port.actors()})
+
+
 async def one_request(request: web.Request) -> web.Response:
     """By our id, or the one its client chose. Only for the key that made it: to others it does not exist."""
     id, key = request.match_info["id"], request[CALLER].key

@@ -138,6 +138,14 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET",
+        path="/admin/actors",
+        handler=admin.actors,
+        text="Every actor of every node: mailboxes, the current message, restarts; loop lag and peers of the nodes.",
+        answer=dict[str, Any],
+        errors=(403, 500, 503),
+    ),
+    Endpoint(
+        method="GET",
         path="/metrics",
         handler=admin.metrics,
         text="Counters in Prometheus' text format.",

@@ -89,6 +89,9 @@ class StartingPort:
     async def cluster(self) -> dict[str, Any]:
         return await self._there().cluster()
 
+    async def actors(self) -> list[dict[str, Any]]:
+        return await self._there().actors()
+
     async def drain(self, seconds: float) -> None:
         if self._real is not None:
             await self._real.drain(seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -42,6 +43,7 @@ from blockwright.policies.quota import Verdict
 from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.clock import Timer
 from blockwright.runtime.errors import NodeDown, RuntimeFault
+from blockwright.runtime.inspection import NodeView
 from blockwright.runtime.scope import trace
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
@@ -169,6 +171,12 @@ class Gateway(Actor):
 
     async def cluster(self) -> dict[str, Any]:
         return await self._cluster()
+
+    async def actors(self) -> list[dict[str, Any]]:
+        """See ``GatewayPort``. A node that does not answer is left out."""
+        views = await asyncio.gather(*[self.node.inspect_peer(name) for name in self.node.peers()], return_exceptions=True)
+        found = [self.node.inspect(), *[view for view in views if isinstance(view, NodeView)]]
+        return [dataclasses.asdict(view) for view in found]
 
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""

@@ -168,5 +168,8 @@ class GatewayPort(Protocol):
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""
 
+    async def actors(self) -> list[dict[str, Any]]:
+        """The nodes that can be reached, as ``NodeView`` of the runtime in plain data."""
+
     async def drain(self, seconds: float) -> None:
         """Not ready; returns when nothing runs or the time is over (what is left is cancelled with 503)."""

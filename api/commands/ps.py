@@ -13,6 +13,7 @@ from blockwright.api.commands.connection import add_url, connected
 def add(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
     add_screen(parser)
+    parser.add_argument("--actors", action="store_true", help="instead: every actor of every node, busiest first")
 
 
 def add_screen(parser: argparse.ArgumentParser) -> None:
@@ -22,13 +23,16 @@ def add_screen(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.actor_screen import actors_tables, actors_view
     from blockwright.api.observe import ps_view
     from blockwright.api.screens import ps_tables, show
 
     with connected(arguments) as session:
         return show(
-            lambda: ps_view(session.get("/admin/cluster")),
-            ps_tables,
+            lambda: (
+                actors_view(session.get("/admin/actors")) if arguments.actors else ps_view(session.get("/admin/cluster"))
+            ),
+            actors_tables if arguments.actors else ps_tables,
             once=arguments.once,
             as_json=arguments.json,
             interval=arguments.interval,

@@ -80,6 +80,7 @@ class FakePort:
         self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
         self.settled: list[tuple[str, int, int]] = []
         self.refuse: GatewayError | None = None
+        self.nodes: list[dict[str, Any]] = []
         self.body: dict[str, Any] = {"workers": []}
 
     def models(self) -> list[ModelInfo]:
@@ -119,6 +120,9 @@ class FakePort:
 
     async def cluster(self) -> dict[str, Any]:
         return self.body
+
+    async def actors(self) -> list[dict[str, Any]]:
+        return self.nodes
 
     async def drain(self, seconds: float) -> None:
         self.drained.append(seconds)

@@ -24,7 +24,7 @@ FLAGS = {
     "demo": {"--checkpoint", "--port", "--serve"},
     "doctor": {"--json", "--port"},
     "explain": {"--api-key-file", "--json", "--url"},
-    "ps": SCREEN,
+    "ps": SCREEN | {"--actors"},
     "top": SCREEN,
     "serve": {
         "--api-key-file",

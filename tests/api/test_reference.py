@@ -176,6 +176,7 @@ async def test_the_other_answers_are_as_written(serve: Any) -> None:
         ("get", "/health/live", None),
         ("get", "/health", None),
         ("get", "/admin/cluster", None),
+        ("get", "/admin/actors", None),
         ("post", "/tokenize", {"prompt": "on", "return_token_strs": True}),
         ("post", "/detokenize", {"tokens": [5, 6]}),
     ):
