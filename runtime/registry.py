@@ -47,7 +47,7 @@ class Registry:
             if old.address == address:
                 return ""
             old.undo()
-        self._entries[name] = Entry(address, self._node.monitors.watch(address, partial(self._gone, name, address)))
+        self._entries[name] = Entry(address, self._node.monitors.watch(address, partial(self._gone, name)))
         self._change()
         return ""
 
@@ -75,9 +75,9 @@ class Registry:
         same = (held.node, held.name) == (address.node, address.name)
         return same and (held.incarnation, held.life) <= (address.incarnation, address.life)
 
-    def _gone(self, name: str, address: Address, down: Down) -> None:
-        if (entry := self._entries.get(name)) is not None and entry.address == address:
-            self._remove(name)
+    def _gone(self, name: str, down: Down) -> None:
+        """The life that holds the name is over; the monitor of an earlier holder was taken back."""
+        self._remove(name)
 
     def _remove(self, name: str) -> None:
         del self._entries[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +53,11 @@ class Mortal(Actor):
     @endpoint(concurrent=True)
     async def crash_beside(self) -> None:
         raise Crash("beside")
+
+    @endpoint
+    async def crash_in_stream(self) -> AsyncIterator[int]:
+        yield 1
+        raise Crash("in a stream")
 
     @endpoint
     async def fail(self) -> None:

@@ -92,6 +92,16 @@ async def test_a_concurrent_endpoint_and_a_cast_crash_too(node, caplog):
     assert "actor a/two#1.1 crashed: unheard" in caplog.text  # a failure that nobody awaits is seen
 
 
+async def test_a_stream_crashes_too(node, caller):
+    await node.spawn(Mortal(), name="x")
+    items = aiter(caller.ref("a/x").crash_in_stream())
+    assert await anext(items) == 1
+    with pytest.raises(RemoteError, match="in a stream"):
+        await anext(items)
+    with pytest.raises((ActorDied, NoSuchActor)):
+        await caller.ref("a/x").echo(1)
+
+
 async def test_a_name_is_free_only_when_the_old_life_has_ended(node):
     class Slow(Mortal):
         async def on_stop(self) -> None:

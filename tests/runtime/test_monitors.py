@@ -150,6 +150,7 @@ async def test_set_while_it_dies_and_taken_back(nodes, node, at):
     await nodes.advance(2)
     assert undone == []
     assert not node.monitors._watches
+    assert not any(node.monitors._of_peer.values())
     assert not any(on.monitors._watched.values())
 
 
