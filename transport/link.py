@@ -17,7 +17,7 @@ from blockwright.transport.address import PeerId
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.interface import Clock, Timer
 from blockwright.transport.shared_memory import SharedPool, Slot
-from blockwright.transport.transfer import Outgoing, Transfer
+from blockwright.transport.transfer import Outgoing, Transfer, as_bytes
 from blockwright.transport.wire import Buffer
 
 __all__ = ["Link", "Slot", "Traffic", "Transfer"]
@@ -81,12 +81,13 @@ class Link:
     def send(self, kind: Traffic, header: bytes = b"", buffers: Sequence[Buffer | Slot] = ()) -> Transfer:
         """Queue one message; it arrives after all of its class that were sent on this link before, or the peer is lost.
 
-        ``buffers`` are contiguous bytes that must not change until the transfer is done: they are not copied. At most 256
-        MiB each, 1 GiB together. Raises PeerGone, QueueFull, MessageTooLarge.
+        ``buffers`` (anything with contiguous memory; what arrives is its bytes) must not change until the transfer is done:
+        they are not copied. At most 256 MiB each, 1 GiB together. Raises PeerGone, QueueFull, MessageTooLarge, ValueError.
         """
         if self._why:
             raise PeerGone(self._why)
-        views = [memoryview(b) for b in wire.checked(header, [b.view if isinstance(b, Slot) else b for b in buffers])]
+        views = [b.view if isinstance(b, Slot) else as_bytes(b) for b in buffers]
+        wire.checked(header, views)
         sizes = tuple([len(view) for view in views])
         size = sum(sizes)
         if size > link_wire.MAX_MESSAGE:

@@ -107,6 +107,16 @@ class Outgoing:
                 shared.lend(self.transfer.peer, slot)
 
 
+def as_bytes(buffer: Buffer) -> memoryview:
+    """The bytes of whatever has contiguous memory, not copied. ValueError where it has not."""
+    view = memoryview(buffer)
+    if not view.c_contiguous:
+        raise ValueError(f"a buffer of shape {view.shape} is not contiguous; send a contiguous copy")
+    if view.ndim == 1 and view.format == "B":
+        return view
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
 def cut(view: memoryview, longest: int = WHOLE) -> list[Buffer]:
     """A run of bytes as frames: one, if it has at most ``longest`` bytes."""
     if len(view) <= longest:

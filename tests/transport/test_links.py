@@ -52,6 +52,18 @@ async def test_messages_arrive_whole_and_in_the_order_of_their_class(rig):
     assert to_b.inspect()["messages"] == to_b.inspect()["bytes"] == 0
 
 
+async def test_buffers_are_sent_as_their_bytes(rig):
+    import numpy as np
+
+    matrix, empty = np.arange(600_000, dtype=np.float32).reshape(600, 1000), np.zeros((3, 0))
+    rig.a.link(B).send(KV, b"", [matrix, empty, memoryview(matrix)])
+    await rig.pass_time(0.02)
+    assert contents(rig) == [(KV, b"", [matrix.tobytes(), b"", matrix.tobytes()])]
+    for broken in (matrix[:, ::2], memoryview(b"1234")[::2]):
+        with pytest.raises(ValueError, match="not contiguous"):
+            rig.a.link(B).send(KV, b"", [broken])
+
+
 async def test_a_transfer_tells_how_far_it_is(rig):
     transfer = rig.a.link(B).send(KV, b"", [bytes(40 * MIB)])
     seen = []
