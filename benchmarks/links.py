@@ -68,7 +68,7 @@ async def rig(*, gloo: bool) -> AsyncIterator[Rig]:
         nodes: list[Node] = []
         try:
             lane = await asyncio.to_thread(gloo_lane, store, 0) if gloo else None
-            await until(lambda: (directory / "b-1.sock").exists())
+            await until(lambda: (directory / "ready").exists())  # its socket file comes before it listens
             links = {}
             for kind in ("shared-memory", "frames", *(["gloo"] if lane is not None else [])):
                 node = Node(GLOO_NODE if kind == "gloo" else f"a-{kind}", directory=directory)
@@ -86,7 +86,8 @@ async def rig(*, gloo: bool) -> AsyncIterator[Rig]:
         finally:
             for node in nodes:
                 await node.stop()
-            child.kill()
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
             await child.wait()
 
 

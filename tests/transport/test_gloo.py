@@ -38,7 +38,7 @@ async def test_a_link_over_gloo_between_processes(tmp_path):
         lane = await asyncio.to_thread(gloo_child.gloo_lane, store, 0)
         node = Node("a", directory=tmp_path)
         await node.start()
-        await until(lambda: (tmp_path / "b-1.sock").exists())
+        await until(lambda: (tmp_path / "ready").exists())
         node.greet(PeerId("b", 1), f"ipc://{tmp_path}/b-1.sock")
         node.tensor_links.use_lane(PeerId("b", 1), lane)
         got: list[tuple[Traffic, bytes, list[bytes]]] = []
