@@ -83,7 +83,7 @@ async def main(directory: str, store: str) -> None:
     node = Node("b", directory=Path(directory))
     await node.start()
     await node.spawn(Sink(), name="sink")
-    Path(directory, "ready").touch()
+    (Path(directory) / "ready").write_bytes(b"")
     while lane is not None and GLOO_NODE not in node.peers():  # noqa: ASYNC110  the greeting has no event
         await asyncio.sleep(0.01)
     if lane is not None:

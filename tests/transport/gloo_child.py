@@ -1,6 +1,7 @@
 """The other process of the tests and benchmarks of gloo links: a node that sends back whatever comes.
 
-python gloo_child.py DIRECTORY STORE: node "b" in DIRECTORY, which gets a file "ready", rank 1 of a group of two whose file store is STORE.
+python gloo_child.py DIRECTORY STORE: node "b" in DIRECTORY, rank 1 of a group of two whose file store is STORE. A file
+"ready" in DIRECTORY says that it listens.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ async def main(directory: str, store: str) -> None:
 
     for kind in Traffic:
         node.on_link(kind, partial(echo, kind))
-    Path(directory, "ready").touch()
+    (Path(directory) / "ready").write_bytes(b"")
     for _ in range(6000):
         if "a" in node.peers():
             break
