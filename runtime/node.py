@@ -40,7 +40,7 @@ from blockwright.runtime.streams import Inlet, Stream
 from blockwright.runtime.system import MAILBOX as SYSTEM_MAILBOX
 from blockwright.runtime.system import System
 from blockwright.runtime.vitals import measure
-from blockwright.transport.address import PeerId, check_name, private_directory
+from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Transport
@@ -129,7 +129,7 @@ class Node(Naming, Looking):
         self._loop = asyncio.get_running_loop()
         await self.lives.start(System(), SYSTEM, SYSTEM_MAILBOX)
         if self._transport is None and self._listen:
-            where = self._listen if isinstance(self._listen, str) else private_directory(self._directory)
+            where = self._listen if isinstance(self._listen, str) else self._directory
             self._transport = SocketTransport(self.id, where, self._keys)
         if self._transport is not None:
             self.tensor_links = LinkTable(self.id, self._transport, self.clock, self._reception.on_transfer)

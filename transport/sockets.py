@@ -19,7 +19,7 @@ from pathlib import Path
 import zmq
 
 from blockwright.transport import greeting, wire
-from blockwright.transport.address import PeerId, ipc_endpoint, private_directory
+from blockwright.transport.address import PeerId, ipc_endpoint, private_directory, remove_directory
 from blockwright.transport.curve import Authenticator, ClusterKeys, check_endpoint
 from blockwright.transport.errors import AddressError, PeerGone, Refused
 from blockwright.transport.greeting import Greeting, Lane
@@ -39,15 +39,17 @@ _BATCH_MARK = bytes([wire.BATCH])
 class SocketTransport:
     """See the module and ``interface.Transport``. Binds at once.
 
-    listen: a directory (mode 0700, made if missing) for a socket file of its own, or ``tcp://HOST:PORT`` (port 0: any).
+    listen: a directory (mode 0700, made if missing; None: a fresh one) for a socket file, or ``tcp://HOST:PORT`` (0: any).
     keys: of the cluster; an address that others than this machine can reach is refused without. Raises AddressError,
     KeysError.
     """
 
     link_kind = "frames"
 
-    def __init__(self, peer: PeerId, listen: Path | str, keys: ClusterKeys | None = None) -> None:
+    def __init__(self, peer: PeerId, listen: Path | str | None = None, keys: ClusterKeys | None = None) -> None:
         self.peer = peer
+        self._made = None if listen else private_directory()  # removed with this transport
+        listen = listen or self._made or ""
         self._keys = keys
         self._patience = TCP_PATIENCE if isinstance(listen, str) else None
         wanted = ipc_endpoint(private_directory(listen), peer) if isinstance(listen, Path) else check_endpoint(listen, keys)
@@ -141,6 +143,8 @@ class SocketTransport:
         if self.endpoint.startswith("ipc://"):
             with contextlib.suppress(OSError):
                 Path(self.endpoint.removeprefix("ipc://")).unlink()
+            if self._made is not None:
+                remove_directory(self._made)
 
     def _bind(self, wanted: str) -> str:
         router = self._router

@@ -119,3 +119,15 @@ def test_nothing_is_left_and_nothing_runs_after_close(run, way, recorder):
         assert faults == []
 
     run(main())
+
+
+def test_a_directory_that_nobody_named_goes_with_the_transport(run, recorder):
+    async def main():
+        transport = SocketTransport(peer(0))
+        directory = os.path.dirname(transport.endpoint.removeprefix("ipc://"))
+        transport.start(recorder())
+        assert os.listdir(directory) == ["n0-1.sock"]
+        transport.close()
+        assert not os.path.exists(directory)  # noqa: ASYNC240
+
+    run(main())
