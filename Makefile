@@ -11,13 +11,14 @@ PORT   ?= 8000
 TORCH  := $(shell sed -n 's/^\(torch==.*\)$$/\1/p' constraints.txt)
 export TORCH_INDEX_URL ?=
 
-.PHONY: help setup looks demo serve test lint types equality bench clean
+.PHONY: help setup looks demo serve test lint types equality compat bench clean
 
 help:
 	@echo "make demo      set up, then serve the demo checkpoint on 2 workers and stream through them"
 	@echo "make serve     set up, then leave the demo running (PORT=8000)"
 	@echo "make test      set up, then format, lint, types and all tests"
 	@echo "make equality  the full cross product of the comparison with transformers"
+	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
 	@echo "make bench     the benchmarks, each with --quick, without keeping their results"
 
@@ -59,9 +60,12 @@ equality: setup
 looks: setup
 	BLOCKWRIGHT_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest tests/system/test_page.py
 
+compat: setup
+	$(BIN)/python tests/compat/run.py $(foreach suite,$(ONLY),--only $(suite))
+
 bench: setup
 	for name in serving failover; do $(BIN)/python benchmarks/$$name.py --quick || exit 1; done
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .compat build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f gpu/kernels/*.so

@@ -87,7 +87,9 @@ def penalise(score_V: np.ndarray, p: SamplingParams, known: np.ndarray, prompt_l
     if p.repetition_penalty != 1.0:
         seen = np.unique(known)
         score = score_V[seen]
-        score_V[seen] = np.where(score < 0, score * p.repetition_penalty, score / p.repetition_penalty)
+        with np.errstate(over="ignore"):  # a tiny penalty: as large as anything, and still a number to subtract from
+            weighed = np.where(score < 0, score * p.repetition_penalty, score / p.repetition_penalty)
+        score_V[seen] = np.where(np.isneginf(score), score, np.clip(weighed, -LARGEST, LARGEST))
     if p.presence_penalty != 0.0 or p.frequency_penalty != 0.0:
         seen, count = np.unique(known[prompt_length:], return_counts=True)
         score_V[seen] -= p.presence_penalty + p.frequency_penalty * count

@@ -186,3 +186,12 @@ def test_a_row_that_is_used_again_forgets_its_rules() -> None:
     assert tables.rules[0] is not None
     tables.apply([SetSampling(0, 1, SamplingParams())])
     assert tables.rules[0] is None
+
+
+@pytest.mark.parametrize("penalty", [5e-324, 1e-300, 1e-30])
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
+def test_penalties_beyond_all_numbers(penalty: float, temperature: float) -> None:
+    """Whatever a request may ask for, a token comes of it, and no rule is undone."""
+    logits = np.linspace(-3, 3, V, dtype=np.float32)
+    params = SamplingParams(repetition_penalty=penalty, temperature=temperature, seed=3, rules=TokenRules(banned=[[V - 2]]))
+    assert draw(logits, params, [V - 1, V - 2]) == V - 1
