@@ -23,6 +23,7 @@ from blockwright.runtime.clock import Clock, Timer
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.errors import NodeDown
 from blockwright.runtime.launcher import Launcher, LaunchError
+from blockwright.runtime.names import import_name
 from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down
 from blockwright.runtime.processes import ForkserverLauncher
@@ -65,7 +66,7 @@ class LocalCluster:
     ) -> None:
         self.nodes = tuple(f"w{i}" for i in range(nodes)) if isinstance(nodes, int) else tuple(nodes)
         self.gave_up = ""
-        self._entry, self._config = entry if isinstance(entry, str) else entry_name(entry), config
+        self._entry, self._config = entry if isinstance(entry, str) else import_name(entry), config
         if launcher is None:
             launcher = ForkserverLauncher(directory, preload=[self._entry.partition(":")[0], *preload])
         self._launcher, self._automatic = launcher, restarts > 0
@@ -189,11 +190,3 @@ class LocalCluster:
         except LaunchError as error:
             log.error("node %s was not restarted: %s", name, error)
             self._follow(self._rules.failed(name, self.node.clock.now(), random.random()))
-
-
-def entry_name(entry: Callable[[Node, Any], Awaitable[None]]) -> str:
-    """The import name of an entry function. Raises ValueError for one that another process cannot import."""
-    name = f"{entry.__module__}:{entry.__qualname__}"
-    if entry.__module__ == "__main__" or "<locals>" in entry.__qualname__:
-        raise ValueError(f"entry {name} cannot be imported by another process; move it to the top of a module")
-    return name

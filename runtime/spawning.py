@@ -22,20 +22,13 @@ from blockwright.runtime.calls import LONGEST
 from blockwright.runtime.codec import decode, encode, field_names, pack, unpack
 from blockwright.runtime.errors import DeadlineExceeded, DecodeError, EncodeError, NoSuchActor
 from blockwright.runtime.monitors import SYSTEM
+from blockwright.runtime.names import import_name
 from blockwright.runtime.ref import Address, Ref, parse_address
 
 if TYPE_CHECKING:
     from blockwright.runtime.node import Node
 
 _tickets = itertools.count(1)
-
-
-def import_name(kind: type[Actor]) -> str:
-    """``module:Qualname``, by which another process finds the class. Raises ValueError where there is none."""
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
-        raise ValueError(f"actor class {name} cannot be imported by another process; move it to the top of a module")
-    return name
 
 
 def load_class(name: str) -> type[Actor]:

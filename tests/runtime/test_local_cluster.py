@@ -9,7 +9,7 @@ import pytest
 from blockwright.runtime import Backoff, LocalCluster, ManualClock, NodeDown
 from blockwright.runtime.inprocess import InProcessLauncher
 from blockwright.runtime.launcher import LaunchError
-from blockwright.runtime.local_cluster import entry_name
+from blockwright.runtime.names import import_name
 from blockwright.transport.address import PeerId
 
 
@@ -144,7 +144,7 @@ def test_entries_that_no_process_can_import():
         pass
 
     with pytest.raises(ValueError, match="move it to the top of a module"):
-        entry_name(local)
+        import_name(local)
     rig = Rig()
     assert rig.cluster.hub.members() == {}
     assert PeerId("w0", 1) not in rig.launcher.list()

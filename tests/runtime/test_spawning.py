@@ -16,7 +16,8 @@ from blockwright.runtime import (
     NoSuchActor,
     RemoteError,
 )
-from blockwright.runtime.spawning import import_name, load_class
+from blockwright.runtime.names import import_name
+from blockwright.runtime.spawning import load_class
 from blockwright.tests.runtime.lives import Mortal, Placed, Spot, turns
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import AddressError

@@ -1,0 +1,124 @@
+"""Pages of the documentation as something that can be run: their fenced code blocks, in order, in a folder of somebody else.
+
+A block's first line says what it is:
+
+    ```python              run by an interpreter of its own; it must end with exit code 0
+    ```python file=NAME    written to that file of the page's folder
+    ```sh                  run by bash, which stops at the first failure
+    ```sh server           started and left running; what follows begins when it has said "ready at"
+    ```toml | json         must be readable as that; ``file=NAME`` writes it, too
+    ```text                output, or what is not code
+
+The folder holds ``examples`` of the repository; port 8000 stands for a free one. Owns no expectation: a page that wants
+something checked says so in its code (``assert``, ``test``, ``grep``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```([a-z]*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LANGUAGES = {"python", "sh", "toml", "json", "text", "ini", "dockerfile"}
+SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    language: str
+    words: tuple[str, ...]  # what follows the language
+    text: str
+    line: int  # of the page
+
+    @property
+    def file(self) -> str:
+        return next((word.removeprefix("file=") for word in self.words if word.startswith("file=")), "")
+
+
+def blocks(page: str) -> list[Block]:
+    """Every fenced block of a page's text."""
+    return [
+        Block(found[1], tuple(found[2].split()), found[3], page.count("\n", 0, found.start()) + 1)
+        for found in BLOCK.finditer(page)
+    ]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Reader:
+    """Somebody who types in a page, block by block. ``folder``: theirs, empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._port = folder, str(free_port())
+        (folder / "examples").symlink_to(ROOT / "examples")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self._environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+        self._servers: list[subprocess.Popen[bytes]] = []
+
+    def follow(self, block: Block) -> None:
+        """AssertionError with what was printed where it does not work."""
+        text = block.text.replace("8000", self._port)
+        if block.file:
+            target = self._folder / block.file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+        if block.language == "toml":
+            tomllib.loads(text)
+        elif block.language == "json":
+            json.loads(text)
+        elif block.language == "sh" and "server" in block.words:
+            self._start(text, block)
+        elif block.language == "sh":
+            self._run(["bash", "-euo", "pipefail", "-c", text], block)
+        elif block.language == "python" and not block.file:
+            self._run([sys.executable, "-c", text], block)
+
+    def close(self) -> None:
+        """Stop the page's servers, the last first."""
+        for process in reversed(self._servers):
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=30)
+
+    def _run(self, command: list[str], block: Block) -> None:
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, f"the block at line {block.line}\n{block.text}\n{done.stdout}\n{done.stderr}"
+
+    def _start(self, text: str, block: Block) -> None:
+        """One command, not a script: its process is the server's."""
+        log = self._folder / f"server-{len(self._servers)}.log"
+        command = shlex.split(text.replace("\\\n", " "))
+        with open(log, "wb") as out:
+            process = subprocess.Popen(
+                command, cwd=self._folder, env=self._environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL
+            )
+        self._servers.append(process)
+        deadline = time.monotonic() + SECONDS
+        while "ready at" not in log.read_text():
+            assert process.poll() is None, f"the block at line {block.line}\n{text}\n{log.read_text()}"
+            assert time.monotonic() < deadline, f"the block at line {block.line}\n{text}\n{log.read_text()}"
+            time.sleep(0.05)

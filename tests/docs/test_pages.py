@@ -1,0 +1,47 @@
+"""Every code block of the documentation runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from blockwright.tests.docs.pages import LANGUAGES, ROOT, Reader, blocks
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text())], ids=lambda page: page.name)
+def test_every_block_runs(page: Path, tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    try:
+        for block in blocks(page.read_text()):
+            reader.follow(block)
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_says_what_it_is_and_every_link_leads_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for block in blocks(text):
+        assert block.language in LANGUAGES, f"line {block.line}: {block.language!r} is none of {sorted(LANGUAGES)}"
+    assert text.count("\n```") + text.startswith("```") == 2 * len(blocks(text)), "a block is not closed"
+    for target in LINK.findall(text):
+        assert (page.parent / target).exists(), f"{target} does not exist"
+
+
+def test_a_block_that_fails_is_found_out(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    good, bad, file, shell = blocks(
+        "```python\nprint(1)\n```\n\n```python\nassert False, 'no'\n```\n\n```python file=a/b.py\nX = 8000\n```\n\n"
+        "```sh\npython -c 'import a.b; assert a.b.X != 80' && test -d examples\n```\n"
+    )
+    reader.follow(good)
+    with pytest.raises(AssertionError, match=r"line 5(?s:.*)no"):
+        reader.follow(bad)
+    reader.follow(file)
+    reader.follow(shell)
