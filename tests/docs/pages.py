@@ -68,7 +68,7 @@ class Reader:
         self._folder, self._port = folder, str(free_port())
         (folder / "examples").symlink_to(ROOT / "examples")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self._environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+        self._environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
         self._servers: list[subprocess.Popen[bytes]] = []
 
     def follow(self, block: Block) -> None:
