@@ -8,6 +8,7 @@ A block's first line says what it is:
     ```sh server           started and left running; what follows begins when it has said "ready at"
     ```toml | json         must be readable as that; ``file=NAME`` writes it, too
     ```text                output, or what is not code
+    ... tested=PATH        run by that test instead
 
 The folder holds ``examples`` of the repository; port 8000 stands for a free one. Owns no expectation: a page that wants
 something checked says so in its code (``assert``, ``test``, ``grep``).
@@ -41,9 +42,16 @@ class Block:
     text: str
     line: int  # of the page
 
+    def _named(self, key: str) -> str:
+        return next((word.removeprefix(key) for word in self.words if word.startswith(key)), "")
+
     @property
     def file(self) -> str:
-        return next((word.removeprefix("file=") for word in self.words if word.startswith("file=")), "")
+        return self._named("file=")
+
+    @property
+    def tested(self) -> str:
+        return self._named("tested=")
 
 
 def blocks(page: str) -> list[Block]:
@@ -73,6 +81,8 @@ class Reader:
 
     def follow(self, block: Block) -> None:
         """AssertionError with what was printed where it does not work."""
+        if block.tested:
+            return
         text = block.text.replace("8000", self._port)
         if block.file:
             target = self._folder / block.file

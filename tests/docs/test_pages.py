@@ -29,6 +29,9 @@ def test_every_block_says_what_it_is_and_every_link_leads_somewhere(page: Path) 
     text = page.read_text()
     for block in blocks(text):
         assert block.language in LANGUAGES, f"line {block.line}: {block.language!r} is none of {sorted(LANGUAGES)}"
+        assert not block.tested or page.name in (ROOT / block.tested).read_text(), (
+            f"{block.tested} does not name {page.name}"
+        )
     assert text.count("\n```") + text.startswith("```") == 2 * len(blocks(text)), "a block is not closed"
     for target in LINK.findall(text):
         assert (page.parent / target).exists(), f"{target} does not exist"

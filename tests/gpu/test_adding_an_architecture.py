@@ -54,7 +54,7 @@ def parrot(checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
 async def test_one_file_and_one_registry_call(
     parrot: Path, checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, line = re.findall(r"```python\n(.*?)```", RECIPE.read_text(), re.DOTALL)
+    file, line = re.findall(r"```python tested=\S+\n(.*?)```", RECIPE.read_text(), re.DOTALL)
     with pytest.raises(CheckpointError, match="ParrotForCausalLM"):
         Checkpoint.open(parrot)
     (tmp_path / "parrot.py").write_text(file)
