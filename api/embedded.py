@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from blockwright.actors.config import SettingsError
 from blockwright.api.client import Session, open_http
 from blockwright.api.options import make_settings
 
@@ -46,6 +47,10 @@ class Cluster(Session):
         self.settings = make_settings(
             os.fspath(model) if model is not None else None, apps=named, flags={**settings, "port": port or 0}
         )
+        if self.settings.gateways > 1:
+            raise SettingsError(
+                f"gateways is {self.settings.gateways}; a cluster inside a program has 1, use blockwright serve for more"
+            )
         self._listens = port is not None
         self._running: Running | None = None
         self._runner: web.AppRunner | None = None
@@ -66,20 +71,31 @@ class Cluster(Session):
 
         from blockwright.actors.topology import start
         from blockwright.api.app import make_app
-        from blockwright.api.listening import make_runner
+        from blockwright.api.listening import make_runner, tls
 
+        context = tls(self.settings)
         running = self._running = await start(self.settings)
         self._runner = make_runner(make_app(running.port, self.settings))
         await self._runner.setup()
         path = os.path.join(running.launcher.directory, SOCKET)
         await web.UnixSite(self._runner, path).start()
         if self._listens:
-            await web.TCPSite(self._runner, self.settings.host, self.settings.port).start()
-            host, port = self._runner.addresses[-1][:2]
-            self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            await self._listen(web.TCPSite(self._runner, self.settings.host, self.settings.port, ssl_context=context))
         await running.ready(whole=True)
-        key = next(iter(self.settings.api_keys), "")
+        key = next(iter([*self.settings.admin_keys, *self.settings.api_keys]), "")
         await self.connect(open_http("http://cluster", key, aiohttp.UnixConnector(path, limit=0)))
+
+    async def _listen(self, site: web.TCPSite) -> None:
+        settings = self.settings
+        try:
+            await site.start()
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise SettingsError(f"cannot listen on {where} ({error.strerror or error}); choose another port") from None
+        assert self._runner is not None
+        host, port = self._runner.addresses[-1][:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
 
     async def stop(self) -> None:
         """End requests, workers, sockets. Idempotent."""

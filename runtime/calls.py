@@ -172,12 +172,14 @@ class Calls:
     def dead_letter(self, reason: str) -> None:
         self.dead_letters[reason] += 1
 
-    def abandon(self, peer: Peer, fault: NodeDown) -> None:
+    def abandon(self, peer: Peer, fault: NodeDown, *, wanted: bool = False) -> None:
         """The peer is gone: calls to it fail now, work for its calls is cancelled, casts that it never confirmed are dead
-        letters (some may have been delivered: their confirmation was on its way)."""
+        letters (some may have been delivered: their confirmation was on its way). ``wanted``: this node stops, so that
+        there is nothing to warn of."""
         if (unconfirmed := peer.casts_sent - peer.casts_confirmed) > 0:
             peer.casts_confirmed = peer.casts_sent
             self.dead_letters["Unconfirmed"] += unconfirmed
+        if unconfirmed > 0 and not wanted:
             log.warning("%d casts to %s were not confirmed before its end: %s", unconfirmed, peer.id, fault)
         for future in peer.pending.values():
             if not future.done():

@@ -167,7 +167,7 @@ class Node(Naming, Looking):
         if self._timer is not None:
             self._timer.cancel()
         for peer in [*self.table.current.values(), self._self]:
-            self.calls.abandon(peer, NodeDown(f"this node ({self.id}) stopped"))
+            self.calls.abandon(peer, NodeDown(f"this node ({self.id}) stopped"), wanted=True)
         self.calls.close()
         if self.last_words is not None:
             await self.last_words()

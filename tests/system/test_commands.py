@@ -53,7 +53,7 @@ def test_complete(url: str, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("sort: 312 ="))
     code, out, err = run("complete", url, "--verbose", "--stop", "3", "--model", "demo-checkpoint", *GREEDY)
     assert (code, out) == (0, "12\n")
-    assert re.fullmatch(r"\[12 prompt tokens, first token after \d+ ms, 3 tokens, [\d.]+ tok/s, stop \(cmpl-.*\)\]\n", err)
+    assert re.fullmatch(r"\[12 prompt tokens, first token after \d+ ms, 3 tokens, [\d.-]+ tok/s, stop \(cmpl-.*\)\]\n", err)
     code, out, err = run("complete", url, "--prompt", "x", "--temperature", "9")
     assert (code, err) == (1, "blockwright: temperature is 9.0; give a number from 0 to 2\n")
     code, out, err = run("complete", url, "--prompt", "x", "--model", "demo-chekpoint")

@@ -29,7 +29,7 @@ SMALL = {"memory": "64MiB", "threads": 1}
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[blockwright.Cluster]:
-    async with blockwright.Cluster(MODEL, port=0, api_keys={"k": "t"}, **SMALL) as c:
+    async with blockwright.Cluster(MODEL, port=0, api_keys={"k": "t"}, admin_keys={"a": "t"}, **SMALL) as c:
         yield c
 
 
@@ -41,10 +41,13 @@ async def test_every_way_to_ask(cluster: blockwright.Cluster) -> None:
     call = cluster.generate("reverse: abcd =", **GREEDY)
     pieces = [piece async for piece in call]
     assert "".join(piece.text for piece in pieces) == "dcba"
-    assert len(pieces) > 2
+    assert pieces[-1].finish_reason == "stop"
     assert call.answer is not None
     assert (call.answer.choices, call.answer.id) == (answer.choices, call.id)
     assert (await cluster.get(f"/v1/requests/{call.id}"))["state"] == "finished"
+    assert len((await cluster.get("/admin/cluster"))["workers"]) == 1
+    with pytest.raises(SettingsError, match="cannot listen"):
+        await blockwright.Cluster(MODEL, port=int(cluster.url.rpartition(":")[2]), **SMALL).start()
     assert (await cluster.chat("sort: 312 =", **GREEDY)).text == "123"
     talk = [{"role": "user", "content": "sort: 312 ="}]
     assert [p.text async for p in cluster.chat(talk, **GREEDY) if p.text] == ["1", "2", "3"]
@@ -79,6 +82,8 @@ async def test_leaving_a_stream_frees_its_sequence_and_leaving_the_cluster_every
 async def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="did you mean memory"):
         blockwright.Cluster(MODEL, memori=3)
+    with pytest.raises(SettingsError, match="gateways is 2"):
+        blockwright.Cluster(MODEL, gateways=2)
     with pytest.raises(CheckpointError, match=r"has no config\.json"):
         async with blockwright.Cluster(tmp_path):
             pass
