@@ -176,7 +176,10 @@ class BlockingSession:
 
     def generate_all(self, prompts: Sequence[Prompt], *, done: Callable[[Answer], None], **options: Any) -> list[Answer]:
         """All answers, in the order of the prompts; ``done`` is called with each as it is complete, in another thread."""
-        return self._thread.run(_all(self._session, prompts, done, options))
+        try:
+            return self._thread.run(_all(self._session, prompts, done, options))
+        except BaseExceptionGroup as group:  # the first prompt that failed tells
+            raise group.exceptions[0] from None
 
     @property
     def _thread(self) -> LoopThread:
@@ -246,8 +249,5 @@ def generate(
     shown = (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
     with Bar(len(asked), shown) as bar, Cluster(model, **(settings or {})) as cluster:
         bar.begin()
-        try:
-            answers = cluster.generate_all(asked, done=bar.done, **options)
-        except BaseExceptionGroup as group:  # of the prompts that were refused the first one tells
-            raise group.exceptions[0] from None
+        answers = cluster.generate_all(asked, done=bar.done, **options)
     return answers[0] if isinstance(prompts, str) else answers

@@ -90,7 +90,6 @@ class Cluster:
         self._timer: Timer | None = None
         self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
         self._stopping = False  # no callbacks, nothing is launched
-        self._leaving = False  # the nodes are being stopped: what becomes of them is no news
         self._stop: asyncio.Task[None] | None = None
 
     # ---- what the application calls
@@ -186,7 +185,7 @@ class Cluster:
 
     async def _stopped(self, drain: float) -> None:
         await self.node.stop_actors(drain)  # nodes that hang or die meanwhile are still declared down
-        self._leaving = True
+        self.node.leaving = True
         if self._timer is not None:
             self._timer.cancel()
         living = [m for m in self._members.values() if not m.exited.is_set()]
@@ -288,11 +287,11 @@ class Cluster:
                 self._declare(member, f"not up within {self._startup:g} s")
 
     def _declare(self, member: Member, cause: str) -> None:
-        if member.state == "down" or (self._leaving and not cause.startswith("exited")):
+        if member.state == "down" or (self.node.leaving and not cause.startswith("exited")):
             return
         member.state = "down"
         down = Down(member.id.name, member.id.incarnation, cause)
-        log.log(logging.DEBUG if self._leaving else logging.WARNING, "node %s is down: %s", member.id, cause)
+        log.log(logging.DEBUG if self.node.leaving else logging.WARNING, "node %s is down: %s", member.id, cause)
         if member.joined:
             member.exited.set()  # as far as this head can know
         else:

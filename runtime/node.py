@@ -90,6 +90,7 @@ class Node(Naming, Looking):
         self.lives, self.monitors, self.links = Lives(self), Monitors(self), Links(self)
         self.registry = Registry(self)
         self._reception = Reception(self)
+        self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
         self.head: PeerId | None = None
         self._timer: Timer | None = None
         self._stop: asyncio.Task[None] | None = None
@@ -307,7 +308,7 @@ class Node(Naming, Looking):
 
     def fail_calls(self, peer: Peer, cause: str) -> None:
         """End all calls to and from a life of a node that is over, or as good as."""
-        self.calls.abandon(peer, NodeDown(f"node {peer.id} is down: {cause}"))
+        self.calls.abandon(peer, NodeDown(f"node {peer.id} is down: {cause}"), wanted=self.leaving)
         if self._transport is not None:
             self.tensor_links.drop(peer.id, f"node {peer.id} is down: {cause}")
 

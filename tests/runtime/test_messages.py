@@ -107,7 +107,9 @@ async def test_what_a_transport_repeats_is_handled_once(sides):
 
 
 @pytest.mark.parametrize("sides", ["remote"], indirect=True)
-async def test_casts_to_a_peer_that_dies_are_counted_unless_it_confirmed_them(sides):
+@pytest.mark.parametrize("leaving", [False, True])
+async def test_casts_to_a_peer_that_dies_are_counted_unless_it_confirmed_them(sides, leaving, caplog):
+    sides.caller.leaving = leaving
     ref = await sides.spawn(Log())
     for number in range(3):
         ref.normal.cast("a", number)
@@ -119,6 +121,7 @@ async def test_casts_to_a_peer_that_dies_are_counted_unless_it_confirmed_them(si
     sides.network.cut(sides.callee.endpoint)
     await sides.turns()
     assert sides.caller.dead_letters == {"Unconfirmed": 4}
+    assert ("4 casts to" in caplog.text) is not leaving, "who stops does not warn that others go"
 
 
 @pytest.mark.parametrize("sides", ["remote"], indirect=True)
