@@ -17,6 +17,7 @@ from typing import NamedTuple
 from blockwright.transport import wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone
+from blockwright.transport.greeting import Lane
 from blockwright.transport.interface import Receiver
 from blockwright.transport.link_wire import link_class
 from blockwright.transport.wire import Buffer, Traffic
@@ -41,8 +42,8 @@ class Network:
         """Stop delivery from and to a member, without telling anyone."""
         self.members[endpoint].frozen = True
 
-    def carry(self, source: LoopbackTransport, target: LoopbackTransport, lane: Traffic | None, message: Message) -> None:
-        """Bring a message across: its ``deliver`` at a later turn of the loop, in order. ``lane`` None: control."""
+    def carry(self, source: LoopbackTransport, target: LoopbackTransport, lane: Lane | Traffic, message: Message) -> None:
+        """Bring a message across: its ``deliver`` at a later turn of the loop, in order. Of link traffic: its class."""
         target.enqueue(message)
 
     def notify_lost(self, member: LoopbackTransport, peer: PeerId) -> None:
@@ -100,10 +101,10 @@ class LoopbackTransport:
     def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = (), places: bytes = b"") -> None:
         assert not places, "nothing is shared where tensors pass by reference"
         copies = [memoryview(bytes(b)) for b in wire.checked(body, buffers)]
-        self._post(peer, None, body, lambda to: to._receiver.on_message(self.peer, body, copies))
+        self._post(peer, Lane.CONTROL, body, lambda to: to._receiver.on_message(self.peer, body, copies))
 
     def send_pulse(self, peer: PeerId, body: bytes) -> None:
-        self.send(peer, body)
+        self._post(peer, Lane.PULSE, body, lambda to: to._receiver.on_message(self.peer, body, []))
 
     def watch(self, seconds: float) -> None:
         pass  # there is no way that could break by itself
@@ -136,7 +137,7 @@ class LoopbackTransport:
         if not self._closed and self._peers.pop(peer, None) is not None:
             self._receiver.on_lost(peer, "disconnected")
 
-    def _post(self, peer: PeerId, lane: Traffic | None, body: bytes, deliver: Callable[[LoopbackTransport], None]) -> None:
+    def _post(self, peer: PeerId, lane: Lane | Traffic, body: bytes, deliver: Callable[[LoopbackTransport], None]) -> None:
         endpoint = self._peers.get(peer)
         if endpoint is None or self._closed:
             raise PeerGone(f"node {peer} is not connected")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from blockwright.transport.greeting import Lane
 from blockwright.transport.wire import Traffic
 
 
@@ -49,13 +50,13 @@ class Delay:
 class HoldLane:
     """One lane from ``source`` to ``target`` stands still for ``lasting`` seconds; the others overtake it.
 
-    lane: a class of link traffic; None for control messages.
+    lane: control messages, heartbeats (Lane.PULSE), or a class of link traffic.
     """
 
     at: float
     source: str
     target: str
-    lane: Traffic | None
+    lane: Lane | Traffic
     lasting: float
 
 
@@ -126,7 +127,7 @@ def _random_fault(random: Random, nodes: list[str], within: float) -> Fault:
     if kind is Delay:
         return Delay(at, source, target, random.uniform(0.001, 0.5), random.uniform(0.1, 1.0))
     if kind is HoldLane:
-        return HoldLane(at, source, target, random.choice((None, *Traffic)), random.uniform(0.05, 0.5))
+        return HoldLane(at, source, target, random.choice((Lane.CONTROL, Lane.PULSE, *Traffic)), random.uniform(0.05, 0.5))
     if kind is Partition:
         side = random.sample(nodes, random.randint(1, len(nodes) - 1))
         lasting = random.uniform(0.1, 2.0)

@@ -3,7 +3,8 @@
 Each lane of each direction between two lives is a pipe of its own. Without faults a pipe keeps order, delivers each message
 once after a latency drawn from the seed, and loses only what was on its way when a life or the connection ended: that is
 what ZeroMQ promises. ``Drop`` and ``Duplicate`` go beyond it (what a reconnect or a careless relay does), so the runtime
-above must be safe under more than its own transport does. Who was killed has sent all, or nothing, of what was on its way.
+above must be safe under more than its own transport does. Of who was killed all that was on its way comes, up to ``LATE``
+seconds later, or nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from blockwright.runtime.testing.loop import LIFE, VirtualLoop
 from blockwright.runtime.testing.trace import Trace, message_name
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import QueueFull
+from blockwright.transport.greeting import Lane
 from blockwright.transport.loopback import LoopbackTransport, Message, Network
 from blockwright.transport.outbound import QUEUE_MESSAGES
 from blockwright.transport.wire import Traffic
 
-Lane = Traffic | None  # None: control messages
+LATE = 1.0
+AnyLane = Lane | Traffic  # of a link, its class
 
 
 @dataclass(slots=True)
@@ -34,19 +37,20 @@ class _Way:
     lag: float = 0.0
     extra: float = 0.0  # seconds on top of the latency ...
     extra_until: float = 0.0  # ... until then
-    held: dict[Lane, float] = field(default_factory=dict)  # lanes that stand still, and until when
+    held: dict[AnyLane, float] = field(default_factory=dict)  # lanes that stand still, and until when
 
 
 class _Pipe:
     """One lane of one direction between two lives."""
 
-    __slots__ = ("_armed", "_last", "_network", "_waiting", "closed", "lane", "source", "target")
+    __slots__ = ("_armed", "_last", "_network", "_waiting", "closed", "lane", "source", "stalled", "target")
 
-    def __init__(self, network: SimulatedNetwork, source: PeerId, target: LoopbackTransport, lane: Lane) -> None:
+    def __init__(self, network: SimulatedNetwork, source: PeerId, target: LoopbackTransport, lane: AnyLane) -> None:
         self.source, self.target, self.lane = source, target, lane
         self.closed = self._armed = False
         self._network = network
         self._waiting: deque[tuple[float, Message]] = deque()
+        self.stalled = 0.0  # nothing comes out before
         self._last = 0.0  # when the last message is due: none overtakes another
 
     def put(self, message: Message, due: float) -> None:
@@ -98,7 +102,7 @@ class SimulatedNetwork(Network):
         self.loop, self.trace = loop, trace
         self.closed = False  # nothing gets across any more: the simulation is being taken down
         self._random, self._latency, self._patience = random, latency, patience
-        self._pipes: dict[tuple[PeerId, PeerId, Lane], _Pipe] = {}
+        self._pipes: dict[tuple[PeerId, PeerId, AnyLane], _Pipe] = {}
         self._ways: dict[tuple[str, str], _Way] = {}
         self._partitions: list[tuple[Partition, float]] = []  # until when
         self._contexts: dict[PeerId, Context] = {}
@@ -113,13 +117,16 @@ class SimulatedNetwork(Network):
         return super().transport(peer)
 
     def cut(self, endpoint: str) -> None:
-        if (member := self.members.get(endpoint)) is not None and self._random.random() < 0.5:
+        if (member := self.members.get(endpoint)) is not None:
+            nothing = self._random.random() < 0.5
             for (source, _, _), pipe in self._pipes.items():
                 if source == member.peer:
-                    pipe.clear()
+                    pipe.stalled = self.loop.time() + self._random.choice((0.0, self._random.uniform(0.0, LATE)))
+                    if nothing:
+                        pipe.clear()
         super().cut(endpoint)
 
-    def carry(self, source: LoopbackTransport, target: LoopbackTransport, lane: Lane, message: Message) -> None:
+    def carry(self, source: LoopbackTransport, target: LoopbackTransport, lane: AnyLane, message: Message) -> None:
         if self.closed:
             return
         now = self.loop.time()
@@ -127,20 +134,20 @@ class SimulatedNetwork(Network):
         pipe = self._pipe(source.peer, target, lane)
         way = self._ways.get((source.peer.name, target.peer.name))
         if way is not None:
-            if lane is None and way.drops > 0:
+            if lane is Lane.CONTROL and way.drops > 0:
                 way.drops -= 1
                 self.trace.add(now, "drop", source.peer, target.peer, *_described(lane, message))
                 return
             if now < way.extra_until:
                 due += way.extra
-            if lane is None and way.duplicates > 0:
+            if lane is Lane.CONTROL and way.duplicates > 0:
                 way.duplicates -= 1
                 self.loop.call_at(due + way.lag, self._again, pipe, message, context=Context())
         pipe.put(message, due)
 
     def notify_lost(self, member: LoopbackTransport, peer: PeerId) -> None:
         """After what the peer sent before, so in the pipe; never, as long as the way is blocked."""
-        pipe = self._pipe(peer, member, None)
+        pipe = self._pipe(peer, member, Lane.CONTROL)
         message = Message(b"", lambda: self._break(pipe))
         pipe.put(message, self.loop.time() + self._random.uniform(*self._latency))
 
@@ -151,9 +158,9 @@ class SimulatedNetwork(Network):
 
     def blocked_until(self, pipe: _Pipe) -> float:
         source, target = pipe.source.name, pipe.target.peer.name
-        until = 0.0
+        until = pipe.stalled
         if (way := self._ways.get((source, target))) is not None:
-            until = way.held.get(pipe.lane, 0.0)
+            until = max(until, way.held.get(pipe.lane, 0.0))
         for partition, end in self._partitions:
             if end > until and partition.cuts(source, target):
                 until = end
@@ -188,7 +195,7 @@ class SimulatedNetwork(Network):
         for one in members:
             for other in members:
                 if partition.cuts(one.peer.name, other.peer.name):
-                    self._break(self._pipe(other.peer, one, None))
+                    self._break(self._pipe(other.peer, one, Lane.CONTROL))
 
     def _break(self, pipe: _Pipe) -> None:
         """The connection has ended as ``pipe.target`` sees it; what follows is another connection's."""
@@ -199,7 +206,7 @@ class SimulatedNetwork(Network):
         self.trace.add(self.loop.time(), "lost", peer, "by", member.peer)
         self.loop.call_soon(member.lose, peer, context=self._contexts[member.peer])
 
-    def _pipe(self, source: PeerId, target: LoopbackTransport, lane: Lane) -> _Pipe:
+    def _pipe(self, source: PeerId, target: LoopbackTransport, lane: AnyLane) -> _Pipe:
         key = (source, target.peer, lane)
         pipe = self._pipes.get(key)
         if pipe is None:
@@ -207,5 +214,5 @@ class SimulatedNetwork(Network):
         return pipe
 
 
-def _described(lane: Lane, message: Message) -> tuple[str, int]:
-    return (message_name(message.body) if lane is None else lane.name), len(message.body)
+def _described(lane: AnyLane, message: Message) -> tuple[str, int]:
+    return (lane.name if isinstance(lane, Traffic) else message_name(message.body)), len(message.body)

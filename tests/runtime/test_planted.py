@@ -23,6 +23,7 @@ CAUGHT = {
     "fencing_by_name_alone": "fencing",
     "late_answer_to_another_call": "answer",
     "monitors_fire_twice": "monitor",
+    "supervisor_knows_no_bound": "intensity",
     "urgent_lane_is_a_stack": "fifo",
 }
 SEEDS = 1000

@@ -26,6 +26,7 @@ from blockwright.runtime.testing import (
     Unhandled,
     seeds,
 )
+from blockwright.transport.greeting import Lane
 from blockwright.transport.wire import Traffic
 
 
@@ -138,7 +139,7 @@ def test_a_duplicate_comes_later():
 
 
 def test_a_delay_keeps_order_and_a_held_lane_is_overtaken():
-    rig = Rig(Delay(0.0, "head", "w0", extra=0.5, lasting=0.1), HoldLane(0.0, "head", "w1", None, lasting=0.4))
+    rig = Rig(Delay(0.0, "head", "w0", extra=0.5, lasting=0.1), HoldLane(0.0, "head", "w1", Lane.CONTROL, lasting=0.4))
 
     async def scenario(sim):
         await asyncio.sleep(0.001)

@@ -14,27 +14,29 @@ from random import Random
 from blockwright.runtime import Actor, Down, Node, RemoteError, RuntimeFault, endpoint
 from blockwright.runtime.testing import Simulation
 from blockwright.runtime.window import WINDOW_ITEMS
+from blockwright.tests.runtime.safety.kin import CHILDREN, FAMILY, Family
 from blockwright.tests.runtime.safety.world import Violation, Watch, World
 from blockwright.transport.address import PeerId
 
 PLACES = {"head": 2, "w0": 6, "w1": 6, "w2": 6}  # actors on each node
 MESSAGES = 15  # of each actor
 FAULTS, WITHIN = 5, 2.5
+COUNTS = (*(0, 1, 2, 3, 5, 8) * 5, 200)  # items of a stream; a window holds 128
+CRASHES = 0.02  # of each message, that somebody's child is to crash besides
 KINDS = ("call", "call", "call", "cast", "cast", "rush", "rush_cast", "aside", "hang", "relay", "stream")
 
 
 class Player(Actor):
     """``key`` names one life of one actor."""
 
-    def __init__(self, world: World, random: Random) -> None:
-        self.world, self.random = world, random
+    def __init__(self, world: World, family: Family, random: Random) -> None:
+        self.world, self.family, self.random = world, family, random
         self.numbers = itertools.count(1)
         self.open: set[asyncio.Task[None]] = set()
         self.driver: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
         self.key = f"{self.node.id}/{self.ref.name}"
-        self._watch(self.random.choice(tuple(PLACES)))
         self.driver = asyncio.create_task(self._drive())
 
     # ---- what it does for others
@@ -86,10 +88,15 @@ class Player(Actor):
     # ---- what it asks of others
 
     async def _drive(self) -> None:
-        for _ in range(MESSAGES):
+        for turn in range(MESSAGES):
             await asyncio.sleep(self.random.uniform(0.0, 0.3))
+            if turn == 3:
+                self._watch(self.random.choice(tuple(PLACES)))
+                self.family.watch(self.node, self._kin())
             kind, target = self.random.choice(KINDS), self._someone()
-            if kind == "call" and self.random.random() < 0.05:
+            if self.random.random() < CRASHES:
+                self.node.ref(self._kin()).crash.cast()
+            if kind == "call" and self.random.random() < 0.02:
                 kind = "fail"
             timeout = self.random.uniform(0.2, 1.5)
             if kind in ("cast", "rush_cast"):
@@ -140,7 +147,7 @@ class Player(Actor):
 
     async def _read(self, ref, number: int, patience: float) -> None:
         """Slowly; sometimes leaves early. What comes is 0, 1, 2, ... without a gap, and whole if it ends well."""
-        count, leave, seen = self.random.choice((0, 1, 3, 5, 200)), self.random.randrange(400), 0
+        count, leave, seen = self.random.choice(COUNTS), self.random.randrange(400), 0
         async with asyncio.timeout(patience), ref.stream(self.key, number, count, timeout=patience) as items:
             async for item in items:
                 if item != seen:
@@ -156,6 +163,11 @@ class Player(Actor):
 
     def _nap(self) -> float:
         return self.random.choice((0.0, 0.0, 0.0, 0.01, 0.1))
+
+    def _kin(self) -> str:
+        if self.random.random() < 0.1:
+            return f"w{self.random.randrange(3)}/wanderer"
+        return f"{self.random.choice(tuple(PLACES))}/{self.random.choice(CHILDREN)}"
 
     def _someone(self) -> str:
         node = self.random.choice(tuple(PLACES))
@@ -176,28 +188,34 @@ class Game:
             seed=seed, nodes=("w0", "w1", "w2"), faults=faults, within=WITHIN, setup=self._setup, startup=4.0, restart=0.05
         )
         self.world = World(self.sim)
+        self.family = Family(self.world)
 
     def play(self) -> World:
+        FAMILY[:] = [self.family]
         self.sim.run(self._scenario)
         return self.world
 
     async def _setup(self, node: Node) -> None:
         self.world.observe(node)
+        await self.family.settle(node)
         for place in range(PLACES[node.name]):
-            player = Player(self.world, Random(f"{self.sim.seed} {node.id} {place}"))
+            player = Player(self.world, self.family, Random(f"{self.sim.seed} {node.id} {place}"))
             await node.spawn(player, name=f"p{place}")
 
     async def _scenario(self, sim: Simulation) -> None:
         sim.cluster.on_down(self._told)
         await self._setup(sim.head)
+        await self.family.settle_wanderer(sim.head)
         await sim.until_calm()
         while not all(self._idle(sim, name) for name in PLACES):  # noqa: ASYNC110 - nodes come and go
             await asyncio.sleep(0.25)
-        for _ in range(25):  # what nobody waits for any more has ended by then (orphans.py)
+        for _ in range(60):  # what was lost has been said again by then, and what nobody waits for has ended
             await asyncio.sleep(0.5)
-            if not self.world.leftovers(sim):
+            if not self.world.leftovers(sim) and self.family.faults(sim) is None:
                 break
         self.world.check(sim)
+        if (fault := self.family.faults(sim)) is not None:
+            raise fault
 
     def _told(self, down: Down) -> None:
         self.world.downs[PeerId(down.node, down.incarnation)] += 1
