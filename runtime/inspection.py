@@ -55,6 +55,7 @@ class PeerView:
     reading: int  # of its streams, here
     casts_unconfirmed: int
     lost: bool
+    link: str  # how tensors travel to it: "shared-memory", "frames", "gloo", "reference"; "" before the first link
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ def inspect_node(node: Node) -> NodeView:
             len(peer.streams),
             peer.casts_sent - peer.casts_confirmed,
             peer.lost,
+            node.tensor_links.kind(peer.id),
         )
         for peer in node.table.current.values()
     ]

@@ -84,6 +84,11 @@ class LinkTable:
             link = self._links[peer] = Link(peer, lane, self._clock, self._pool)
         return link
 
+    def kind(self, peer: PeerId) -> str:
+        """Of the link to this life of a node; empty while there is none."""
+        link = self._links.get(peer)
+        return link.kind if link is not None else ""
+
     def use_lane(self, peer: PeerId, lane: OwnLane) -> None:
         """Send to ``peer`` over a lane of its own, and take what comes on it. ValueError once there is a link."""
         if peer in self._links or peer in self._lanes:

@@ -87,6 +87,11 @@ async def test_arguments_are_let_go_without_the_collector(pair, until):
         gc.enable()
 
 
+async def test_a_view_of_the_node_names_the_kind_of_link(pair):
+    assert [(peer.name, peer.link) for peer in pair.a.inspect().peers] == [("b", "shared-memory")]
+    assert [(peer.name, peer.link) for peer in pair.b.inspect().peers] == [("a", "")]
+
+
 async def test_what_finds_no_slot_goes_in_frames(pair):
     hold = pair.a.link("b").slot(pair.a.tensor_links.inspect()["slots_free_bytes"])
     assert hold is not None
