@@ -23,10 +23,17 @@ class ErrorAnswer(TypedDict):
     error: ErrorDetail
 
 
+class PromptTokensDetails(TypedDict):
+    """``cached_tokens``: found in the prefix cache and not computed."""
+
+    cached_tokens: int
+
+
 class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class PromptLogprob(TypedDict):

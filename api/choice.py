@@ -63,6 +63,7 @@ class Choice:
         "_length",
         "_options",
         "_scanner",
+        "cached",
         "completion_tokens",
         "index",
         "looked",
@@ -84,6 +85,7 @@ class Choice:
     ) -> None:
         self.index, self.prompt, self.stream = index, prompt, stream
         self.completion_tokens = 0
+        self.cached = 0  # prompt tokens found in the prefix cache, once the first token is there
         self.prompt_logprobs: list[TokenLogprob] = []  # of all prompt tokens but the first, where they were asked for
         self.started = False  # something of this choice was written
         self.n = options.n

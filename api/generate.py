@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo
+from blockwright.api.answers import Usage
 from blockwright.api.catalog import ServedModel
 from blockwright.api.checks import shown
 from blockwright.api.choice import Choice, Echo, Piece
@@ -45,10 +46,17 @@ class Call:
     choices: list[Choice]
     charge: Charge
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> Usage:
+        """So far. ``cached_tokens``: of the prompts, found in the prefix cache by the first choice of each."""
         prompt = sum(len(tokens) for tokens in self.prompts)
         completion = sum(choice.completion_tokens for choice in self.choices)
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        cached = sum(choice.cached for choice in self.choices[:: self.options.n])
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
 
 
 class Shape(Protocol):
@@ -227,7 +235,9 @@ async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[
     """One sequence, to its end."""
     async for delta in choice.stream:
         if not choice.completion_tokens and delta.tokens:
-            meter.began(choice.stream.progress(), looked=choice.looked, first=choice.index % choice.n == 0)
+            progress = choice.stream.progress()
+            choice.cached = progress.cached
+            meter.began(progress, looked=choice.looked, first=choice.index % choice.n == 0)
         piece = choice.take(delta)
         meter.tokens(len(piece.tokens))
         if piece.finish:

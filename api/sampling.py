@@ -54,7 +54,9 @@ def rules_of(options: Options, served: ServedModel) -> TokenRules | None:
         banned=[ids for word in options.bad_words for ids in bad_word_ids(served.codec, word)],
         bias=list(options.bias),
         min_tokens=options.min_tokens,
-        ends=sorted({*served.stop_tokens, *options.stop_tokens}) if options.min_tokens else [],
+        ends=sorted(t for t in {*served.stop_tokens, *options.stop_tokens} if t < served.vocabulary)
+        if options.min_tokens
+        else [],
     )
 
 

@@ -11,6 +11,7 @@ from blockwright.actors.gateway.port import Delta, GatewayError
 from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one, with_logprobs
 
 URL = "/v1/completions"
+FRESH = {"prompt_tokens_details": {"cached_tokens": 0}}  # nothing of the prompt was cached
 
 
 async def test_a_whole_answer(serve: Any, say: Any, codec: Any) -> None:
@@ -24,7 +25,7 @@ async def test_a_whole_answer(serve: Any, say: Any, codec: Any) -> None:
         {"index": 0, "text": "the end", "logprobs": None, "finish_reason": "length", "stop_reason": None}
     ]
     prompt, tokens = (len(codec.encode(text, special=False)) for text in ("once", "the end"))
-    assert body["usage"] == {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+    assert body["usage"] == {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens, **FRESH}
     generation = port.streams[0].generation
     assert generation.id == body["id"]
     assert (generation.prompt, generation.max_tokens) == (codec.encode("once", special=True), 9)
@@ -73,7 +74,7 @@ async def test_prompts_and_choices_in_order(serve: Any, codec: Any) -> None:
     first, second = codec.decode([10]), codec.decode([11])
     assert [c["text"] for c in body["choices"]] == [first, first * 2, second, second * 2]
     assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
-    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 6, "total_tokens": 8}
+    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 6, "total_tokens": 8, **FRESH}
     ids = [stream.generation.id for stream in port.streams]
     assert ids == [body["id"], *(f"{body['id']}/{i}" for i in (1, 2, 3))]
     assert {stream.generation.sampling.seed for stream in port.streams} == {5}

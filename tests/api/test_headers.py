@@ -20,9 +20,12 @@ async def test_times_of_an_answer(serve: Any, stream: bool) -> None:
     waiting = await port.waiting.get()
     waiting.now = StreamProgress(prompt=40, cached=32, queue_seconds=1.25)
     gate.set()
-    headers = (await asked).headers
+    answer = await asked
+    headers = answer.headers
     assert (headers["x-queue-ms"], headers["x-cached-tokens"]) == ("1250", "32")
     assert int(headers["openai-processing-ms"]) >= 0
+    if not stream:
+        assert (await answer.json())["usage"]["prompt_tokens_details"] == {"cached_tokens": 32}
 
 
 async def test_what_is_not_known_is_not_told(serve: Any, say: Any) -> None:

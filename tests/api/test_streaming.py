@@ -10,6 +10,7 @@ from blockwright.actors.gateway.port import Delta, GatewayError, StreamProgress
 from blockwright.tests.api.fake_port import events, one_by_one
 
 URL = "/v1/completions"
+FRESH = {"prompt_tokens_details": {"cached_tokens": 0}}  # nothing of the prompt was cached
 CHAT = "/v1/chat/completions"
 BEATS = {"keep_alive": 0.005}
 HELLO = [{"role": "user", "content": "hi"}]
@@ -42,7 +43,7 @@ async def test_usage_comes_only_when_asked(serve: Any, say: Any) -> None:
     asked = events(await (await client.post(URL, json=fields)).read())
     assert [event["usage"] for event in asked[:-1]] == [None, None]
     assert asked[-1]["choices"] == []
-    assert asked[-1]["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    assert asked[-1]["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3, **FRESH}
 
 
 async def test_comments_tell_the_place_and_the_prefill(serve: Any, say: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,20 @@ async def test_priority_and_tier_order_what_waits(checkpoint: Checkpoints) -> No
             await server.until_seen(name)
         await asyncio.gather(first, *others)
     assert order == ["first", "fast", "early", "plain", "late", "flex"]
+
+
+async def test_a_stream_that_waits_tells_its_place(checkpoint: Checkpoints) -> None:
+    async with serve({"m": checkpoint("llama")}, max_rows=1, sweep_tokens=64, keep_alive=0.01) as server:
+        first = asyncio.create_task(server.complete(PROMPT, 400, request_id="first"))
+        await server.until_seen("first")
+        body = {"prompt": PROMPT, "max_tokens": 2, "stream": True}
+        async with server.session.post(f"{server.url}/v1/completions", json=body) as answer:
+            text = await answer.text()
+        assert (await first)["finish_reason"] == "length"
+    before = text[: text.index("data: ")].split("\n\n")[:-1]
+    assert ": queued 1/1" in before
+    assert all(re.fullmatch(r": (queued 1/1|prefill \d+%)", comment) for comment in before)
+    assert text.endswith("data: [DONE]\n\n")
 
 
 SETS: list[dict[str, Any]] = [
