@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 import blockwright
 from blockwright.actors.config import SettingsError
 from blockwright.gpu.errors import CheckpointError
+from blockwright.tests.docs.pages import blocks
 from blockwright.tests.system.server import Program, until, until_now
 
 pytestmark = pytest.mark.system
@@ -139,12 +139,13 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "embedding.md").read_text(), flags=re.DOTALL)
+def parts() -> list[str]:
+    """The programs of docs/embedding.md."""
+    return [block.text for block in blocks((ROOT / "docs" / "embedding.md").read_text())]
 
 
 def test_the_programs_of_the_documentation(project: Path) -> None:
-    *programs, _ = blocks()
+    *programs, _ = parts()
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(programs)], cwd=project, capture_output=True, text=True, timeout=60, check=False
     )
@@ -159,7 +160,7 @@ def test_the_fixture_in_a_project_of_somebody_else(project: Path) -> None:
     second += "    import json, urllib.request\n    with urllib.request.urlopen(cluster.url + '/v1/models') as answer:\n"
     second += "        assert json.load(answer)['data'][0]['id'] == 'demo-checkpoint'\n"
     second += "    assert blockwright_cluster('examples/demo-checkpoint', memory='64MiB') is cluster\n"
-    (project / "test_theirs.py").write_text(blocks()[-1] + "\n\n" + second)
+    (project / "test_theirs.py").write_text(parts()[-1] + "\n\n" + second)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "blockwright.api.pytest_plugin", "test_theirs.py"]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # as if found by its entry point
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False)
