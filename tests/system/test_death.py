@@ -138,8 +138,8 @@ async def test_requests_wait_for_workers_so_long_and_no_longer(serve: Serve, exp
         for index, stream in enumerate(began):
             assert (stream.status, stream.error["code"], stream.done) == (200, "unavailable", False)
             assert stream.tokens == expected[index][: len(stream.tokens)]
-        (status, body), (again, other) = await client.get("/health/ready"), await client.get("/health")
-        assert (status, again, body["reason"]) == (503, 503, other["reason"])
+        (status, told), (again, other) = await client.get("/health/ready"), await client.get("/health")
+        assert (status, again, told["reason"]) == (503, 503, other["reason"])
         await client.finished()
         await client.ready()
         again = client.load(2)
