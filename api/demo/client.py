@@ -33,11 +33,17 @@ class Outcome:
     started: float = 0.0
     first: float = 0.0  # when the first text came
     ended: float = 0.0
+    judged: bool = True  # whether the model can know the answer
     route: list[str] = field(default_factory=list)  # workers, in the order of the hops
 
     @property
     def right(self) -> bool:
         return not self.error and is_right(self.example, self.text)
+
+    @property
+    def verdict(self) -> str:
+        """Of an answer that is complete."""
+        return ("right" if self.right else "wrong") if self.judged else "noise"
 
     @property
     def first_ms(self) -> float:

@@ -20,7 +20,7 @@ def status_line(outcome: Outcome, width: int) -> str:
     if outcome.error:
         mark = "failed "
     elif outcome.finish:
-        mark = "right  " if outcome.right else "wrong  "
+        mark = f"{outcome.verdict}  "
     else:
         mark = "stream " if outcome.text else "waiting"
     shown = outcome.error or outcome.text
@@ -69,7 +69,7 @@ def request_table(outcomes: Iterable[Outcome]) -> str:
             str(item.tokens),
             f"{item.rate:.0f}",
             " > ".join(item.route) or "unknown",
-            "failed" if item.error else "right" if item.right else "wrong",
+            "failed" if item.error else item.verdict,
         )
         for item in outcomes
     ]

@@ -20,6 +20,7 @@ def test_random_weights_where_there_is_no_checkpoint(
     assert main(["demo"]) == 0
     out = capfd.readouterr().out
     assert "12 requests at once to demo-random" in out
+    assert (out.count("noise  "), "wrong" in out) == (13, False)
     assert "ok     13 of 13 requests completed" in out
     assert "ok     the server stopped when told to" in out
     assert list(tmp_path.iterdir()) == [], "the checkpoint is removed"
