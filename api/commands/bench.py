@@ -12,6 +12,7 @@ import dataclasses
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from blockwright.api.commands.connection import add_url, read_key, refusals
 
 if TYPE_CHECKING:
     from blockwright.api.client import Client
+    from blockwright.api.load.figures import Outcome
     from blockwright.api.load.traces import Shape
     from blockwright.api.load.workload import Request, Vocabulary
 
@@ -79,12 +81,25 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
             await send(client, asking, [dataclasses.replace(one, at=0.0) for one in warm], None)
             load = _load(arguments, words, context, number)
             clipped = load.clipped
-            outcomes = await send(client, asking, load.requests, concurrency)
+            outcomes = await send(client, asking, load.requests, concurrency, _counter(len(load.requests)))
             levels.append(level(outcomes, concurrency, load.arrival, arguments.request_rate))
         server = await _server(client)
     settings = {name: value for name, value in vars(arguments).items() if name not in ("api_key_file", "json", "url")}
     settings |= {"model": model, "clipped": clipped, "ignore_eos": exact}
     return document({"url": arguments.url, **server}, settings, levels)
+
+
+def _counter(total: int) -> Callable[[Outcome], None]:
+    """Tells on standard error how many requests have ended, where a person looks."""
+    ended = 0
+
+    def one_more(outcome: Outcome) -> None:
+        nonlocal ended
+        ended += 1
+        if sys.stderr.isatty():
+            print(f"\r{ended}/{total} requests", end="\r" if ended < total else "\n", file=sys.stderr, flush=True)
+
+    return one_more
 
 
 async def _model(client: Client, wanted: str | None) -> tuple[str, int]:

@@ -63,7 +63,7 @@ async def send(
     concurrency: int | None,
     done: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """All requests, each at its time and at most ``concurrency`` of them at once."""
+    """All requests, each at its time and at most ``concurrency`` of them at once; ``done`` gets each as it has ended."""
     gate = asyncio.Semaphore(concurrency or len(load) or 1)
     began = time.monotonic()
 

@@ -131,7 +131,7 @@ def test_explain(url: str, run: Any) -> None:
     assert (code, err.startswith("blockwright: there is no request 'cmpl-none'")) == (1, True)
 
 
-def test_bench(url: str, run: Any, tmp_path: Path) -> None:
+def test_bench(url: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = tmp_path / "figures.json"
     shape = ["--num-prompts", "6", "--input-len", "20", "--output-len", "8", "--range-ratio", "0.5"]
     code, out, err = run("bench", "serve", "--url", url, *shape, "--max-concurrency", "1,4", "--json", str(stored))
@@ -148,6 +148,8 @@ def test_bench(url: str, run: Any, tmp_path: Path) -> None:
     (one,) = found["levels"]
     assert (one["arrival"], one["requests"], found["settings"]["clipped"]) == ("trace", 2, 1)
     assert (one["prompt_tokens"], one["output_tokens"]) == (9 + 256, 2 + 256)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert "\r2/2 requests\n" in run("bench", "serve", "--url", url, "--num-prompts", "2", "--output-len", "2")[2]
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('reverse: ab =\n{"prompt": "sort: 312 ="}\n')
     words = ["--prompts", str(prompts), "--num-prompts", "4", "--request-rate", "200", "--arrival", "constant"]
