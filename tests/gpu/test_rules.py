@@ -195,3 +195,30 @@ def test_penalties_beyond_all_numbers(penalty: float, temperature: float) -> Non
     logits = np.linspace(-3, 3, V, dtype=np.float32)
     params = SamplingParams(repetition_penalty=penalty, temperature=temperature, seed=3, rules=TokenRules(banned=[[V - 2]]))
     assert draw(logits, params, [V - 1, V - 2]) == V - 1
+
+
+EXTREME = st.sampled_from([float("nan"), float("inf"), float("-inf"), 0.0, 3e38, -3e38, 1.0])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(EXTREME, min_size=V, max_size=V),
+    st.sampled_from([0.0, 5e-324, 1e-30, 1.0, 2.0]),
+    st.sampled_from([5e-324, 0.5, 1.0, 100.0]),
+    st.sampled_from([5e-324, 0.5, 1.0]),
+    st.sampled_from([0.0, 5e-324, 1.0]),
+    st.integers(0, 3),
+    outputs,
+)
+def test_any_logits_and_any_parameters_yield_a_token(
+    logits: list[float], temperature: float, penalty: float, top_p: float, min_p: float, top_k: int, output: list[int]
+) -> None:
+    """A worker must not die of what a request asks for, nor of a model gone wrong."""
+    rules = TokenRules(allowed=list(range(1, V)), banned=[[3]], bias=[(4, 100.0), (5, -100.0)], min_tokens=3, ends=[2])
+    for chosen in (rules, None):
+        params = SamplingParams(
+            temperature=temperature, repetition_penalty=penalty, top_p=top_p, min_p=min_p, top_k=top_k, seed=1, rules=chosen
+        )
+        token = draw(np.asarray(logits, dtype=np.float32), params, output)
+        assert 0 <= token < V
+        assert chosen is None or token not in (0, 3)
