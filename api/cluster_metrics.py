@@ -8,6 +8,28 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
+COUNTERS = {  # of a worker's life
+    "prompt_tokens": "Prompt tokens of sequences that came.",
+    "cached_tokens": "Of these, those found in the prefix cache.",
+    "generated_tokens": "Tokens sampled.",
+    "computed_tokens": "Positions computed, repeated ones included.",
+    "preemptions": "Sequences that lost their memory to others.",
+    "refused": "Sequences refused because they can never fit.",
+    "parked": "Times that a sequence waited for pages that another was computing.",
+    "sweep_seconds": "Seconds spent in sweeps.",
+    "kernel_seconds": "Of these, those spent in kernels.",
+    "plan_seconds": "Seconds spent planning.",
+    "evicted_pages": "Cached pages given up for others.",
+    "shared_pages": "Times that a sequence took a page that another made.",
+    "cached_pages": "Pages in the prefix cache that no sequence uses now.",
+    "pages_shared_now": "Pages that two sequences or more use now.",
+    "sweep_tokens": "Tokens of all sweeps.",
+}
+NUMBERS = {  # of /admin/cluster
+    "kv_pages_shared": "Times that a sequence took a page that another made, all workers.",
+    "kv_pages_shared_now": "Pages that two sequences or more use now, all workers.",
+    "version": "Version of the routes; it grows with every change of what runs where.",
+}
 SWEEP_SIZE = re.compile(r"sweeps_up_to_(\d+|inf)")  # a worker's counter: sweeps of so many tokens, and not of fewer
 
 
@@ -16,7 +38,7 @@ def _is_number(value: Any) -> bool:
 
 
 def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
-    """``blockwright:*`` gauges for every number that ``/admin/cluster`` has, and vLLM's of the engine."""
+    """``blockwright:*`` gauges of the numbers in ``/admin/cluster``, and vLLM's of the engine."""
     workers = cluster.get("workers", [])
     families: dict[str, GaugeMetricFamily] = {}
 
@@ -36,11 +58,11 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
         for state, value in (worker.get("queue") or {}).items():
             add("worker_requests", "Sequences at a worker by state.", who | {"state": state}, value)
         for name, value in (worker.get("counters") or {}).items():
-            if _is_number(value) and not SWEEP_SIZE.fullmatch(name):
-                add(f"worker_{name}", "A worker's counter; it starts anew with the worker.", who, value)
+            if name in COUNTERS and _is_number(value):
+                add(f"worker_{name}", COUNTERS[name], who, value)
     for name, value in cluster.items():
-        if _is_number(value):
-            add(name, "A number of /admin/cluster.", {}, value)
+        if name in NUMBERS and _is_number(value):
+            add(name, NUMBERS[name], {}, value)
     usage = GaugeMetricFamily("vllm:kv_cache_usage_perc", "KV memory in use, of all that KV may have (1 is full).")
     usage.add_metric([], kv / room if room else 0.0)
     yield usage

@@ -29,7 +29,8 @@ def lineages(components: Sequence[Component], numerics: str) -> list[bytes]:
 
 def root_hash(salt: bytes) -> bytes:
     """The hash before the first page; differs between cache salts, so that tenants do not see each other's pages."""
-    return hashlib.blake2b(b"page", key=salt[:64], digest_size=16).digest()
+    key = salt if len(salt) <= 64 else hashlib.blake2b(salt).digest()  # keys have at most 64 bytes; all of a salt counts
+    return hashlib.blake2b(b"page", key=key, digest_size=16).digest()
 
 
 def next_hash(previous: bytes, tokens: Sequence[int]) -> bytes:

@@ -13,19 +13,24 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from blockwright.api.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.metrics import Metrics
 from blockwright.tests.actors.worker_rig import Rig
+from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import prompt_of
 
 PROMPT = list(prompt_of(60))
 Seen = dict[str, set[tuple[tuple[str, float], ...]]]  # metric -> the values that its samples had together
+told: dict[str, str] = {}  # metric -> its row of the page
 
 
 def note(seen: Seen, text: str) -> None:
     for family in text_string_to_metric_families(text):
         values = [(repr(s.labels) + s.name, s.value) for s in family.samples if not s.name.endswith(("_created", "_bucket"))]
         seen.setdefault(family.name, set()).add(tuple(sorted(values)))
+        if family.samples:
+            told[family.name] = row(family)
 
 
 async def scrape(server: Served, seen: Seen) -> None:
@@ -77,6 +82,7 @@ async def refused(seen: Seen, checkpoint: Path) -> None:
         for _ in range(2):
             counters = (await rig.worker.status()).counters
             note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": counters}]}).decode())
+            assert {name for name in counters if not SWEEP_SIZE.fullmatch(name)} == set(COUNTERS)
             await rig.submit("r", PROMPT, 100_000)
             await rig.finish("r")
             await rig.quiet()
@@ -103,3 +109,4 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path]) -> N
     await refused(seen, path)
     assert len(seen) > 40
     assert [name for name, values in seen.items() if len(values) < 2] == []
+    assert rows(":") == sorted(told.values()), "docs/metrics.md tells every metric as it is exported"

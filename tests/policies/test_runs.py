@@ -70,3 +70,4 @@ def test_page_hashes_are_chained_and_salted() -> None:
     assert page_hashes([0, 2, 3, 4, 5, 6], 3)[1] != hashes[1]
     assert page_hashes([1, 2, 3], 3, b"tenant")[0] != hashes[0]
     assert root_hash(b"") != root_hash(b"tenant")
+    assert root_hash(b"s" * 64 + b"a") != root_hash(b"s" * 64 + b"b"), "all of a salt counts"

@@ -1,0 +1,141 @@
+"""docs/api.md is what the endpoints and their fields say of themselves. ``python tests/api/test_api_page.py`` writes it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.api.kinds import Field, Only, Record, Schema
+from blockwright.api.openapi import document
+from blockwright.api.routes import ENDPOINTS, Endpoint
+
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+DOCUMENT = document(ENDPOINTS, "")
+SCHEMAS: dict[str, Schema] = DOCUMENT["components"]["schemas"]
+HEAD = """# The API
+
+Every endpoint, made from the declarations that the server itself parses with and answers by; `/openapi.json` of a running
+server says the same to programs, and `/docs` shows it. How to use it is in [serving.md](serving.md).
+
+- Where keys are set, all but the health probes need `Authorization: Bearer KEY`, and answer 401 without.
+- Every GET answers HEAD as well. `null` is the same as leaving a field out.
+- An error is `{"error": {"message", "type", "param", "code"}}`: one sentence for people, a code for programs.
+- Fields in no table are unknown: listed in the header `x-ignored-fields`, or refused (setting `unknown_fields`).
+"""
+
+
+def page() -> str:
+    lines = [HEAD]
+    for endpoint in ENDPOINTS:
+        lines += section(endpoint)
+    lines.append("## Types\n\nA key with `?` is not always there.\n")
+    for name, schema in SCHEMAS.items():
+        if not name.endswith("Body"):
+            lines += record(name, schema)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def section(endpoint: Endpoint) -> Iterator[str]:
+    path, _, _ = endpoint.path.partition(":")
+    shown = endpoint.path.replace(":.+", "")
+    assert shown.startswith(path)
+    yield f"## {endpoint.method} {shown}\n"
+    yield f"{endpoint.text}\n"
+    served = [field for field in endpoint.fields if not isinstance(field.kind, Only)]
+    if served:
+        yield from table(served)
+        yield ""
+    refused = [field for field in endpoint.fields if isinstance(field.kind, Only)]
+    if refused:
+        yield f"Refused, unless the value asks for nothing: {', '.join(f'`{field.name}`' for field in refused)}.\n"
+    yield from answers(endpoint)
+
+
+def table(fields: Sequence[Field], prefix: str = "") -> Iterator[str]:
+    if not prefix:
+        yield "| field | takes | default | meaning |\n| --- | --- | --- | --- |"
+    for field in fields:
+        default = "required" if field.required else "" if field.default is None else f"{field.default!r}".lower()
+        inner = field.kind.fields if isinstance(field.kind, Record) else ()
+        takes = "object" if inner else kind_of(field.kind.schema())
+        yield f"| `{prefix}{field.name}` | {takes} | {default} | {field.text} |"
+        yield from table(inner, f"{prefix}{field.name}.") if inner else ()
+
+
+def answers(endpoint: Endpoint) -> Iterator[str]:
+    found = DOCUMENT["paths"][endpoint.path.replace(":.+", "")][endpoint.method.lower()]["responses"]
+    body = found["200"]["content"]
+    kind = kind_of(body[endpoint.media]["schema"]) if endpoint.answer is not None else f"`{endpoint.media}`"
+    streamed = ""
+    if endpoint.chunk is not None:
+        streamed = f"; with `stream` events of {kind_of(body['text/event-stream']['x-event-schema'])}, then `[DONE]`"
+    yield f"Answers 200 with {kind}{streamed}.\n"
+    errors = [f"- {status}: {answer['description']}" for status, answer in found.items() if status not in ("200", "401")]
+    if errors:
+        yield "\n".join(errors) + "\n"
+
+
+def record(name: str, schema: Schema) -> Iterator[str]:
+    yield f"### {name}\n"
+    if "description" in schema:
+        yield f"{' '.join(schema['description'].replace('``', '`').split())}\n"
+    yield "| key | type |\n| --- | --- |"
+    for key, inner in schema["properties"].items():
+        yield f"| `{key}{'' if key in schema['required'] else '?'}` | {kind_of(inner)} |"
+    yield ""
+
+
+def kind_of(schema: Schema) -> str:
+    """In words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(kind_of(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{one if isinstance(one, str) else json.dumps(one)}`" for one in schema["enum"])
+    if not schema:
+        return "anything"
+    if schema["type"] == "array":
+        most = f", at most {schema['maxItems']:,}" if "maxItems" in schema else ""
+        return f"list of {kind_of(schema['items'])}{most}" if schema["items"] else f"list{most}"
+    if schema["type"] == "object":
+        values = schema.get("additionalProperties")
+        return f"object of {kind_of(values)}" if isinstance(values, dict) and values else "object"
+    return str(schema["type"]) + bounds(schema)
+
+
+def bounds(schema: dict[str, Any]) -> str:
+    if "maxLength" in schema:
+        least = f"{schema['minLength']} to " if "minLength" in schema else "at most "
+        return f" ({least}{schema['maxLength']:,} characters)"
+    if "exclusiveMinimum" in schema:
+        return f" above {schema['exclusiveMinimum']:g} to {schema['maximum']:g}"
+    if "maximum" in schema:
+        return f" {schema['minimum']} to {schema['maximum']}"
+    return f" from {schema['minimum']}" if "minimum" in schema else ""
+
+
+def test_the_page_tells_every_endpoint_and_field() -> None:
+    assert PAGE.read_text() == page(), "write it again: python tests/api/test_api_page.py"
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 9}, "integer 1 to 9"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "number above 0 to 1"),
+        ({"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 4}}, "list of string (1 to 4 characters)"),
+        ({"anyOf": [{"$ref": "#/x/Ab"}, {"enum": ["a", None]}]}, "[Ab](#ab) or `a`, `null`"),
+    ],
+)
+def test_kinds_are_told_in_words(schema: Schema, words: str) -> None:
+    assert kind_of(schema) == words
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
