@@ -1,4 +1,4 @@
-"""docs/api.md is what the endpoints and their fields say of themselves. ``python tests/api/test_api_page.py`` writes it again."""
+"""docs/api.md is what endpoints and fields say of themselves. ``python tests/api/test_api_page.py`` writes it again."""
 
 from __future__ import annotations
 
@@ -129,7 +129,10 @@ def test_the_page_tells_every_endpoint_and_field() -> None:
     [
         ({"type": "integer", "minimum": 1, "maximum": 9}, "integer 1 to 9"),
         ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "number above 0 to 1"),
-        ({"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 4}}, "list of string (1 to 4 characters)"),
+        (
+            {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 4}},
+            "list of string (1 to 4 characters)",
+        ),
         ({"anyOf": [{"$ref": "#/x/Ab"}, {"enum": ["a", None]}]}, "[Ab](#ab) or `a`, `null`"),
     ],
 )

@@ -10,8 +10,8 @@ A block's first line says what it is:
     ```text                output, or what is not code
     ... tested=PATH        run by that test instead
 
-The folder holds ``examples`` of the repository; port 8000 stands for a free one. Owns no expectation: a page that wants
-something checked says so in its code (``assert``, ``test``, ``grep``).
+The folder holds ``examples`` of the repository; port 8000 stands for a free one, also where a command means it by saying
+nothing. Owns no expectation: a page that wants something checked says so in its code (``assert``, ``test``, ``grep``).
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```([a-z]*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "sh", "toml", "json", "text", "ini", "dockerfile"}
 SECONDS = 90.0
+LISTENING = re.compile(r"\bblockwright (serve|doctor)\b")
+ASKING = re.compile(r"\bblockwright (ps|top|explain|bench serve)\b")
+TALKING = re.compile(r"\bblockwright (chat|complete)\b(?! +[^-\s])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,13 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
+def elsewhere(text: str, port: str) -> str:
+    """The same with another port than 8000, said to commands of ours that would take it by default."""
+    text = LISTENING.sub(rf"blockwright \1 --port {port}", text.replace("8000", port))
+    text = ASKING.sub(rf"blockwright \1 --url http://127.0.0.1:{port}", text)  # another one further on in the line wins
+    return TALKING.sub(rf"blockwright \1 http://127.0.0.1:{port}", text)
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -84,6 +94,8 @@ class Reader:
         if block.tested:
             return
         text = block.text.replace("8000", self._port)
+        if block.language == "sh":
+            text = elsewhere(block.text, self._port)
         if block.file:
             target = self._folder / block.file
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""docs/metrics.md has the metrics of the actor runtime as they are exported; the others: tests/equality/test_every_metric.py."""
+"""docs/metrics.md has the metrics of the actor runtime as exported; the others: tests/equality/test_every_metric.py."""
 
 from __future__ import annotations
 

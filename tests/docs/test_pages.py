@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.tests.docs.pages import LANGUAGES, ROOT, Reader, blocks
+from blockwright.tests.docs.pages import LANGUAGES, ROOT, Reader, blocks, elsewhere
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -48,3 +48,16 @@ def test_a_block_that_fails_is_found_out(tmp_path: Path) -> None:
         reader.follow(bad)
     reader.follow(file)
     reader.follow(shell)
+
+
+def test_what_is_meant_by_saying_nothing_is_elsewhere_too() -> None:
+    text = (
+        "blockwright serve a\nblockwright ps --once\nblockwright chat\nblockwright chat folder\nblockwright chat --verbose"
+    )
+    assert elsewhere(text, "7").splitlines() == [
+        "blockwright serve --port 7 a",
+        "blockwright ps --url http://127.0.0.1:7 --once",
+        "blockwright chat http://127.0.0.1:7",
+        "blockwright chat folder",
+        "blockwright chat http://127.0.0.1:7 --verbose",
+    ]
