@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import typing
+from typing import Any
+
 from blockwright.api.runtime_metrics import runtime_families
-from blockwright.runtime.inspection import ActorView, LaneView, NodeView, PeerView, measures
+from blockwright.runtime.inspection import ActorView, NodeView, PeerView, measures
 from blockwright.tests.docs.metrics_page import PAGE, row, rows
 
-ACTOR = ActorView("a", "Kind", 1, 0, LaneView(), LaneView(), "", 0.0, 0, 0, 0, 0)
-PEER = PeerView("w0", 1, 0.0, 0.0, 0, 0, 0, 0, False)
+NAME = re.compile(r"\b(?:vllm|blockwright):\w+|\bblockwright_runtime_\w+")
+
+
+def some(kind: type) -> Any:
+    """An instance, whatever fields it has."""
+    hints, given = typing.get_type_hints(kind), dict[str, Any]()
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        given[field.name] = some(hint) if dataclasses.is_dataclass(hint) else (typing.get_origin(hint) or hint)()
+    return kind(**given)
 
 
 def test_the_runtimes_metrics_are_told() -> None:
-    view = NodeView("head", 1, 0.0, [ACTOR], [PEER], {"NoSuchActor": 1}, {"stale": 1})
+    view = NodeView("head", 1, 0.0, [some(ActorView)], [some(PeerView)], {"NoSuchActor": 1}, {"stale": 1})
     assert rows("blockwright_runtime_") == sorted(row(family) for family in runtime_families(measures(view)))
 
 
 def test_there_are_no_others() -> None:
     told = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert sorted(told) == sorted([*rows(":"), *rows("blockwright_runtime_")])
+
+
+def test_every_metric_that_a_page_names_is_there() -> None:
+    known = {line.split("`")[1] for line in (*rows(":"), *rows("blockwright_runtime_"))}
+    for page in PAGE.parent.glob("*.md"):
+        named = {re.sub("_(bucket|sum|count)$", "", name) for name in NAME.findall(page.read_text())}
+        assert {name for name in named if name not in known and f"{name}_total" not in known} <= {"blockwright_runtime_"}, (
+            page
+        )
