@@ -6,7 +6,9 @@ A block's first line says what it is:
     ```python file=NAME    written to that file of the page's folder
     ```sh                  run by bash, which stops at the first failure
     ```sh server           started and left running; what follows begins when it has said "ready at"
-    ```toml | json         must be readable as that; ``file=NAME`` writes it, too
+    ```toml | json | yaml  must be readable as that; ``file=NAME`` writes it, too
+    ```ini                 a unit of systemd, whose ExecStart is a command line that the command accepts
+    ```dockerfile          the repository's file of that name, whose entry is one, too, and whose files exist
     ```text                output, or what is not code
     ... tested=PATH        run by that test instead
 
@@ -16,6 +18,7 @@ nothing. Owns no expectation: a page that wants something checked says so in its
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
@@ -26,12 +29,18 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
+from blockwright.api.cli import make_parser
+from blockwright.api.commands import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```([a-z]*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LANGUAGES = {"python", "sh", "toml", "json", "text", "ini", "dockerfile"}
+LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text", "ini", "dockerfile"}
 SECONDS = 90.0
 LISTENING = re.compile(r"\bblockwright (serve|doctor)\b")
 ASKING = re.compile(r"\bblockwright (ps|top|explain|bench serve)\b")
@@ -79,6 +88,51 @@ def free_port() -> int:
         return port
 
 
+def read_unit(text: str) -> None:
+    """A unit of systemd."""
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.read_string(text)
+    accept(shlex.split(unit["Service"]["ExecStart"]))
+
+
+def read_image(text: str) -> None:
+    """A Dockerfile, as far as it can be checked without Docker."""
+    assert text == (ROOT / "Dockerfile").read_text(), "the page shows another Dockerfile than the repository has"
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.startswith("#")]
+    steps = [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
+    for name, rest in steps:
+        if name == "RUN":
+            subprocess.run(["bash", "-n", "-c", rest], check=True)
+            for file in re.findall(r"[\w/]+\.txt", rest):
+                assert (ROOT / file).is_file(), f"{file} does not exist"
+        elif name == "COPY":
+            assert all((ROOT / source).exists() for source in rest.split()[:-1]), rest
+        else:
+            assert name in ("FROM", "WORKDIR", "USER", "EXPOSE", "ENTRYPOINT", "CMD"), name
+    entry = [json.loads(rest) for name, rest in steps if name in ("ENTRYPOINT", "CMD")]
+    accept(entry[0] + entry[1])
+
+
+def accept(words: list[str]) -> None:
+    """AssertionError where ``blockwright COMMAND ...`` would refuse its arguments."""
+    program, name, *arguments = words
+    assert Path(program).name == "blockwright", program
+    parser = make_parser(name, COMMANDS[name].load())
+    try:
+        parser.parse_args(arguments)
+    except SystemExit as refused:
+        raise AssertionError(shlex.join(words)) from refused
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "toml": tomllib.loads,
+    "json": json.loads,
+    "yaml": yaml.safe_load,
+    "ini": read_unit,
+    "dockerfile": read_image,
+}
+
+
 class Reader:
     """Somebody who types in a page, block by block. ``folder``: theirs, empty."""
 
@@ -100,10 +154,8 @@ class Reader:
             target = self._folder / block.file
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
-        if block.language == "toml":
-            tomllib.loads(text)
-        elif block.language == "json":
-            json.loads(text)
+        if block.language in READERS:
+            READERS[block.language](block.text)
         elif block.language == "sh" and "server" in block.words:
             self._start(text, block)
         elif block.language == "sh":

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from blockwright.tests.docs.pages import LANGUAGES, ROOT, Reader, blocks, elsewhere
 
@@ -61,3 +62,18 @@ def test_what_is_meant_by_saying_nothing_is_elsewhere_too() -> None:
         "blockwright chat folder",
         "blockwright chat http://127.0.0.1:7 --verbose",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```ini\n[Service]\nExecStart=/bin/blockwright serve --prot 80\n```\n",
+        "```dockerfile\nFROM elsewhere\n```\n",
+        "```yaml\na: [\n```\n",
+        "```toml\na = \n```\n",
+    ],
+)
+def test_files_that_are_none_are_found_out(text: str, tmp_path: Path) -> None:
+    (block,) = blocks(text)
+    with pytest.raises((AssertionError, ValueError, yaml.YAMLError)):
+        Reader(tmp_path).follow(block)
