@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from blockwright.tests.docs.pages import LANGUAGES, ROOT, Reader, blocks, elsewhere
+from blockwright.tests.docs.pages import BLOCK, LANGUAGES, ROOT, Reader, blocks, elsewhere
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -34,6 +34,9 @@ def test_every_block_says_what_it_is_and_every_link_leads_somewhere(page: Path) 
             f"{block.tested} does not name {page.name}"
         )
     assert text.count("\n```") + text.startswith("```") == 2 * len(blocks(text)), "a block is not closed"
+    prose = BLOCK.sub("", text)
+    indented = re.findall(r"^\n {4,}.*", prose, re.MULTILINE)
+    assert page.name == "contracts.md" or not indented, f"code in no fence, which nobody runs: {indented}"
     for target in LINK.findall(text):
         assert (page.parent / target).exists(), f"{target} does not exist"
 

@@ -129,7 +129,7 @@ def test_the_example_of_the_readme() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("skcolb\n0123\n", "", 0)
     code = (ROOT / "examples" / "embedded.py").read_text().partition("async def main")[2].partition("\n\n\n")[0]
     lines = f"async def main{code}".replace("MODEL", '"examples/demo-checkpoint"').splitlines()
-    assert "".join(f"    {line}\n" for line in lines) in (ROOT / "README.md").read_text()
+    assert "".join(f"{line}\n" for line in lines) in (ROOT / "README.md").read_text()
 
 
 @pytest.fixture

@@ -1,0 +1,29 @@
+"""The ``make`` lines of README.md: what they would do is looked at, since doing it is the whole set-up and every test."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+from blockwright.tests.docs.pages import ROOT, accept, blocks
+
+
+def would_run(line: str, venv: str) -> list[str]:
+    """The commands of a make line, in order, for a machine where nothing is set up."""
+    script = line.replace("make ", f"make --no-print-directory -n VENV={venv} ")
+    done = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [text for text in done.stdout.replace("\\\n", " ").splitlines() if text.strip()]
+
+
+def test_the_lines_of_the_readme_do_what_they_say() -> None:
+    lines = [
+        line.partition("#")[0] for block in blocks((ROOT / "README.md").read_text()) for line in block.text.splitlines()
+    ]
+    demo, test, cpu = (would_run(line, "/nowhere/venv") for line in lines if "make " in line)
+    accept(shlex.split(demo[-1]))
+    assert demo[-1] == "/nowhere/venv/bin/blockwright demo"
+    assert test[-1] == "/nowhere/venv/bin/python -m pytest"
+    (torch,) = (line for line in cpu if "torch==" in line)
+    assert "--index-url https://download.pytorch.org/whl/cpu" in torch
+    assert cpu.index(torch) < next(i for i, line in enumerate(cpu) if "-e '.[test]'" in line), "torch goes in first"
