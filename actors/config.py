@@ -79,7 +79,7 @@ class Settings:
     silence: Annotated[float, "seconds without a report after which a worker is declared down"] = 2.0
     worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then 503"] = 30.0
     drain_timeout: Annotated[float, "seconds that SIGTERM gives to what runs"] = 30.0
-    max_waiting: Annotated[int, "requests in the server beyond which new ones get 503"] = 4096
+    max_waiting: Annotated[int, "requests in the server beyond which new ones get 503; each gateway has its share"] = 4096
     max_waiting_tokens: Annotated[int, "tokens still to compute beyond which new requests get 503; 0: no limit"] = 0
     unknown_fields: Annotated[
         str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject (400)"
@@ -113,6 +113,8 @@ class Settings:
         for name in ("threads", "memory", "max_model_len", "port", "max_waiting_tokens"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give 0 (the default) or more")
+        if self.port > 65535:
+            raise SettingsError(f"port is {self.port}; give a number from 0 to 65535")
         choices = {
             "device": ("cpu",),
             "dtype": ("auto", "float32", "bfloat16"),
@@ -146,6 +148,9 @@ class Settings:
         if bool(self.tls_cert) != bool(self.tls_key):
             missing = "tls_key" if self.tls_cert else "tls_cert"
             raise SettingsError(f"{missing} is missing; https needs tls_cert and tls_key")
+        for origin in filter(None, (part.strip() for part in self.cors_origins.split(","))):
+            if origin != "*" and "://" not in origin:
+                raise SettingsError(f"cors_origins names {origin!r}; give origins like https://example.org, or *")
         tenants = {*self.api_keys.values(), *self.admin_keys.values()}
         limits = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
         for name in ("tenant_models", *limits):

@@ -62,7 +62,9 @@ def from_http(error: web.HTTPException, method: str, path: str, max_body: int) -
     """What aiohttp's router and body reader raise, in our words."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
-        return GatewayError(405, f"{method} is not allowed on {path}; use {allowed}")
+        refusal = GatewayError(405, f"{method} is not allowed on {path}; use {allowed}")
+        refusal.headers["Allow"] = allowed
+        return refusal
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return GatewayError(413, f"the body is larger than the limit of {max_body} bytes; send less in one request")
     if error.status == 404:

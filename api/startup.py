@@ -92,19 +92,23 @@ class Herald:
 
     def __init__(self, running: Running, speaker: Speaker, *, offset: float, rows: int) -> None:
         self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
-        self._told: str | None = None  # the capacity, once the ready line has told it
+        self._shown = 0  # stages
+        self._ready: Callable[[], str] | None = None  # the last line, once it has been said
 
     async def follow(self) -> None:
         """A line for each of the cluster's stages, as it comes. Never returns."""
-        shown = 0
         while True:
-            for name, seconds in self._running.stages[shown:]:
-                self._speaker.reach(name, at=self._offset + seconds)
-                shown += 1
-                now = self._capacity()
-                if name == "loaded" and self._told is not None and now != self._told:  # further workers have come
-                    self._speaker.note(now)
+            if self._show_stages() and self._ready is not None:  # further workers have come: there is more room
+                self._speaker.note(self._ready())
             await asyncio.sleep(POLL_SECONDS)
+
+    def _show_stages(self) -> bool:
+        """Whether there were new ones."""
+        new = self._running.stages[self._shown :]
+        for name, seconds in new:
+            self._speaker.reach(name, at=self._offset + seconds)
+        self._shown += len(new)
+        return bool(new)
 
     async def announce(self, catalog: Catalog, address: str) -> None:
         """A line for each model that gets ready, then the one with address, ids and capacity. Raises CheckpointError."""
@@ -122,10 +126,11 @@ class Herald:
                 await asyncio.sleep(POLL_SECONDS)
         gc.collect()
         gc.freeze()  # what has been loaded stays: no later collection walks it
-        self._told = self._capacity()
-        ids = ", ".join(info.id for info in port.models())
-        text = f"ready at {address}/v1 with models: {ids}" + (f"; {self._told}" if self._told else "")
-        self._speaker.reach("ready", text)
+        self._show_stages()  # first: the start-up ends with where and how much
+        self._ready = lambda: self._where(address)
+        self._speaker.reach("ready", self._ready())
 
-    def _capacity(self) -> str:
-        return capacity(self._running.port.models(), self._rows)
+    def _where(self, address: str) -> str:
+        models = self._running.port.models()
+        ids, room = ", ".join(info.id for info in models), capacity(models, self._rows)
+        return f"ready at {address}/v1 with models: {ids}" + (f"; {room}" if room else "")

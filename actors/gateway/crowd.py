@@ -15,7 +15,7 @@ from blockwright.policies.forecast import Pace
 
 
 class Crowd:
-    """``requests`` at most, and ``tokens`` still to compute at most (0: no limit)."""
+    """``requests`` at most, and ``tokens`` still to compute at most (0: no limit): this gateway's share of the settings."""
 
     def __init__(self, requests: int, tokens: int) -> None:
         self._requests, self._tokens = requests, tokens
@@ -34,5 +34,5 @@ class Crowd:
 
     def _full(self, request: str, held: str, waiting: int, now: float) -> Fail:
         wait = self.pace.forecast(1 + waiting, now)
-        sentence = f"the server has {held}; try again in about {wait:.0f} s"
+        sentence = f"the gateway has {held}; try again in about {wait:.0f} s"
         return Fail(request, 503, sentence, kind="server_error", code="unavailable", retry_after=wait)

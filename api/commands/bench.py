@@ -209,6 +209,8 @@ def count(text: str) -> int:
 
 
 def levels_of(text: str) -> list[int]:
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"is {text!r}; give numbers with commas between, like 1,4,16")
     return [count(part) for part in text.split(",")]
 
 

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from blockwright.api.commands import CommandError
 
@@ -19,8 +20,20 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
+def address(text: str) -> str:
+    """An argument that is a server's address."""
+    try:
+        parts = urlsplit(text)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # its port is no number from 0 to 65535
+        whole = False
+    if not whole:
+        raise argparse.ArgumentTypeError(f"is {text!r}; give an address like {DEFAULT_URL}")
+    return text
+
+
 def add_url(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"where the server listens ({DEFAULT_URL})")
+    parser.add_argument("--url", type=address, default=DEFAULT_URL, help=f"where the server listens ({DEFAULT_URL})")
     add_key(parser)
 
 
@@ -87,7 +100,10 @@ def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
 
     with refusals():
         if arguments.target.startswith(("http://", "https://")):
-            client = Client(arguments.target, read_key(arguments.api_key_file))
+            try:
+                client = Client(address(arguments.target), read_key(arguments.api_key_file))
+            except argparse.ArgumentTypeError as error:
+                raise CommandError(f"the server {error}", 2) from None
             with BlockingSession(client) as session:
                 yield session
         else:

@@ -11,8 +11,15 @@ import json
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="where a server would listen (8000)")
+    parser.add_argument("--port", type=port, default=8000, metavar="N", help="where a server would listen (8000)")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def port(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 65536:
+        raise argparse.ArgumentTypeError(f"is {text}; give a number from 1 to 65535")
+    return number
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,7 +19,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 def add_screen(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print once and end, as where the output is no terminal")
     parser.add_argument("--json", action="store_true", help="the same as JSON, once")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (1)")
+    parser.add_argument("--interval", type=pause, default=1.0, metavar="SECONDS", help="between two looks (1)")
+
+
+def pause(text: str) -> float:
+    """An argument in seconds that can be slept."""
+    seconds = float(text)
+    if not 0 < seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"is {text}; give seconds above 0 and at most 86400")
+    return seconds
 
 
 def run(arguments: argparse.Namespace) -> int:

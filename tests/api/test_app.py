@@ -123,6 +123,7 @@ async def test_wrong_paths_methods_and_bodies(serve: Any) -> None:
     error = (await answer.json())["error"]
     assert (answer.status, error["code"]) == (405, "method_not_allowed")
     assert error["message"] == "GET is not allowed on /v1/completions; use POST"
+    assert answer.headers["Allow"] == "POST"
     answer = await client.get("/v1/nothing")
     assert (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
     answer = await client.post("/v1/completions", data=b"{not json")

@@ -69,6 +69,36 @@ def test_there_is_no_new_flag(name: str) -> None:
         (["serve", "x", "--set", "workerz=1"], "blockwright: there is no setting 'workerz'; did you mean workers?\n"),
         (["serve", "x", "--worker", "1"], "blockwright serve: there is no argument '--worker'; did you mean --workers?\n"),
         (["serve", "x", "--port"], "blockwright serve: argument --port: expected one argument\n"),
+        (
+            ["ps", "--url", "there"],
+            "blockwright ps: argument --url: is 'there'; give an address like http://127.0.0.1:8000\n",
+        ),
+        (
+            ["ps", "--url", "http://:99"],
+            "blockwright ps: argument --url: is 'http://:99'; give an address like http://127.0.0.1:8000\n",
+        ),
+        (
+            ["complete", "http://h:x", "--prompt", "a"],
+            "blockwright: the server is 'http://h:x'; give an address like http://127.0.0.1:8000\n",
+        ),
+        (
+            ["top", "--interval", "-3"],
+            "blockwright top: argument --interval: is -3; give seconds above 0 and at most 86400\n",
+        ),
+        (
+            ["top", "--interval", "nan"],
+            "blockwright top: argument --interval: is nan; give seconds above 0 and at most 86400\n",
+        ),
+        (["doctor", "--port", "99999"], "blockwright doctor: argument --port: is 99999; give a number from 1 to 65535\n"),
+        (
+            ["bench", "serve", "--max-concurrency", "1,x"],
+            "blockwright bench: argument --max-concurrency: is '1,x'; give numbers with commas between, like 1,4,16\n",
+        ),
+        (["serve", "x", "--port", "99999"], "blockwright: port is 99999; give a number from 0 to 65535\n"),
+        (
+            ["serve", "x", "--cors-origin", "foo"],
+            "blockwright: cors_origins names 'foo'; give origins like https://example.org, or *\n",
+        ),
         (["sevre"], "blockwright: there is no command 'sevre'; did you mean serve?\n"),
         (["xyzzy"], f"blockwright: there is no command 'xyzzy'; there are: {', '.join(COMMANDS)}\n"),
         ([], f"blockwright: no command is given; there are: {', '.join(COMMANDS)}\n"),

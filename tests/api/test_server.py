@@ -13,7 +13,10 @@ import pytest
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.port import Readiness
+from blockwright.api.catalog import Catalog
 from blockwright.api.server import Server
+from blockwright.api.starting import Stages
+from blockwright.api.startup import Herald, Speaker
 from blockwright.gpu.checkpoint import CheckpointError
 from blockwright.runtime import Measure
 from blockwright.tests.api.fake_port import FakePort, make_folder
@@ -102,11 +105,22 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     assert any(re.fullmatch(r"\[ +[0-9.]+ s\] hashed", line) for line in session.lines)
     cluster.port.infos = [replace(info, rooms=(*info.rooms, 640)) for info in cluster.port.infos]
     cluster.stages.append(("loaded", 0.2))
-    await session.until("room for about 15 concurrent requests of 64 tokens of tiny, or")
+    last = await session.until("room for about 15 concurrent requests of 64 tokens of tiny, or")
+    assert f"ready at {session.server.address}/v1" in last  # the start-up ends with it, whoever came late
     session.server.stop()
     assert await session.task == 0
     assert cluster.port.drained == [30.0]
     assert cluster.stopped
+
+
+async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
+    """Also those that nobody had looked at when the models got ready."""
+    cluster, lines = FakeCluster(folder), list[str]()
+    herald = Herald(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
+    cluster.stages.append(("loaded", 0.2))
+    await herald.announce(Catalog(cluster.port), "http://there")
+    said = [line.split("] ")[1].split(" at ")[0] for line in lines]
+    assert [words for words in said if words in ("hashed", "loaded", "ready")] == ["hashed", "loaded", "ready"]
 
 
 async def test_lines_are_objects_where_logs_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
