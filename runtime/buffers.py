@@ -40,7 +40,7 @@ class Sink:
     def add_bytes(self, value: bytes | bytearray | memoryview) -> Any:
         """What stands for ``value`` in the body: itself when small."""
         if isinstance(value, memoryview):
-            value = value.cast("B") if value.contiguous else bytes(value)
+            value = value.cast("B") if value.c_contiguous and value.nbytes else value.tobytes()
         if len(value) <= INLINE_BYTES:
             return bytes(value)
         # A bytearray may change or be resized before libzmq has read it.
@@ -62,7 +62,10 @@ class Sink:
         name = str(tensor.dtype).removeprefix("torch.")
         if name not in _TENSORS or tensor.layout != torch.strided or tensor.ndim > _MAX_DIMENSIONS:
             raise EncodeError(f"a tensor of {tensor.dtype}, {tensor.layout}, {tensor.ndim} dimensions cannot travel")
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        if tensor.is_meta:
+            raise EncodeError("a tensor on the meta device holds no data and cannot travel; send its shape")
+        # Conjugates and negatives may be views that only promise their values.
+        flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
         index = self._add(memoryview(flat.numpy()) if flat.numel() else b"")
         return msgpack.ExtType(TENSOR_EXT, msgpack.packb([name, list(tensor.shape), index]))
 

@@ -77,7 +77,7 @@ class Calls:
 
     def begin(self, patience: float, label: str) -> tuple[int, float]:
         """(id, seconds left) of a new request. Raises DeadlineExceeded when no time is left."""
-        left, inherited = min(patience, LONGEST), inherited_deadline()
+        left, inherited = float(min(patience, LONGEST)), inherited_deadline()
         if inherited is not None:
             left = min(left, inherited - self.clock.now())
         if left <= 0:
@@ -101,7 +101,7 @@ class Calls:
             trace = self.span(target, endpoint, "call")
             if scope is not None and scope.deadline is not None and not scope.over and scope.deadline < deadline:
                 deadline = scope.deadline
-        if deadline <= now:
+        if not deadline > now:  # also what is no number
             raise DeadlineExceeded(f"no time is left to call {target}.{endpoint}")
         future: asyncio.Future[Any] = self._loop.create_future()
         if isinstance(to, Cell):

@@ -12,7 +12,6 @@ import contextlib
 import contextvars
 import logging
 import math
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -27,6 +26,7 @@ from blockwright.runtime.errors import (
     NoSuchActor,
     RemoteError,
     RuntimeFault,
+    remote_error,
 )
 from blockwright.runtime.mailbox import Mailbox
 from blockwright.runtime.message_log import MessageLog
@@ -98,7 +98,7 @@ class Delivery(Scope):
             self.task.cancel()
 
 
-def _survive(error: Exception) -> None:
+def _survive(error: BaseException) -> None:
     """A cell outside any life: nothing follows from a crash."""
 
 
@@ -122,7 +122,7 @@ class Cell:
         self.handled = self.failed = 0  # messages that were run, and those of them that ended in an error
         self.given_up = 0  # messages in the mailbox that nobody waits for any more
         self.over = ""  # why nothing more is taken: what ends or has ended the actor
-        self.on_crash: Callable[[Exception], None] = _survive
+        self.on_crash: Callable[[BaseException], None] = _survive
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -298,7 +298,9 @@ class Cell:
             self._fail(delivery, ActorDied(f"{self.name}.{endpoint.name} was cancelled"))
             if task.cancelling() and not delivery.cancelled:
                 raise
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # the outcomes of pytest are no Exceptions
             self.failed, end = self.failed + 1, type(error).__name__
             self._fail(delivery, remote_error(error))
             if isinstance(error, (Crash, *self.actor.crashes_on)):
@@ -341,13 +343,6 @@ async def _forget_cancellation(task: asyncio.Task[None]) -> None:
         await asyncio.sleep(0)
     while task.cancelling():
         task.uncancel()
-
-
-def remote_error(error: Exception) -> RemoteError:
-    """An endpoint's exception as its caller sees it."""
-    fault = RemoteError(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
-    fault.__cause__ = error
-    return fault
 
 
 class CastOutcome:

@@ -40,6 +40,11 @@ def pack(value: Any) -> bytes:
         raise EncodeError(f"a value cannot travel: {error}") from error
     if len(body) > MAX_BODY:
         raise EncodeError(f"a message of {len(body)} bytes exceeds {MAX_BODY}; send large data as bytes or arrays")
+    if len(body) > MAX_CONTAINERS and _may_be_many(body):
+        try:  # as the receiver will: it would drop the message, and whoever waits for the answer would wait in vain
+            msgpack.unpackb(body, ext_hook=lambda code, data: None, **_Count().hooks, **_LIMITS)
+        except DecodeError as error:
+            raise EncodeError(f"{error}; send large data as bytes or arrays") from error
     return body
 
 
@@ -62,9 +67,7 @@ def unpack(body: Buffer, buffers: Sequence[memoryview] = ()) -> Any:
     """
     try:
         if len(body) > MAX_CONTAINERS and _may_be_many(body):
-            count = _Count()
-            hooks = {"list_hook": count.container, "object_hook": count.container}
-            return msgpack.unpackb(body, ext_hook=ext_hook(buffers), **hooks, **_LIMITS)
+            return msgpack.unpackb(body, ext_hook=ext_hook(buffers), **_Count().hooks, **_LIMITS)
         return msgpack.unpackb(body, ext_hook=ext_hook(buffers), **_LIMITS) if buffers else _unpack(body)
     except DecodeError:
         raise
@@ -87,6 +90,10 @@ class _Count:
     def __init__(self) -> None:
         self.containers = self.items = 0
 
+    @property
+    def hooks(self) -> dict[str, Callable[[Any], Any]]:
+        return {"list_hook": self.container, "object_hook": self.container}
+
     def container(self, value: Any) -> Any:
         self.containers += 1
         self.items += len(value)
@@ -100,24 +107,27 @@ def encode(value: Any, sink: Sink) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
-    if kind in (list, tuple):
-        kinds = set(map(type, value))
-        if kinds <= _PLAIN or (kinds == {bytes} and max(map(len, value)) <= INLINE_BYTES):
-            return value
-        return [encode(item, sink) for item in value]
-    if kind is dict:
-        return {_encode_key(key): encode(item, sink) for key, item in value.items()}
-    if kind in (bytes, bytearray, memoryview):
-        return sink.add_bytes(value)
-    if isinstance(value, enum.Enum):
-        return encode(value.value, sink)
-    if dataclasses.is_dataclass(kind):
-        sink.typed = True
-        return [schema_tag(kind), *[encode(getattr(value, name), sink) for name in field_names(kind)]]
-    if is_array(value):
-        return sink.add_array(value)
-    if is_tensor(value):
-        return sink.add_tensor(value)
+    try:
+        if kind in (list, tuple):
+            kinds = set(map(type, value))
+            if kinds <= _PLAIN or (kinds == {bytes} and max(map(len, value)) <= INLINE_BYTES):
+                return value
+            return [encode(item, sink) for item in value]
+        if kind is dict:
+            return {_encode_key(key): encode(item, sink) for key, item in value.items()}
+        if kind in (bytes, bytearray, memoryview):
+            return sink.add_bytes(value)
+        if isinstance(value, enum.Enum):
+            return encode(value.value, sink)
+        if dataclasses.is_dataclass(kind):
+            sink.typed = True
+            return [schema_tag(kind), *[encode(getattr(value, name), sink) for name in field_names(kind)]]
+        if is_array(value):
+            return sink.add_array(value)
+        if is_tensor(value):
+            return sink.add_tensor(value)
+    except RecursionError as error:
+        raise EncodeError("a value that is nested too deeply, or holds itself, cannot travel") from error
     raise EncodeError(f"{kind.__module__}.{kind.__qualname__} cannot travel; send plain data, dataclasses, bytes or arrays")
 
 

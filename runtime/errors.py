@@ -16,6 +16,8 @@ Owns the types and their numeric tags on the wire (the allow-list of what may be
 
 from __future__ import annotations
 
+import traceback
+
 
 class RuntimeFault(Exception):
     """Base of all errors of calls."""
@@ -51,6 +53,21 @@ class RemoteError(RuntimeFault):
             self.add_note(f"--- where it was raised ---\n{trace}")  # shown with a traceback, not in ``str``
 
 
+def remote_error(error: BaseException) -> RemoteError:
+    """An endpoint's exception as its caller sees it."""
+    fault = RemoteError(type(error).__name__, text_of(error), "".join(traceback.format_exception(error)))
+    fault.__cause__ = error
+    return fault
+
+
+def text_of(error: BaseException) -> str:
+    """Also of an exception whose ``__str__`` raises: whoever waits for it is answered."""
+    try:
+        return str(error)
+    except Exception as why:
+        return f"(its text cannot be made: {type(why).__name__})"
+
+
 class CodecError(RuntimeFault, ValueError):
     pass
 
@@ -80,8 +97,13 @@ TEXT_LIMIT = 64 << 10  # characters of an error text or traceback that travel
 def fault_to_wire(fault: RuntimeFault) -> list[int | str]:
     """[tag, kind, text, trace], for ``fault_from_wire``."""
     if isinstance(fault, RemoteError):
-        return [_BY_TYPE[RemoteError], fault.kind[:256], fault.text[:TEXT_LIMIT], fault.trace[-TEXT_LIMIT:]]
-    return [_BY_TYPE[type(fault)], "", str(fault)[:TEXT_LIMIT], ""]
+        return [_BY_TYPE[RemoteError], *map(_plain, (fault.kind[:256], fault.text[:TEXT_LIMIT], fault.trace[-TEXT_LIMIT:]))]
+    return [_BY_TYPE[type(fault)], "", _plain(str(fault)[:TEXT_LIMIT]), ""]
+
+
+def _plain(text: str) -> str:
+    """Without lone surrogates, as names of files may hold them: no UTF-8 stands for them."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def fault_from_wire(tag: int, kind: str, text: str, trace: str) -> RuntimeFault:

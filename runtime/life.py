@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from blockwright.runtime.actor import Actor, Crash
 from blockwright.runtime.cell import Cell
 from blockwright.runtime.clock import first_within
-from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor, RuntimeFault
+from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor, RuntimeFault, text_of
 from blockwright.runtime.peers import Down
 from blockwright.runtime.ref import Address, Ref
 
@@ -174,7 +174,7 @@ class Lives:
         """End a life without drain and without ``on_stop``, also one that is being stopped."""
         await asyncio.shield(self.end(self._living(name, number), KILLED, spare=asyncio.current_task()))
 
-    def crashed(self, life: Life, error: Exception) -> None:
+    def crashed(self, life: Life, error: BaseException) -> None:
         """An endpoint raised what its actor does not survive."""
         log.error("actor %s crashed: %s", life.address, describe(error), exc_info=error)
         self.end(life, f"crashed: {describe(error)}", spare=asyncio.current_task())
@@ -288,7 +288,7 @@ class Lives:
 
 def describe(error: BaseException) -> str:
     """An exception in a cause: one line, bounded."""
-    text = str(error).partition("\n")[0][:300]
+    text = text_of(error).partition("\n")[0][:300]
     if isinstance(error, Crash):
         return text or "Crash"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import inspect
 import itertools
+import sys
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,28 @@ def load_class(name: str) -> type[Actor]:
     if not (isinstance(found, type) and issubclass(found, Actor)):
         raise ValueError(f"{name} is not a subclass of Actor")
     return found
+
+
+class Imports:
+    """Loads classes whose modules may be news to this process: beside the loop, so that a node which imports for seconds is
+    not taken for one that hangs."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()  # modules that may be half imported
+
+    async def load(self, name: str) -> type[Actor]:
+        """Raises as ``load_class`` does."""
+        module = name.partition(":")[0]
+        if module in sys.modules and module not in self._begun:
+            return load_class(name)
+        self._begun.add(module)
+        try:
+            found = await asyncio.to_thread(load_class, name)
+        except Exception:  # not for a cancellation: the thread goes on
+            self._begun.discard(module)
+            raise
+        self._begun.discard(module)
+        return found
 
 
 def construct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Actor:

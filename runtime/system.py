@@ -13,7 +13,7 @@ from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.errors import ActorDied, NoSuchActor
 from blockwright.runtime.inspection import NodeView, inspect_node
 from blockwright.runtime.ref import parse_address
-from blockwright.runtime.spawning import Spawn, construct, load_class
+from blockwright.runtime.spawning import Imports, Spawn, construct
 from blockwright.transport.address import check_name
 
 MAILBOX = 1 << 16
@@ -27,6 +27,7 @@ class System(Actor):
 
     def __init__(self) -> None:
         self._given_up: OrderedDict[str, None] = OrderedDict()
+        self._imports = Imports()
 
     @endpoint(concurrent=True)
     async def spawn(
@@ -41,9 +42,10 @@ class System(Actor):
         ticket: str,
     ) -> str:
         """Address of the new life."""
+        kind = await self._imports.load(what)
         if ticket in self._given_up:
             raise ValueError(f"this spawn of {name!r} was given up before it began")
-        actor = construct(load_class(what), args, kwargs)
+        actor = construct(kind, args, kwargs)
         of = parse_address(owner) if owner else None
         return str(await Spawn(actor, check_name(name), (), {}, mailbox, of, restarts).here(self.node, ticket))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ import numpy as np
 from blockwright.runtime import Actor, Crash, Down, ManualClock, Node, endpoint
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
+
+MAY_IMPORT = threading.Event()  # a module that a test imports waits for it
 
 
 class Mortal(Actor):

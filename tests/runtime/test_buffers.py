@@ -39,6 +39,24 @@ def test_arrays_travel_beside_the_body(array):
     assert not back.flags.writeable
 
 
+@pytest.mark.parametrize(
+    "array", [np.asfortranarray(np.arange(600.0).reshape(20, 30)), np.zeros((0, 3)), np.arange(900)[::3], np.array(5)]
+)
+def test_any_view_of_memory_travels_as_its_bytes(array):
+    sink = Sink()
+    body = pack(encode(memoryview(array), sink))
+    assert unpack(body, views(sink)) == array.tobytes()
+
+
+def test_tensors_that_only_promise_their_values_travel_as_these():
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    for tensor in (numbers.conj(), numbers.conj().imag):
+        sink = Sink()
+        assert torch.equal(unpack(pack(encode(tensor, sink)), views(sink)), tensor)
+    with pytest.raises(EncodeError, match="meta"):
+        encode(torch.empty(3, device="meta"), Sink())
+
+
 def test_small_bytes_stay_and_large_ones_travel_beside():
     sink = Sink()
     small, large = b"s" * INLINE_BYTES, b"l" * (INLINE_BYTES + 1)

@@ -230,8 +230,28 @@ def test_hostile_bytes_are_refused(data):
 def test_a_cyclic_list_is_refused():
     cycle: list[Any] = []
     cycle.append(cycle)
-    with pytest.raises((EncodeError, RecursionError)):
-        pack(encode(cycle, Sink()))
+    with pytest.raises(EncodeError, match="holds itself"):
+        encode([cycle], Sink())
+
+
+def test_nesting_is_limited_by_the_format_not_by_the_stack():
+    assert unpack(pack(encode(nested(400), Sink()))) == nested(400)
+    for depth in (600, 5000):
+        with pytest.raises(EncodeError):
+            pack(encode(nested(depth), Sink()))
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_what_the_receiver_would_refuse_is_refused_at_the_sender():
+    for value in ([[]] * (MAX_CONTAINERS + 5), [{} for _ in range(MAX_CONTAINERS + 5)], [[1] * (MAX_ITEMS // 2 + 5)] * 2):
+        with pytest.raises(EncodeError, match="lists and dicts"):
+            pack(value)
 
 
 def test_ints_pass_for_floats_and_only_so():

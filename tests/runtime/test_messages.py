@@ -234,3 +234,40 @@ async def test_tensors_are_arguments_and_answers(sides):
     ref = await sides.spawn(Log())
     tensor = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
     assert torch.equal(await ref.tensor(tensor), tensor * 2)
+
+
+class _Wordless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Raising(Actor):
+    @endpoint
+    async def go(self, what: str) -> None:
+        if what == "wordless":
+            raise _Wordless()
+        if what == "pytest":
+            pytest.fail("from inside")
+        raise FileNotFoundError("no file \udcff")
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "text"),
+    [
+        ("wordless", "_Wordless", "cannot be made"),
+        ("pytest", "Failed", "from inside"),
+        ("file", "FileNotFoundError", "no file"),
+    ],
+)
+async def test_whatever_an_endpoint_raises_reaches_its_caller(sides, what, kind, text):
+    ref = await sides.spawn(Raising())
+    for _ in range(2):
+        with pytest.raises(RemoteError, match=text) as caught:
+            await ref.go(what)
+        assert caught.value.kind == kind
+
+
+async def test_a_timeout_that_is_no_number_is_no_time(sides):
+    ref = await sides.spawn(Raising())
+    with pytest.raises(DeadlineExceeded):
+        await ref.go("file", timeout=float("nan"))

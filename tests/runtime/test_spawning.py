@@ -18,7 +18,7 @@ from blockwright.runtime import (
 )
 from blockwright.runtime.names import import_name
 from blockwright.runtime.spawning import load_class
-from blockwright.tests.runtime.lives import Mortal, Placed, Spot, turns
+from blockwright.tests.runtime.lives import MAY_IMPORT, Mortal, Placed, Spot, turns
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import AddressError
 
@@ -39,6 +39,24 @@ async def test_a_class_is_spawned_anywhere(node, other, on, what):
     assert str(ref) == f"{at}/x#1.1"
     assert await ref.where() == f"{at} Spot(x=1, y=2) [1, 'x'] 19900"
     assert await other.ref(f"{at}/x").where() == await ref.where()
+
+
+async def test_a_node_that_imports_for_long_goes_on(node, other, tmp_path, monkeypatch):
+    """Its heartbeats come from the loop: standing still, it would be declared down as hung."""
+    (tmp_path / "slow_to_import.py").write_text(
+        "import blockwright.tests.runtime.lives as lives\n"
+        "from blockwright.runtime import Actor\n"
+        "assert lives.MAY_IMPORT.wait(20), 'the loop stood still'\n"
+        "class Slow(Actor): pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spawning = [asyncio.ensure_future(node.spawn("slow_to_import:Slow", name=name, on="b")) for name in ("x", "y")]
+    await turns()
+    MAY_IMPORT.set()
+    assert [str(ref) for ref in await asyncio.gather(*spawning)] == ["b/x#1.1", "b/y#1.1"]
+    for _ in range(2):
+        with pytest.raises(RemoteError, match="No module named 'not_there'"):
+            await node.spawn("not_there:Slow", name="z", on="b")
 
 
 async def test_nested_classes_have_import_names():

@@ -116,6 +116,10 @@ async def test_the_timeout_is_for_each_item_not_for_the_stream(sides, source):
     assert await waiting == 1
 
 
+async def test_the_timeout_may_be_a_whole_number(sides, source):
+    assert [item async for item in (await sides.spawn(source)).count(3, timeout=5)] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("sides", ["remote"], indirect=True)
 async def test_a_stream_that_nobody_reads_any_more_ends(sides, source):
     """The CANCEL of its consumer was lost, or its way was full."""
