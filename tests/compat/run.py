@@ -11,10 +11,10 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +71,24 @@ SUITES = (
 )
 
 
+def interpreter(suite: Suite) -> str:
+    """One that the suite's packages take: this one, or a newer one on PATH; empty where there is none."""
+    if sys.version_info[:2] >= suite.python:
+        return sys.executable
+    major, minor = suite.python
+    for name in (f"python{major}.{number}" for number in range(minor, minor + 4)):
+        path = shutil.which(name)
+        if path and subprocess.run([path, "-c", "import ensurepip"], capture_output=True, check=False).returncode == 0:
+            return path
+    return ""
+
+
 def environment(suite: Suite) -> Path:
     """The suite's ``bin``, its packages installed. Raises CalledProcessError."""
     folder, wanted = PLACE / suite.name, (HERE / "requirements" / f"{suite.name}.txt").read_text()
     stamp = folder / ".installed"
     if not stamp.is_file() or stamp.read_text() != wanted:
-        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([interpreter(suite), "-m", "venv", "--clear", str(folder)], check=True)
         install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]
         subprocess.run([*install, str(HERE / "requirements" / f"{suite.name}.txt")], check=True, timeout=INSTALL_SECONDS)
         stamp.write_text(wanted)
@@ -109,8 +121,8 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 def run(suite: Suite, url: str) -> str:
     """Empty when all went well, else why not."""
-    if sys.version_info[:2] < suite.python:
-        return f"not run: it needs Python {'.'.join(map(str, suite.python))}; make compat PYTHON=python3.12"
+    if not interpreter(suite):
+        return f"not run: it needs Python {'.'.join(map(str, suite.python))} or newer, and none is on PATH"
     try:
         folder = environment(suite)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
