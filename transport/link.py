@@ -45,7 +45,7 @@ class OwnLane(Lane, Protocol):
 
 
 class Link:
-    """See the module. ``rate``: bytes per second that it may send, None for no limit; may be set at any time."""
+    """See the module."""
 
     def __init__(
         self,
@@ -74,6 +74,17 @@ class Link:
         self._ask()
 
     @property
+    def rate(self) -> float | None:
+        """Bytes per second that it may send, None for no limit; may be set at any time. Raises ValueError."""
+        return self._rate
+
+    @rate.setter
+    def rate(self, rate: float | None) -> None:
+        if rate is not None and not rate > 0:
+            raise ValueError(f"a rate of {rate} bytes per second sends nothing; give more than 0, or None for no limit")
+        self._rate = rate
+
+    @property
     def kind(self) -> str:
         """ "reference", "shared-memory", "frames" or "gloo"; settled when the receiver has answered."""
         return "shared-memory" if self._attached else self._lane.link_kind
@@ -82,10 +93,12 @@ class Link:
         """Queue one message; it arrives after all of its class that were sent on this link before, or the peer is lost.
 
         ``buffers`` (anything with contiguous memory; what arrives is its bytes) must not change until the transfer is done:
-        they are not copied. At most 256 MiB each, 1 GiB together. Raises PeerGone, QueueFull, MessageTooLarge, ValueError.
+        they are not copied. At most 256 MiB each, 1 GiB together. Raises PeerGone, QueueFull, MessageTooLarge, ValueError,
+        TypeError.
         """
         if self._why:
             raise PeerGone(self._why)
+        kind, header = Traffic(kind), bytes(as_bytes(header))  # what cannot be sent must not come to wait: it would for ever
         views = [b.view if isinstance(b, Slot) else as_bytes(b) for b in buffers]
         wire.checked(header, views)
         sizes = tuple([len(view) for view in views])

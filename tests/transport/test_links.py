@@ -64,6 +64,16 @@ async def test_buffers_are_sent_as_their_bytes(rig):
             rig.a.link(B).send(KV, b"", [broken])
 
 
+@pytest.mark.parametrize(("kind", "header", "error"), [(KV, "text", TypeError), (KV, None, TypeError), (7, b"", ValueError)])
+async def test_what_cannot_be_sent_is_refused_and_holds_up_nothing(rig, kind, header, error):
+    to_b = rig.a.link(B)
+    with pytest.raises(error):
+        to_b.send(kind, header, [b"x"])
+    to_b.send(KV, memoryview(b"next"), [b"y"])
+    await rig.pass_time(0.02)
+    assert contents(rig) == [(KV, b"next", [b"y"])]
+
+
 async def test_a_transfer_tells_how_far_it_is(rig):
     transfer = rig.a.link(B).send(KV, b"", [bytes(40 * MIB)])
     seen = []
@@ -174,6 +184,12 @@ async def test_chunks_follow_the_bandwidth(bandwidth):
     seen = to_b.inspect()
     assert abs(seen["chunk_bytes"] - max(LEAST, min(MOST, bandwidth * 0.005))) < 0.25 * bandwidth * 0.005 + 1
     rig.close()
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan")])
+async def test_a_rate_that_sends_nothing_is_refused(rig, rate):
+    with pytest.raises(ValueError, match="bytes per second"):
+        rig.a.link(B).rate = rate
 
 
 async def test_a_rate_is_kept(rig):
