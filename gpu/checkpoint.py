@@ -7,6 +7,7 @@ in pieces. No torch and no tensor in memory: loading is ``gpu/loader.py``'s.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -152,6 +153,8 @@ def _locate(source: str | Path) -> Path:
         return path
     if path.exists():
         raise CheckpointError(f"{source} is a file; name the folder that holds config.json")
+    if path.parent != Path() and (near := _near(path)):  # before the hub is asked, which may take its time
+        raise CheckpointError(f"there is no folder {source}; did you mean {path.parent / near}?")
     if not HUB_ID.fullmatch(str(source)):
         raise CheckpointError(f"{source} is neither a folder nor a hub id (owner/name); check the path")
     try:
@@ -164,6 +167,12 @@ def _locate(source: str | Path) -> Path:
             f"{source} is no folder here and could not be fetched from the hub ({type(error).__name__}: {reason}); "
             "check the name and the network, or name a local folder"
         ) from None
+
+
+def _near(path: Path) -> str:
+    """The checkpoint beside a path that its name may have meant; empty for none."""
+    names = [file.parent.name for file in path.parent.glob("*/config.json")]
+    return next(iter(difflib.get_close_matches(path.name, names, 1, cutoff=0.8)), "")
 
 
 def _stored_type(architecture: Architecture, tensors: dict[str, TensorRef]) -> str:

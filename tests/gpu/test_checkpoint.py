@@ -230,6 +230,10 @@ def test_refuses_windows_that_cannot_be(copy: Callable[..., Path], changes: dict
 
 def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path) -> None:
     assert "neither a folder nor a hub id" in refusal(tmp_path / "nowhere")
+    (tmp_path / "models" / "my-model").mkdir(parents=True)
+    (tmp_path / "models" / "my-model" / "config.json").touch()
+    meant = tmp_path / "models" / "my-model"
+    assert refusal(meant.with_name("my-modle")) == f"there is no folder {meant.with_name('my-modle')}; did you mean {meant}?"
     assert "is a file" in refusal(copy("llama") / "config.json")
     empty = tmp_path / "empty"
     empty.mkdir()
