@@ -5,7 +5,8 @@
 A ``LocalCluster(3)`` with the default heartbeat (0.5 s) and silence (2.5 s), over socket files and over TCP with keys.
 ``start_ms``: until all three are up, forkserver and its imports included. ``restart_ms``: SIGKILL, fork, up again. Then the
 time until the head declares a node down: ``crash_ms`` after SIGKILL, ``unreachable_ms`` after SIGSTOP (as when a host or the
-network is gone), ``hung_ms`` after its event loop got stuck in Python. A wrong cause ends the benchmark.
+network is gone), ``hung_ms`` after its event loop got stuck in Python. A wrong cause ends the benchmark. ``import_ms``: of
+``import blockwright.runtime`` in a new process, compiled before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 
 import harness
@@ -56,6 +60,17 @@ async def milliseconds_to_down(cluster: LocalCluster, name: str, how: str, cause
     return 1000 * (at - began)
 
 
+def import_milliseconds(runs: int) -> list[float]:
+    """Of new processes, one after the other; without the first, which compiles."""
+    code = "import time; began = time.perf_counter(); import blockwright.runtime; print(time.perf_counter() - began)"
+    with tempfile.TemporaryDirectory() as compiled:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = compiled
+        command = [sys.executable, "-c", code]
+        outputs = [subprocess.check_output(command, env=environment, text=True) for _ in range(runs + 1)]
+    return [1000 * float(output) for output in outputs[1:]]
+
+
 async def measure(report: Report, runs: int) -> None:
     for case, listen in WAYS.items():
         for _ in range(max(2, runs // 3)):
@@ -73,8 +88,11 @@ async def measure(report: Report, runs: int) -> None:
 
 def main(options: Options) -> None:
     report = Report("nodes", {"nodes": NODES, "heartbeat": 0.5, "silence": 2.5}, packages=("pyzmq", "uvloop"))
-    run(measure(report, 3 if options.quick else 10))
-    bars = [Bar(case, "crash_ms", at_most=50.0) for case in WAYS]
+    runs = 3 if options.quick else 10
+    for milliseconds in import_milliseconds(runs):
+        report.add("import", OURS, {"import_ms": milliseconds})
+    run(measure(report, runs))
+    bars = [Bar("import", "import_ms", at_most=150.0), *[Bar(case, "crash_ms", at_most=50.0) for case in WAYS]]
     harness.finish(report, options, bars)
 
 

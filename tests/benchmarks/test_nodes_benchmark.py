@@ -15,3 +15,7 @@ async def test_a_crash_is_timed_and_a_wrong_cause_is_an_error() -> None:
         assert await nodes.milliseconds_to_down(cluster, "w0", "crash", "exited -9") > 0
         with pytest.raises(nodes.WrongCauseError, match="declared down as 'exited -9' instead of 'hung'"):
             await nodes.milliseconds_to_down(cluster, "w0", "crash", "hung")
+
+
+def test_the_import_is_timed_in_processes_of_their_own() -> None:
+    assert all(milliseconds > 0 for milliseconds in nodes.import_milliseconds(1))

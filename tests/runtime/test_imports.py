@@ -9,3 +9,14 @@ def test_the_runtime_imports_nothing_heavy():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_importing_the_runtime_loads_few_modules():
+    """What the import takes is what it loads; ``benchmarks/nodes.py`` has the milliseconds."""
+    code = "import sys; before = set(sys.modules); import blockwright.runtime; print(*sorted(set(sys.modules) - before))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = out.stdout.split()
+    packages = {name.partition(".")[0] for name in loaded if "cython" not in name}
+    assert packages - sys.stdlib_module_names == {"blockwright", "msgpack", "zmq"}
+    assert len(loaded) < 250, "each module costs about half a millisecond; import the new ones where they are used"
+    assert {name.split(".")[1] for name in loaded if name.startswith("blockwright.")} == {"policies", "runtime", "transport"}
