@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from typing import Any
 
@@ -156,6 +157,9 @@ class _Opened:
     async def __aenter__(self) -> aiohttp.ClientResponse:
         try:
             self._answer = await self._http.request(self._method, self._path, json=self._body)
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
+            remedy = "check that it speaks https, and name its certificate in SSL_CERT_FILE if that is its own"
+            raise RequestError(0, f"no secure connection to {error.host}:{error.port} ({_cause(error)}); {remedy}") from None
         except aiohttp.ClientConnectorError as error:
             where = f"{error.host}:{error.port}"
             hint = "start a server with 'blockwright serve MODEL', or name another one with --url"
@@ -164,6 +168,8 @@ class _Opened:
             raise RequestError(0, f"the connection failed ({error}); is the server still there?") from None
         if self._answer.status != 200:
             raise await self._refusal(self._answer)
+        if ignored := self._answer.headers.get("x-ignored-fields"):
+            warnings.warn(f"the server does not know, and ignores: {ignored}", stacklevel=2)
         return self._answer
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -186,6 +192,12 @@ class _Opened:
 
 def _why(error: aiohttp.ClientConnectorError) -> str:
     return os.strerror(error.errno) if error.errno else str(error.strerror or error)
+
+
+def _cause(error: BaseException) -> str:
+    """What TLS found wrong, without the place in its source."""
+    found = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+    return str(getattr(found, "verify_message", "") or getattr(found, "reason", "") or found)
 
 
 def _error(status: int, body: Mapping[str, Any]) -> RequestError:

@@ -24,6 +24,8 @@ def stop_tokens(options: Options, served: ServedModel) -> list[int]:
 
 def sampling_of(options: Options, served: ServedModel) -> SamplingParams:
     """The sampling of the first choice; the others differ in ``choice`` alone."""
+    if options.stops and served.codec.missing:  # the answer has no text that they could stand in
+        raise bad_request(served.codec.missing, "stop")
     defaults = served.defaults
     return SamplingParams(
         temperature=defaults.temperature if options.temperature is None else options.temperature,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -230,10 +231,10 @@ def _generation(path: Path, config: ModelConfig) -> GenerationDefaults:
         return GenerationDefaults(eos_token_ids=config.eos_token_ids)
     fields = Fields.read(path / "generation_config.json")
     return GenerationDefaults(
-        temperature=fields.number("temperature", 1.0),
-        top_p=fields.number("top_p", 1.0),
+        temperature=fields.number_within("temperature", 1.0, 0.0, math.inf),
+        top_p=fields.number_within("top_p", 1.0, 0.0, 1.0),
         top_k=fields.integer("top_k", 0, least=0),
-        repetition_penalty=fields.number("repetition_penalty", 1.0),
+        repetition_penalty=fields.number_within("repetition_penalty", 1.0, 0.0, math.inf),
         do_sample=fields.flag("do_sample") if fields.has("do_sample") else None,
         eos_token_ids=fields.token_ids("eos_token_id", config.eos_token_ids),
     )

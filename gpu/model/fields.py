@@ -68,6 +68,13 @@ class Fields:
             raise self.wrong(key, "a number")
         return float(value)
 
+    def number_within(self, key: str, default: float, low: float, high: float) -> float:
+        """``key`` as a float from ``low`` to ``high``; a missing one is ``default``."""
+        value = self.number(key, default)
+        if not low <= value <= high:
+            raise self.wrong(key, f"a number from {low:g} to {high:g}")
+        return value
+
     def numbers(self, key: str, count: int) -> tuple[float, ...]:
         """``key`` as a list of ``count`` positive numbers; it must be there."""
         value = self.values.get(key)

@@ -90,7 +90,7 @@ def read_model(architecture: str, config: Fields, stored_dtype: str, defaults: D
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        eps=config.number(defaults.eps_key, defaults.eps),
+        eps=config.number_within(defaults.eps_key, defaults.eps, 0.0, 1.0),
         rope=read_rope(config, max_position, head_dim, defaults.rope),
         windows=(None,) * layers,
         max_position=max_position,

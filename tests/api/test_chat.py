@@ -128,3 +128,5 @@ async def test_a_tokenizer_that_is_missing(serve: Any, tmp_path: Any) -> None:
     answer = await client.post(URL, json={"messages": HELLO})
     assert answer.status == 400
     assert "has no tokenizer.json" in (await answer.json())["error"]["message"]
+    answer = await client.post("/v1/completions", json={"prompt": [5], "stop": "a"})  # its answer has no text to look in
+    assert (answer.status, (await answer.json())["error"]["param"]) == (400, "stop")

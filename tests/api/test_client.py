@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.client import Client
 from blockwright.tests.api.fake_port import EOS, one_by_one
 
+TLS = Path(__file__).parent / "tls"
 Serving = Callable[..., Awaitable[Client]]
 
 
@@ -100,6 +103,26 @@ async def test_nobody_there() -> None:
     async with Client("http://127.0.0.1:9") as client:
         with pytest.raises(blockwright.RequestError, match=r"nothing answers at 127\.0\.0\.1:9 .*blockwright serve"):
             await client.models()
+
+
+async def test_a_certificate_that_nobody_trusts() -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    server = TestServer(web.Application(), scheme="https")
+    await server.start_server(ssl=context)
+    try:
+        async with Client(f"https://127.0.0.1:{server.port}") as client:
+            with pytest.raises(blockwright.RequestError, match=r"no secure connection .*self.signed.*SSL_CERT_FILE"):
+                await client.models()
+    finally:
+        await server.close()
+
+
+async def test_a_misspelt_option_is_told(serve: Any, say: Any) -> None:
+    http, _ = await serve(say("hello"))
+    async with Client(str(http.make_url("/"))) as client:
+        with pytest.warns(UserWarning, match="ignores: max_token$"):
+            await client.generate("a", max_token=9)
 
 
 async def test_a_stream_that_ends_early_and_an_answer_that_is_no_json(raw: Serving) -> None:

@@ -207,6 +207,7 @@ def refusal(path: Path | str) -> str:
         ({"attention_bias": True}, ["q_proj.bias"]),
         ({"attention_bias": "yes"}, ["attention_bias", "yes"]),
         ({"rms_norm_eps": "small"}, ["rms_norm_eps", "small"]),
+        ({"rms_norm_eps": -1}, ["rms_norm_eps is -1", "from 0 to 1"]),
         ({"eos_token_id": "</s>"}, ["eos_token_id"]),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, ["quantised", "gptq"]),
     ],
@@ -246,6 +247,9 @@ def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path) -> No
     path = copy("llama")
     (path / "generation_config.json").write_text('{"top_p": "much"}')
     assert "top_p" in refusal(path)
+    for key, value in (("temperature", -1), ("top_p", 7), ("repetition_penalty", -0.5)):
+        (path / "generation_config.json").write_text(json.dumps({key: value}))
+        assert f"{key} is {value}, not a number from 0 to" in refusal(path)
 
 
 def test_refuses_what_is_no_safetensors(copy: Callable[..., Path]) -> None:
