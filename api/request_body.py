@@ -7,6 +7,7 @@ import asyncio
 from aiohttp import web
 
 from blockwright.api.checks import Body
+from blockwright.api.errors import bad_request
 from blockwright.api.openai_schema import parse_json
 
 _LARGE = 1 << 20  # bytes; parsing this takes about 10 ms
@@ -14,7 +15,14 @@ _LARGE = 1 << 20  # bytes; parsing this takes about 10 ms
 
 async def read_body(request: web.Request) -> Body:
     """The body as an object. Raises a 400, or aiohttp's 413."""
-    raw = await request.read()
+    try:
+        raw = await request.read()
+    except web.RequestPayloadError as error:
+        why = " ".join(str(error).removeprefix("400, message:").split())
+        request.content.feed_eof()  # else aiohttp waits for the rest, meets the same error and logs it as its own
+        refusal = bad_request(f"the body cannot be read ({why}); send it as its headers say", code="invalid_json")
+        refusal.headers["Connection"] = "close"  # what follows in this connection is unknown
+        raise refusal from None
     if len(raw) < _LARGE:
         return parse_json(raw)
     return await asyncio.get_running_loop().run_in_executor(None, parse_json, raw)

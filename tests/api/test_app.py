@@ -128,6 +128,10 @@ async def test_wrong_paths_methods_and_bodies(serve: Any) -> None:
     assert (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
     answer = await client.post("/v1/completions", data=b"{not json")
     assert (answer.status, (await answer.json())["error"]["code"]) == (400, "invalid_json")
+    answer = await client.post("/v1/completions", data=b"not packed", headers={"Content-Encoding": "gzip"})
+    error = (await answer.json())["error"]
+    assert (answer.status, error["code"]) == (400, "invalid_json")
+    assert "cannot be read" in error["message"]
     answer = await client.post("/v1/completions", json={"prompt": "a" * 1000})
     error = (await answer.json())["error"]
     assert (answer.status, error["code"]) == (413, "request_too_large")
