@@ -28,7 +28,7 @@ from blockwright.runtime.host import encode_config
 from blockwright.runtime.launcher import Launcher, LaunchError, NodeSpec
 from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down, Peer
-from blockwright.transport.address import PeerId
+from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import Refused
 from blockwright.transport.greeting import Admission
@@ -79,6 +79,10 @@ class Cluster:
         keys: ClusterKeys | None = None,
         clock: Clock | None = None,
     ) -> None:
+        if not 0 < heartbeat < silence:
+            raise ValueError(
+                f"a heartbeat of {heartbeat} s and a silence of {silence} s cannot be used; give 0 < heartbeat < silence"
+            )
         self._launcher, self._heartbeat = launcher, heartbeat
         self._silence, self._startup = silence, startup
         self._listen, self._keys = listen, keys
@@ -118,8 +122,9 @@ class Cluster:
         self._on_down.append(callback)
 
     async def launch(self, name: str, entry: str, config: Any) -> int:
-        """Start a node; returns its incarnation when the process exists. Raises LaunchError, ValueError (it lives)."""
-        last = self._members.get(name)
+        """Start a node; returns its incarnation when the process exists. Raises LaunchError, AddressError, ValueError (it
+        lives)."""
+        last = self._members.get(check_name(name))
         if self._stopping:
             raise LaunchError(f"node {name} is not started: the cluster is stopping")
         if name == self._id.name or (last is not None and last.state != "down"):

@@ -64,6 +64,8 @@ class LocalCluster:
         launcher: Launcher | None = None,
         clock: Clock | None = None,
     ) -> None:
+        if isinstance(nodes, int) and nodes < 0:
+            raise ValueError(f"a cluster of {nodes} nodes cannot be; give how many workers there are beside the head")
         self.nodes = tuple(f"w{i}" for i in range(nodes)) if isinstance(nodes, int) else tuple(nodes)
         self.gave_up = ""
         self._entry, self._config = entry if isinstance(entry, str) else import_name(entry), config

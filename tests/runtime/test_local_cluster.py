@@ -11,6 +11,7 @@ from blockwright.runtime.inprocess import InProcessLauncher
 from blockwright.runtime.launcher import LaunchError
 from blockwright.runtime.names import import_name
 from blockwright.transport.address import PeerId
+from blockwright.transport.errors import AddressError
 
 
 class Rig:
@@ -137,6 +138,21 @@ async def test_empty_nodes():
     async with rig.cluster as cluster:
         assert set(cluster.node.peers()) == {"w0", "w1"}
         assert cluster.invitation == "blockwright node --join loop://head-1"
+
+
+def test_clusters_that_cannot_be():
+    with pytest.raises(ValueError, match="-1 nodes"):
+        LocalCluster(-1)
+    for heartbeat, silence in ((0, 2.5), (-1, 2.5), (0.5, 0.5), (float("nan"), 2.5), (0.5, float("nan"))):
+        with pytest.raises(ValueError, match="0 < heartbeat < silence"):
+            LocalCluster(1, heartbeat=heartbeat, silence=silence)
+
+
+async def test_a_name_that_no_node_can_have_is_refused_before_anything_runs():
+    launcher = InProcessLauncher()
+    with pytest.raises(AddressError, match="'a/b' cannot be used"):
+        await LocalCluster(["a/b"], launcher=launcher).start()
+    assert launcher.list() == {}
 
 
 def test_entries_that_no_process_can_import():
