@@ -59,9 +59,13 @@ def render(front: Front, model: str, served: ServedModel, messages: list[dict[st
             "messages",
             "no_chat_template",
         )
-    return template.render(
+    text = template.render(
         messages, begin=options.add_generation_prompt, proceed=options.continue_final_message, variables=options.variables
     )
+    if len(text) > front.max_body:  # a loop in a template can make of a short body what no tokenizer's memory holds
+        message = f"the chat template makes {len(text)} characters of these messages, more than max_body ({front.max_body})"
+        raise bad_request(f"{message}; send less", "messages" if options.template is None else "chat_template")
+    return text
 
 
 class ChatShape:

@@ -211,6 +211,9 @@ async def test_templates_of_requests_need_a_setting(serve: Any, say: Any, codec:
     assert (await client.post(CHAT, json=fields)).status == 200
     assert codec.decode(port.streams[0].generation.prompt, special=True) == "<s>HEY hi"
     assert "does not compile" in (await refused(client, CHAT, chat_template="{% if %}"))["message"]
+    error = await refused(client, CHAT, chat_template="{{ 'a' * 40000000 }}")
+    assert (error["param"], error["code"]) == ("chat_template", "invalid_value")
+    assert "makes 40000000 characters of these messages, more than max_body (33554432)" in error["message"]
 
 
 async def test_the_last_message_can_be_continued(serve: Any, say: Any, codec: Any) -> None:
