@@ -273,6 +273,16 @@ def test_a_random_plan_holds_every_kind_and_spares_the_head():
         Simulation(seed=0, nodes=0, faults=1)
 
 
+def test_a_class_that_nobody_has_imported_yet_is_spawned(tmp_path, monkeypatch):
+    (tmp_path / "new_in_a_simulation.py").write_text("from blockwright.runtime import Actor\nclass New(Actor): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    async def scenario(sim):
+        assert str(await sim.head.spawn("new_in_a_simulation:New", name="x", on="w0")) == "w0/x#1.1"
+
+    Rig().sim.run(scenario)
+
+
 def test_nothing_of_a_machine_is_there():
     async def scenario(sim):
         with pytest.raises(NotImplementedError):
