@@ -71,6 +71,9 @@ class Check:
     passed: bool
 
 
+INTERRUPTED = Check("interrupted", False)
+
+
 def judge(shown: Sequence[Outcome], piped: Outcome, examined: Sequence[Outcome], trained: bool) -> list[Check]:
     """Whether the demo showed what it promises."""
     everything = [*shown, piped, *examined]
@@ -140,6 +143,11 @@ class Server:
             self._log.close()
 
 
+def stopped(code: int, *, interrupted: bool) -> Check:
+    """``code``: the exit status after SIGTERM. A server that has only begun has no handler yet and dies of it."""
+    return Check("the server stopped when told to", code == 0 or (interrupted and code == -signal.SIGTERM))
+
+
 async def replicated(session: aiohttp.ClientSession) -> str:
     """The model id that is served as replicas: the one that is not the pipeline's."""
     async with session.get("/v1/models") as answer:
@@ -192,7 +200,7 @@ async def run(server: Server, stay: bool, trained: bool) -> list[Check]:
             job.cancel()
             with suppress(asyncio.CancelledError):
                 await job
-            return [] if stay else [Check("interrupted", False)]
+            return [] if stay else [INTERRUPTED]
         waiter.cancel()
         return await job
 
@@ -228,7 +236,7 @@ def show(checkpoint: Path, *, port: int, stay: bool, trained: bool) -> int:
     except BaseException:
         server.stop()
         raise
-    checks.append(Check("the server stopped when told to", server.stop() == 0))
+    checks.append(stopped(server.stop(), interrupted=INTERRUPTED in checks))
     for check in checks:
         print(f"  {'ok    ' if check.passed else 'FAILED'} {check.text}")
     return 0 if all(check.passed for check in checks) else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -155,3 +156,10 @@ def test_the_server_gets_both_model_ids_from_one_folder() -> None:
     assert words[words.index("--app") + 1] == "demo-pipeline=/models/demo"
     assert words[words.index("--set") + 1] == "pipelines.demo-pipeline=2"
     assert words[words.index("--port") + 1] == "1234"
+
+
+def test_an_interrupted_server_may_die_of_the_signal() -> None:
+    """It had no handler yet; one that ran must end in order."""
+    codes = (0, -signal.SIGTERM, -signal.SIGKILL, 2)
+    assert [demo.stopped(code, interrupted=True).passed for code in codes] == [True, True, False, False]
+    assert [demo.stopped(code, interrupted=False).passed for code in codes] == [True, False, False, False]
