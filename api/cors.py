@@ -10,7 +10,8 @@ from multidict import CIMultiDict
 
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 EXPOSED = (
-    "x-request-id, x-ignored-fields, openai-processing-ms, retry-after, retry-after-ms, x-ratelimit-limit-requests, "
+    "x-request-id, x-ignored-fields, openai-processing-ms, x-queue-ms, x-cached-tokens, retry-after, retry-after-ms, "
+    "x-should-retry, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
     "x-ratelimit-reset-tokens"
 )
@@ -46,10 +47,10 @@ class Cors:
 
     def mark(self, request: web.Request, headers: CIMultiDict[str]) -> None:
         """On every answer."""
+        if self._origins and "*" not in self._origins:
+            headers.add("Vary", "Origin")  # also for pages that are not listed: a cache must not give them another's answer
         origin = self._allowed(request)
         if not origin:
             return
         headers["Access-Control-Allow-Origin"] = origin
         headers["Access-Control-Expose-Headers"] = EXPOSED
-        if origin != "*":
-            headers.add("Vary", "Origin")

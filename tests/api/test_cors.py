@@ -27,7 +27,8 @@ async def test_a_listed_page_may_ask_without_a_key_and_read_the_answer(serve: An
     answer = await client.get("/v1/models", headers={"Origin": "https://other.example"})
     assert answer.status == 401  # the question itself needs its key as ever, and the page can read why
     assert answer.headers["Access-Control-Allow-Origin"] == "https://other.example"
-    assert "x-request-id" in answer.headers["Access-Control-Expose-Headers"]
+    exposed = set(answer.headers["Access-Control-Expose-Headers"].split(", "))
+    assert {"x-request-id", "x-should-retry", "x-queue-ms", "x-cached-tokens", "retry-after-ms"} <= exposed
 
 
 async def test_a_page_that_is_not_listed_gets_nothing_and_a_bare_options_needs_a_key(serve: Any) -> None:
@@ -35,6 +36,7 @@ async def test_a_page_that_is_not_listed_gets_nothing_and_a_bare_options_needs_a
     stranger = await client.options("/v1/completions", headers={"Origin": "https://evil.example", **ASK})
     assert stranger.status == 401
     assert "Access-Control-Allow-Origin" not in stranger.headers
+    assert stranger.headers["Vary"] == "Origin"  # a cache must not give this answer to the listed page
     assert (await client.options("/v1/completions", headers={"Origin": PAGE})).status == 401
 
 
