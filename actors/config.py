@@ -39,6 +39,7 @@ class Settings:
         ""
     )
     max_body: Annotated[int, "bytes (or 32MiB) of a request's body"] = 32 << 20
+    max_characters: Annotated[int, "characters of a text to tokenize; each takes about 150 bytes for a moment"] = 4_000_000
     api_keys: Annotated[dict[str, str], "key: tenant; empty, and no admin_keys: no key is needed"] = field(
         default_factory=dict
     )
@@ -106,6 +107,7 @@ class Settings:
             "gateways",
             "max_waiting",
             "max_body",
+            "max_characters",
         )
         for name in positive:
             if getattr(self, name) < 1:

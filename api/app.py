@@ -43,7 +43,7 @@ def make_app(
     front = Front(
         port=port,
         settings=settings,
-        catalog=Catalog(port),
+        catalog=Catalog(port, settings.max_characters),
         keys=Keys(settings.api_keys, settings.admin_keys),
         metrics=Metrics(port.census),
         max_body=settings.max_body,

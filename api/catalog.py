@@ -66,10 +66,10 @@ def load_model(folder: Path) -> ServedModel:
 
 
 class Catalog:
-    """Models by id. One for each application; ``close`` ends its threads."""
+    """Models by id. One for each application; ``close`` ends its threads. ``longest``: characters of a text to tokenize."""
 
-    def __init__(self, port: GatewayPort) -> None:
-        self._port = port
+    def __init__(self, port: GatewayPort, longest: int) -> None:
+        self._port, self._longest = port, longest
         self._loaded: dict[str, asyncio.Task[ServedModel]] = {}  # by folder: two ids of one folder share
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
 
@@ -97,6 +97,10 @@ class Catalog:
         return await asyncio.shield(task)  # a client that leaves must not end what others wait for
 
     async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
+        """Raises a 400 for a text that is longer than any memory should be asked for."""
+        if len(text) > self._longest:
+            message = f"the prompt has {len(text)} characters, more than the limit of {self._longest}; shorten it"
+            raise GatewayError(400, message, param="prompt", code="context_length_exceeded")
         if model.codec.missing:
             raise GatewayError(400, model.codec.missing, param="prompt")
         if len(text) < _LONG:

@@ -25,7 +25,7 @@ from harness import OURS, Bar, Options, Report
 from blockwright.runtime import Actor, Down, LocalCluster, endpoint, run
 
 NODES, STUCK_SECONDS = 3, 60.0
-WAYS = {"ipc": "", "tcp with keys": "tcp://127.0.0.1:0"}
+WAYS = {"ipc": "", "tcp-with-keys": "tcp://127.0.0.1:0"}
 
 
 class Stuck(Actor):

@@ -194,3 +194,14 @@ async def test_a_bug_is_a_500_without_its_text(serve: Any, caplog: pytest.LogCap
     assert answer.status == 500
     assert "secret" not in await answer.text()
     assert "secret" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+async def test_a_text_that_no_tokenizer_should_see_is_refused_with_its_number(serve: Any, say: Any, path: str) -> None:
+    client, port = await serve(say("x"), settings={"max_characters": 50})
+    body = {"messages": [{"role": "user", "content": "a" * 60}]} if "chat" in path else {"prompt": "a" * 60}
+    answer = await client.post(path, json=body)
+    error = (await answer.json())["error"]
+    assert (answer.status, error["param"], error["code"]) == (400, "prompt", "context_length_exceeded")
+    assert "characters, more than the limit of 50; shorten it" in error["message"]
+    assert not port.streams

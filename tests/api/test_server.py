@@ -118,7 +118,7 @@ async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     cluster, lines = FakeCluster(folder), list[str]()
     herald = Herald(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
     cluster.stages.append(("loaded", 0.2))
-    await herald.announce(Catalog(cluster.port), "http://there")
+    await herald.announce(Catalog(cluster.port, 100), "http://there")
     said = [line.split("] ")[1].split(" at ")[0] for line in lines]
     assert [words for words in said if words in ("hashed", "loaded", "ready")] == ["hashed", "loaded", "ready"]
 
