@@ -12,6 +12,7 @@ from blockwright.policies.quota import Limits, Quotas, Verdict
 from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.peers import Down
 
+MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
 FIELDS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
 
 
@@ -37,7 +38,7 @@ class Limiter(Actor):
             self.node.monitor(gateway, self._gone)
         return self.quotas.admit(tenant, tokens, self.node.clock.now(), time.time(), gateway)
 
-    @endpoint
+    @endpoint(urgent=True)
     async def end(self, gateway: str, tenant: str, charged: int, used: int) -> None:
         self.quotas.end(tenant, charged, used, self.node.clock.now(), gateway)
 
@@ -45,11 +46,6 @@ class Limiter(Actor):
     async def limit(self, tenant: str, name: str) -> int:
         """The number of a limit."""
         return self.quotas.limit(tenant, name)
-
-    @endpoint
-    async def refusals(self) -> list[tuple[str, str, int]]:
-        """(tenant, limit, requests refused)."""
-        return [(tenant, name, count) for (tenant, name), count in self.quotas.refusals().items()]
 
     def _gone(self, down: Down) -> None:
         self._watched.discard(down.node)

@@ -20,7 +20,7 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.limiter import Limiter, limits_of
+from blockwright.actors.limiter import MAILBOX, Limiter, limits_of
 from blockwright.actors.resources import cores, free_memory
 from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_names
 from blockwright.actors.worker.messages import WorkerConfig
@@ -168,7 +168,7 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
         controller = Controller(state, Hub(cluster, entry, configs), [gateway_address])
         limits = limits_of(settings)
         if limits:
-            await cluster.node.spawn(Limiter(limits), name="limiter")
+            await cluster.node.spawn(Limiter(limits), name="limiter", mailbox=MAILBOX)
         gateway = Gateway(
             _gateway_state(settings, checkpoints, lengths),
             name="g0",

@@ -6,6 +6,7 @@ by the limiter actor (one for all gateways); without limits nobody is asked. Say
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 
@@ -62,7 +63,12 @@ class Door:
 
     async def enter(self, caller: Caller, tokens: int) -> Charge:
         """Charge a request that costs ``tokens`` at most. Raises a 429 with what to wait for."""
-        verdict = await self._port.charge(caller.tenant, tokens)
+        asking = asyncio.ensure_future(self._port.charge(caller.tenant, tokens))
+        try:
+            verdict = await asyncio.shield(asking)
+        except asyncio.CancelledError:  # the client left; what was charged meanwhile must not stay
+            asking.add_done_callback(lambda done: self._return(caller.tenant, tokens, done))
+            raise
         if not verdict.refused:
             return Charge(self._port, caller.tenant, tokens, verdict)
         limit = await self._port.limit(caller.tenant, verdict.refused)
@@ -81,6 +87,10 @@ class Door:
         )
         error.headers = rate_headers(verdict)
         raise error
+
+    def _return(self, tenant: str, tokens: int, asked: asyncio.Future[Verdict]) -> None:
+        if not asked.cancelled() and asked.exception() is None and not asked.result().refused:
+            Charge(self._port, tenant, tokens, asked.result()).end(0)
 
 
 def rate_headers(verdict: Verdict) -> dict[str, str]:

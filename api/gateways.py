@@ -14,12 +14,13 @@ from blockwright.actors.topology import HEAD, Running
 from blockwright.api.desk import PATIENCE, Desk
 from blockwright.api.front import Front
 from blockwright.api.gateway_process import GatewayConfig
+from blockwright.policies.restarts import Backoff
 from blockwright.runtime.errors import RuntimeFault
 from blockwright.runtime.peers import Down
 
 log = logging.getLogger(__name__)
 ENTRY = "blockwright.api.gateway_process:start"
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0  # seconds before a process is started again; doubles
+BACKOFF = Backoff(initial=0.25, most=8.0, jitter=0.0)  # one process at a time: nobody to keep apart
 OLD = 10.0  # seconds after which a process has lived
 
 
@@ -71,7 +72,7 @@ class Gateways:
         self._running.controller.gateway_down(f"{name}/gateway")
         lived = asyncio.get_running_loop().time() - self._born[name]
         failures = self._failures[name] = 0 if self._born[name] and lived > OLD else self._failures[name] + 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** max(0, failures - 1))
+        pause = BACKOFF.delay(max(1, failures), 0.0)
         log.warning("gateway process %s ended (%s); another is started in %.2f s", name, down.cause, pause)
         self._later(name, pause)
 
@@ -90,4 +91,4 @@ class Gateways:
         except Exception as error:  # whatever the launcher raises: the process is not there
             log.warning("gateway process %s could not be started: %s", name, error)
             self._failures[name] += 1
-            self._later(name, min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** self._failures[name]))
+            self._later(name, BACKOFF.delay(self._failures[name], 0.0))

@@ -81,7 +81,6 @@ class _Account:
     running: Counter[str] = field(default_factory=Counter)  # by holder: who will say that they ended
     today: int = 0  # number of the day that ``spent`` is of
     spent: int = 0  # tokens charged that day
-    refused: Counter[str] = field(default_factory=Counter)  # by limit
 
 
 class Quotas:
@@ -101,7 +100,6 @@ class Quotas:
             return Verdict()
         obstacle = self._obstacle(account, tokens, now, wall)
         if obstacle is not None:
-            account.refused[obstacle[0]] += 1
             return self._verdict(account, *obstacle)
         if account.requests is not None:
             account.requests.level -= 1
@@ -128,10 +126,6 @@ class Quotas:
         """The holder is gone, and what it let run with it."""
         for account in self._accounts.values():
             account.running.pop(holder, None)
-
-    def refusals(self) -> dict[tuple[str, str], int]:
-        """(tenant, limit) -> requests refused since the start."""
-        return {(t, name): n for t, account in self._accounts.items() for name, n in account.refused.items()}
 
     def _obstacle(self, account: _Account, tokens: int, now: float, wall: float) -> tuple[str, float | None] | None:
         """The limit in the way and the seconds until it is not: of several, the one that lasts longest."""

@@ -19,11 +19,10 @@ from blockwright.runtime.actor import Endpoint
 from blockwright.runtime.buffers import Sink
 from blockwright.runtime.cell import CastOutcome, Cell, Delivery, FutureOutcome
 from blockwright.runtime.clock import Clock
-from blockwright.runtime.codec import decode, encode, pack
+from blockwright.runtime.codec import encode, pack, received
 from blockwright.runtime.deadlines import Deadlines
 from blockwright.runtime.errors import (
     DeadlineExceeded,
-    DecodeError,
     EncodeError,
     MailboxFull,
     NodeDown,
@@ -130,7 +129,7 @@ class Calls:
             return result
         if to.itself and fingerprint(args, kwargs) != frozen:
             raise EncodeError(f"an argument of {target}.{endpoint} was changed while it was being served; send a copy")
-        return _answer(target, endpoint, result, returns)
+        return received(f"the answer of {target}.{endpoint}", result[0], result[1], returns)
 
     def cast(self, to: Peer | Cell, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send; failures to deliver are dead letters. Raises EncodeError for arguments that cannot travel."""
@@ -351,15 +350,3 @@ def fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
 def _release(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _answer(target: Address, endpoint: str, result: tuple[bool, Any], returns: Any) -> Any:
-    typed, value = result
-    if returns is None:
-        if typed:
-            raise DecodeError(f"the answer of {target}.{endpoint} holds dataclasses; call it with returns=TYPE")
-        return value
-    try:
-        return decode(returns, value)
-    except DecodeError as error:
-        raise DecodeError(f"the answer of {target}.{endpoint}: {error}") from error

@@ -52,7 +52,6 @@ class Member:
     leaving: bool = False  # it said so
     pid: int = 0
     state: str = "starting"  # "starting" | "up" | "down"
-    fate: str = ""  # cause to report when it ends, if the head itself ended it
     silent: float = 0.0  # seconds since it was heard (while it starts: since launch), as far as this head was awake
     heard: float | None = None  # what ``Peer.heard`` was at the last check
     exited: asyncio.Event = field(default_factory=asyncio.Event)

@@ -160,6 +160,21 @@ def decode(annotation: Any, data: Any) -> Any:
         raise DecodeError("a value is nested too deeply") from error
 
 
+def received(what: str, typed: bool, value: Any, annotation: Any) -> Any:
+    """An answer or an item as its reader wants it. ``annotation`` None: as plain data; ``typed``: it holds dataclasses.
+
+    Raises DecodeError, which begins with ``what`` it is.
+    """
+    if annotation is None:
+        if typed:
+            raise DecodeError(f"{what} holds dataclasses; call it with returns=TYPE")
+        return value
+    try:
+        return decode(annotation, value)
+    except DecodeError as error:
+        raise DecodeError(f"{what}: {error}") from error
+
+
 @cache
 def decoder(annotation: Any) -> Decoder:
     """The compiled plan for an annotation. Raises TypeError for one that cannot travel (the declaration is at fault)."""

@@ -21,7 +21,7 @@ from blockwright.runtime import envelope
 from blockwright.runtime.actor import Endpoint
 from blockwright.runtime.buffers import Sink
 from blockwright.runtime.cell import Cell, Delivery
-from blockwright.runtime.codec import decode, encode, pack
+from blockwright.runtime.codec import encode, pack, received
 from blockwright.runtime.errors import DecodeError, EncodeError, RuntimeFault, fault_to_wire
 from blockwright.runtime.peers import Peer
 from blockwright.runtime.ref import Address
@@ -47,7 +47,7 @@ class RemoteInlet(Inlet):
         super().__init__(label, streams.calls.clock, self._on_credit, self._left)
         self._streams, self._peer, self._number = streams, peer, number
         self._received = self._credited_items = self._credited_bytes = self._waiting = 0
-        self.convert = lambda item: _item(label, item, returns)
+        self.convert = lambda item: received(f"an item of {label}", item[0], item[1], returns)
 
     def receive(self, number: int, typed: bool, value: Any, size: int) -> None:
         if number <= self._received:
@@ -225,15 +225,3 @@ class RemoteStreams:
 def size_of(body: Buffer, buffers: Sequence[Buffer]) -> int:
     """What one message counts for in a window of bytes."""
     return len(body) + sum(map(len, buffers))
-
-
-def _item(label: str, item: tuple[bool, Any], returns: Any) -> Any:
-    typed, value = item
-    if returns is None:
-        if typed:
-            raise DecodeError(f"the items of {label} hold dataclasses; call it with returns=TYPE")
-        return value
-    try:
-        return decode(returns, value)
-    except DecodeError as error:
-        raise DecodeError(f"an item of {label}: {error}") from error

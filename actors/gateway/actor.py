@@ -158,7 +158,11 @@ class Gateway(Actor):
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         if not self.limiter:
             return Verdict()
-        verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
+        try:
+            verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
+        except RuntimeFault as fault:
+            message = f"the account of tenant {tenant!r} cannot be read now ({fault}); try again"
+            raise GatewayError(503, message, kind="server_error", retry_after=1.0) from fault
         return verdict
 
     def settle(self, tenant: str, charged: int, used: int) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from blockwright.policies.quota import Limits, Quotas
+from blockwright.api.auth import Caller
+from blockwright.api.door import Door
+from blockwright.policies.quota import Limits, Quotas, Verdict
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
 ANN, BOB = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta-key"}
@@ -97,6 +99,31 @@ async def test_a_request_that_the_gateway_refuses_costs_nothing(serve: Any, say:
         refused = await client.post("/v1/completions", json=ASK, headers=ANN)
         assert (refused.status, refused.headers["Retry-After"], refused.headers["retry-after-ms"]) == (503, "8", "7200")
     assert [used for _, _, used in port.settled] == [0, 0, 0]
+
+
+async def test_a_client_that_leaves_while_it_is_charged_keeps_no_place(serve: Any, say: Any) -> None:
+    client, port = await serve(say("x"), settings=KEYS)
+    port.quotas = Quotas({"ann": Limits(concurrent_requests=1)})
+    door, asked, answer = Door(port, {}), asyncio.Event(), asyncio.Event()
+    charge = port.charge
+
+    async def slow(tenant: str, tokens: int) -> Verdict:
+        verdict: Verdict = await charge(tenant, tokens)
+        asked.set()
+        await answer.wait()
+        return verdict
+
+    port.charge = slow
+    entering = asyncio.ensure_future(door.enter(Caller("ann"), 5))
+    await asked.wait()
+    entering.cancel()
+    await asyncio.gather(entering, return_exceptions=True)
+    answer.set()
+    port.charge = charge
+    await asyncio.sleep(0)  # the charge's own task comes to its end, and then what was hung on it
+    await asyncio.sleep(0)
+    assert port.settled == [("ann", 5, 0)]
+    assert (await client.post("/v1/completions", json=ASK, headers=ANN)).status == 200
 
 
 @pytest.mark.parametrize("path", ["/admin/cluster", "/admin/none"])
