@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,32 +62,36 @@ async def send(
     load: Sequence[Request],
     concurrency: int | None,
     done: Callable[[Outcome], None] = lambda outcome: None,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[Outcome]:
-    """All requests, each at its time and at most ``concurrency`` of them at once; ``done`` gets each as it has ended."""
+    """All requests, each at its time and at most ``concurrency`` of them at once; ``done`` gets each as it has ended.
+    ``now`` and ``sleep``, in seconds, are the time that they go by."""
     gate = asyncio.Semaphore(concurrency or len(load) or 1)
-    began = time.monotonic()
+    began = now()
 
     async def one(request: Request) -> Outcome:
-        await asyncio.sleep(began + request.at - time.monotonic())
+        while (left := began + request.at - now()) > 0:  # a loop's timers may fire a tick of its clock early
+            await sleep(left)
         async with gate:
-            outcome = await _ask(client, asking.path, asking.body(request))
+            outcome = await _ask(client, asking.path, asking.body(request), now)
         done(outcome)
         return outcome
 
     return list(await asyncio.gather(*(one(request) for request in load)))
 
 
-async def _ask(client: Client, path: str, body: dict[str, Any]) -> Outcome:
-    outcome = Outcome(time.monotonic())
+async def _ask(client: Client, path: str, body: dict[str, Any], now: Callable[[], float]) -> Outcome:
+    outcome = Outcome(now())
     try:
         async with client.open("POST", path, body) as answer:
             async for event in events(answer):
-                _note(outcome, event, time.monotonic())
+                _note(outcome, event, now())
     except RequestError as error:
         outcome.error = error.message
     except (TimeoutError, json.JSONDecodeError) as error:
         outcome.error = f"{type(error).__name__}: {error}"
-    outcome.ended = time.monotonic()
+    outcome.ended = now()
     if not outcome.error and not outcome.tokens:
         outcome.tokens = len(outcome.stamps)  # a server that tells no usage sends a token in each event
     if not outcome.error and not outcome.stamps:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.client import Client
 from blockwright.api.load.sender import SAFE, Asking, send, vocabulary
 from blockwright.api.load.workload import Request
+from blockwright.runtime import ManualClock
+from blockwright.runtime.clock import first_within
 from blockwright.tests.api.fake_port import EOS, one_by_one
 
 ASKING = Asking("tiny", False, True, 0.0)
@@ -17,18 +20,42 @@ ASKING = Asking("tiny", False, True, 0.0)
 async def test_what_is_sent_and_what_is_noted(serve: Any) -> None:
     http, port = await serve(lambda generation: one_by_one([70, 71, 72]))
     async with Client(str(http.make_url("/"))) as client:
-        load = [Request(0.0, [40, 41], 3), Request(0.01, [42], 3)]
-        first, second = await send(client, ASKING, load, None)
+        ticks = itertools.count()
+        load = [Request(0.0, [40, 41], 3)]
+        (first,) = await send(client, ASKING, load, None, now=lambda: float(next(ticks)))
         assert (first.tokens, first.prompt_tokens, len(first.stamps), first.error) == (3, 2, 3, "")
-        assert first.sent <= first.stamps[0] <= first.ended
-        assert second.sent - first.sent >= 0.01
+        assert first.sent < first.stamps[0] < first.stamps[1] < first.stamps[2] < first.ended
         generation = port.streams[0].generation
         assert (generation.prompt, generation.max_tokens, generation.stop_tokens) == ([40, 41], 3, [])
         assert generation.sampling.temperature == 0.0
         asking = Asking("tiny", True, False, 0.5)
         (chat,) = await send(client, asking, [Request(0.0, "hi", None)], 1)
         assert (chat.tokens, chat.error) == (3, "")
-        assert port.streams[2].generation.stop_tokens == [EOS]
+        assert port.streams[1].generation.stop_tokens == [EOS]
+
+
+async def test_each_request_at_its_time(serve: Any) -> None:
+    """Also where a timer fires early, as those of event loops may."""
+    http, port = await serve(lambda generation: one_by_one([70]))
+    clock, asleep, ended = ManualClock(0.0), asyncio.Queue[float](), asyncio.Queue[float]()
+
+    async def sleep(seconds: float) -> None:
+        asleep.put_nowait(seconds)
+        await first_within(clock, seconds - 0.25, ())
+
+    async with Client(str(http.make_url("/"))) as client, asyncio.timeout(60):
+        load = [Request(at, [40], 1) for at in (0.0, 1.0, 2.5)]
+        noted = {"done": lambda outcome: ended.put_nowait(outcome.sent), "now": clock.now, "sleep": sleep}
+        sending = asyncio.create_task(send(client, ASKING, load, None, **noted))
+        assert sorted([await asleep.get(), await asleep.get()]) == [1.0, 2.5]
+        assert await ended.get() == 0.0
+        clock.advance(0.75)
+        assert await asleep.get() == 0.25  # too early, so it waits again
+        assert len(port.streams) == 1
+        clock.advance(0.25)
+        assert await ended.get() == 1.0
+        clock.advance(2.0)
+        assert [one.sent for one in await sending] == [0.0, 1.0, 3.0]
 
 
 async def test_no_more_at_a_time_than_allowed(serve: Any) -> None:
