@@ -28,6 +28,7 @@ from blockwright.runtime.errors import (
     RuntimeFault,
     remote_error,
 )
+from blockwright.runtime.fatal import FATAL, interrupts
 from blockwright.runtime.mailbox import Mailbox
 from blockwright.runtime.message_log import MessageLog
 from blockwright.runtime.scope import CURRENT, TRACE_BYTES, Scope, new_trace
@@ -293,24 +294,29 @@ class Cell:
         except _Unfit as error:
             end = "EncodeError"
             self._fail(delivery, EncodeError(f"an item of {endpoint.name}: {error}"))
-        except asyncio.CancelledError:
-            end = "cancelled"
-            self._fail(delivery, ActorDied(f"{self.name}.{endpoint.name} was cancelled"))
-            if task.cancelling() and not delivery.cancelled:
-                raise
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise
         except BaseException as error:  # the outcomes of pytest are no Exceptions
-            self.failed, end = self.failed + 1, type(error).__name__
-            self._fail(delivery, remote_error(error))
-            if isinstance(error, (Crash, *self.actor.crashes_on)):
-                self.on_crash(error)
+            if isinstance(error, GeneratorExit) and asyncio.current_task(self._loop) is not task:
+                raise  # the loop is gone, and this task with it
+            end = self._failed(delivery, error, from_outside=delivery.cancelled or task.cancelling() > 0)
+            if interrupts(error) or (end == "cancelled" and not delivery.cancelled):
+                raise
         finally:
             delivery.over = True
             delivery.args, delivery.kwargs = (), {}  # what was left behind may keep the scope, not the arguments
             CURRENT.set(None)
             if self._log is not None and endpoint is not INTERNAL:
                 self._log.ran(delivery.trace, self.name, endpoint.name, self._clock.now() - delivery.since, end)
+
+    def _failed(self, delivery: Delivery, error: BaseException, *, from_outside: bool) -> str:
+        """Answer what a message raised, and let the actor end if it must; what the log of messages calls it."""
+        if from_outside and isinstance(error, asyncio.CancelledError):
+            self._fail(delivery, ActorDied(f"{self.name}.{delivery.endpoint.name} was cancelled"))
+            return "cancelled"
+        self.failed += 1
+        self._fail(delivery, remote_error(error))
+        if isinstance(error, (Crash, *FATAL, *self.actor.crashes_on)):
+            self.on_crash(error)
+        return type(error).__name__
 
     async def _produce(self, delivery: Delivery) -> None:
         """Run the generator no further than the consumer's window allows."""

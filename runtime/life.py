@@ -21,6 +21,8 @@ from blockwright.runtime.actor import Actor, Crash
 from blockwright.runtime.cell import Cell
 from blockwright.runtime.clock import first_within
 from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor, RuntimeFault, text_of
+from blockwright.runtime.fatal import contained
+from blockwright.runtime.monitors import SYSTEM
 from blockwright.runtime.peers import Down
 from blockwright.runtime.ref import Address, Ref
 
@@ -117,7 +119,7 @@ class Lives:
         if owner is not None:
             life.held[owner] = self._node.monitors.watch(owner, partial(self._owner_over, life))
         actor.node, actor.ref = self._node, Ref(self._node, address, type(actor))
-        life.starter = asyncio.get_running_loop().create_task(actor.on_start(), name=f"start {address}")
+        life.starter = asyncio.get_running_loop().create_task(contained(actor.on_start), name=f"start {address}")
         try:
             await life.starter
         except BaseException as error:
@@ -175,7 +177,9 @@ class Lives:
         await asyncio.shield(self.end(self._living(name, number), KILLED, spare=asyncio.current_task()))
 
     def crashed(self, life: Life, error: BaseException) -> None:
-        """An endpoint raised what its actor does not survive."""
+        """An endpoint raised what its actor does not survive. The system actor does: it was what it started for others."""
+        if life.address.name == SYSTEM:
+            return
         log.error("actor %s crashed: %s", life.address, describe(error), exc_info=error)
         self.end(life, f"crashed: {describe(error)}", spare=asyncio.current_task())
 
@@ -220,7 +224,7 @@ class Lives:
         return error
 
     async def _on_stop(self, life: Life) -> Exception | None:
-        task = asyncio.get_running_loop().create_task(life.actor.on_stop(), name=f"stop {life.address}")
+        task = asyncio.get_running_loop().create_task(contained(life.actor.on_stop), name=f"stop {life.address}")
         await self._within(life.actor.stop_limit, [task], life.killed)
         if not task.done():
             log.error(
