@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from blockwright.runtime.buffers import Sink
 from blockwright.runtime.cell import CastOutcome, Cell, Delivery, FutureOutcome
 from blockwright.runtime.clock import Clock
 from blockwright.runtime.codec import encode, pack, received
+from blockwright.runtime.dead_letters import DeadLetters
 from blockwright.runtime.deadlines import Deadlines
 from blockwright.runtime.errors import (
     DeadlineExceeded,
@@ -56,7 +56,7 @@ class Calls:
         route: Callable[[Address], Peer | Cell],
         message_log: MessageLog | None,
     ) -> None:
-        self.dead_letters: Counter[str] = Counter()  # casts and answers that reached nobody, by error
+        self.dead = DeadLetters(clock)
         self.clock, self.send, self._find, self._route = clock, send, find, route
         self.message_log = message_log
         self._loop = asyncio.get_running_loop()
@@ -135,7 +135,7 @@ class Calls:
         """Send; failures to deliver are dead letters. Raises EncodeError for arguments that cannot travel."""
         trace = self.span(target, endpoint, "cast")
         if isinstance(to, Cell):
-            outcome = CastOutcome(self.dead_letter, target, endpoint)
+            outcome = CastOutcome(self.dead, target, endpoint)
             try:
                 declared = to.declared(endpoint)
             except NoSuchActor as fault:
@@ -159,17 +159,14 @@ class Calls:
         except MessageTooLarge as error:
             raise EncodeError(str(error)) from error
         except (PeerGone, QueueFull) as error:
-            self.dead_letter(type(error).__name__)
-            log.warning("a cast to %s.%s was dropped: %s", target, endpoint, error)
+            self.dead.drop(type(error).__name__, target, f"a cast to {target}.{endpoint} was dropped: {error}")
 
     def close(self) -> None:
         """After ``abandon`` for every peer."""
         self._deadlines.close()
+        self.dead.repeats.close()
         if self.message_log is not None:
             self.message_log.close()
-
-    def dead_letter(self, reason: str) -> None:
-        self.dead_letters[reason] += 1
 
     def abandon(self, peer: Peer, fault: NodeDown, *, wanted: bool = False) -> None:
         """The peer is gone: calls to it fail now, work for its calls is cancelled, casts that it never confirmed are dead
@@ -177,7 +174,7 @@ class Calls:
         there is nothing to warn of."""
         if (unconfirmed := peer.casts_sent - peer.casts_confirmed) > 0:
             peer.casts_confirmed = peer.casts_sent
-            self.dead_letters["Unconfirmed"] += unconfirmed
+            self.dead.add("Unconfirmed", unconfirmed)
         if unconfirmed > 0 and not wanted:
             log.warning("%d casts to %s were not confirmed before its end: %s", unconfirmed, peer.id, fault)
         for future in peer.pending.values():
@@ -237,7 +234,7 @@ class Calls:
         self, peer: Peer, number: int, actor: str, endpoint: str, trace: bytes, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         peer.casts_seen += 1
-        outcome = CastOutcome(self.dead_letter, actor, endpoint, peer.id)
+        outcome = CastOutcome(self.dead, actor, endpoint, peer.id)
         try:
             cell = self._find(actor)
             declared = cell.declared(endpoint)
@@ -251,7 +248,7 @@ class Calls:
         if (future := peer.pending.get(number)) is not None and not future.done():
             future.set_result((typed, value))
         else:
-            self.dead_letter("LateAnswer")  # whoever asked has given up
+            self.dead.add("LateAnswer")  # whoever asked has given up
 
     def on_fault(self, peer: Peer, number: int, tag: int, kind: str, text: str, trace: str) -> None:
         if (future := peer.pending.get(number)) is not None and not future.done():
@@ -259,7 +256,7 @@ class Calls:
         elif (inlet := peer.streams.get(number)) is not None:
             inlet.fail(fault_from_wire(tag, kind, text, trace))
         else:
-            self.dead_letter("LateAnswer")
+            self.dead.add("LateAnswer")
 
     def on_cancel(self, peer: Peer, number: int) -> None:
         if (delivery := peer.inbound.pop(number, None)) is not None:
@@ -315,8 +312,7 @@ class Calls:
             fault = fault_to_wire(EncodeError(str(error)))
             self.reply(peer, number, [envelope.FAULT, number, *fault], [])
         except (PeerGone, QueueFull) as error:
-            self.dead_letter(type(error).__name__)
-            log.warning("an answer to %s was dropped: %s", peer.id, error)
+            self.dead.drop(type(error).__name__, peer.id, f"an answer to {peer.id} was dropped: {error}")
 
 
 class _RemoteOutcome:

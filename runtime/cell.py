@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from blockwright.runtime.actor import INTERNAL, Actor, Crash, Endpoint
 from blockwright.runtime.apart import apart
 from blockwright.runtime.clock import Clock
+from blockwright.runtime.dead_letters import DeadLetters
 from blockwright.runtime.errors import (
     ActorDied,
     DeadlineExceeded,
@@ -355,17 +356,17 @@ class CastOutcome:
     """Nobody waits: errors are logged and counted, a value is dropped. ``target``, ``endpoint`` and ``sender`` are for the
     log."""
 
-    __slots__ = ("_count", "_endpoint", "_sender", "_target")
+    __slots__ = ("_dead", "_endpoint", "_sender", "_target")
 
-    def __init__(self, count: Callable[[str], None], target: object, endpoint: str, sender: object = "this node") -> None:
-        self._count, self._target, self._endpoint, self._sender = count, target, endpoint, sender
+    def __init__(self, dead: DeadLetters, target: object, endpoint: str, sender: object = "this node") -> None:
+        self._dead, self._target, self._endpoint, self._sender = dead, target, endpoint, sender
 
     def returned(self, endpoint: Endpoint, value: Any) -> None:
         pass
 
     def failed(self, fault: RuntimeFault) -> None:
-        self._count(type(fault).__name__)
-        log.error("a cast of %s to %s.%s failed: %s", self._sender, self._target, self._endpoint, fault)
+        text = f"a cast of {self._sender} to {self._target}.{self._endpoint} failed: {fault}"
+        self._dead.drop(type(fault).__name__, self._target, text, level=logging.ERROR)
 
 
 class InternalOutcome:

@@ -168,7 +168,7 @@ def _families(view: NodeView) -> Iterator[tuple[str, str, str, list[tuple[dict[s
     peers = [(peer, {**here, "peer": peer.name}) for peer in view.peers]
     yield "peer_silent_seconds", "gauge", "Since a peer's last message.", [(labels, p.silent) for p, labels in peers]
     yield "open_calls", "gauge", "Calls to a peer without an answer yet.", [(labels, p.calls) for p, labels in peers]
-    text = "Casts and answers that reached nobody, by cause."
+    text = "Casts, answers and messages of links that reached nobody, by cause."
     yield "dead_letters", "counter", text, [({**here, "cause": c}, n) for c, n in view.dead_letters.items()]
     text = "Received messages that were not let in, by reason."
     yield "dropped", "counter", text, [({**here, "reason": r}, n) for r, n in view.dropped.items()]

@@ -117,8 +117,8 @@ class Node(Naming, Looking):
 
     @property
     def dead_letters(self) -> Counter[str]:
-        """Casts and answers that reached nobody, by error."""
-        return self.calls.dead_letters
+        """Casts, answers and messages of links that reached nobody, by cause."""
+        return self.calls.dead.counts
 
     # ---- life
 
@@ -256,8 +256,7 @@ class Node(Naming, Looking):
         try:
             to = self._route(target)
         except (NodeDown, NoSuchActor, ActorDied) as fault:
-            self.calls.dead_letter(type(fault).__name__)
-            log.warning("a cast to %s.%s was dropped: %s", target, endpoint, fault)
+            self.calls.dead.drop(type(fault).__name__, target, f"a cast to {target}.{endpoint} was dropped: {fault}")
             return
         self.calls.cast(to, target, endpoint, args, kwargs)
 

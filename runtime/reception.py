@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime import envelope
 from blockwright.runtime.codec import decode
-from blockwright.runtime.errors import DecodeError
+from blockwright.runtime.errors import DecodeError, text_of
 from blockwright.runtime.peers import Down, Peer
 from blockwright.runtime.remote_streams import size_of
 from blockwright.runtime.vitals import Vitals
@@ -25,7 +25,6 @@ from blockwright.transport.wire import Buffer, Traffic, WireError
 if TYPE_CHECKING:
     from blockwright.runtime.node import Node
 
-log = logging.getLogger("blockwright.runtime")
 MOST_OF_STRANGERS = 4096  # bytes of a message that is looked at before its sender is known: a HELLO
 OnLink = Callable[[str, bytes, list[memoryview]], None]
 
@@ -92,13 +91,14 @@ class Reception:
     def on_transfer(self, sender: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
         """A message of a link is complete."""
         if (receive := self.links.get(kind)) is None:
-            self._node.dropped["link"] += 1
-            log.error("node %s gets %s traffic and has no receiver for it", self._node.id, kind.name)
+            text = f"node {self._node.id} got {kind.name} traffic from {sender} and has no receiver for it; see Node.on_link"
+            self._node.calls.dead.drop("NoReceiver", sender, text, level=logging.ERROR)
             return
         try:
             receive(sender.name, header, buffers)
-        except Exception:
-            log.exception("the receiver of %s traffic from %s raised", kind.name, sender)
+        except Exception as error:
+            text = f"the receiver of {kind.name} traffic from {sender} raised {type(error).__name__}: {text_of(error)}"
+            self._node.calls.dead.drop("ReceiverFailed", sender, text, level=logging.ERROR, error=error)
 
     def on_lost(self, lost: PeerId, cause: str) -> None:
         node = self._node
@@ -129,7 +129,8 @@ class Reception:
 
     def on_garbage(self, reason: str) -> None:
         self._node.dropped["garbage"] += 1
-        log.warning("node %s dropped a message: %s", self._node.id, reason)
+        text = f"node {self._node.id} dropped a message: {reason}"
+        self._node.calls.dead.repeats.say(logging.WARNING, "garbage", text)
 
     def _on_hello(self, sender: PeerId, endpoint: str) -> None:
         node = self._node

@@ -240,7 +240,7 @@ async def test_links(pair):
     link.send(Traffic.KV, b"nobody listens", [])
     await turns()
     assert got == [("a", b"%d" % i, [b"payload", b"more"]) for i in range(3)]
-    assert b.dropped["link"] == 1
+    assert b.inspect().dead_letters == {"NoReceiver": 1}
     a.declare_down(Down("b", 1, "hung"))
     with pytest.raises(PeerGone):
         link.send(Traffic.KV, b"", [])
@@ -254,6 +254,7 @@ async def test_a_link_receiver_that_raises_is_not_the_end(pair, caplog):
     a.link("b").send(Traffic.KV, b"", [])
     await turns()
     assert "ZeroDivisionError" in caplog.text
+    assert b.dead_letters == {"ReceiverFailed": 1}
     assert await a.ref("b/echo").echo(1) == 1
 
 
