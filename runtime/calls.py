@@ -17,7 +17,7 @@ from blockwright.runtime import envelope
 from blockwright.runtime.actor import Endpoint
 from blockwright.runtime.buffers import Sink
 from blockwright.runtime.cell import CastOutcome, Cell, Delivery, FutureOutcome
-from blockwright.runtime.clock import Clock
+from blockwright.runtime.clock import LONGEST, Clock, seconds
 from blockwright.runtime.codec import encode, pack, received
 from blockwright.runtime.dead_letters import DeadLetters
 from blockwright.runtime.deadlines import Deadlines
@@ -40,7 +40,6 @@ from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.wire import Buffer
 
 log = logging.getLogger("blockwright.runtime")
-LONGEST = 86400.0  # seconds a deadline may lie ahead
 RETRY = 0.02  # seconds until what must be sent is offered again to a connection that takes no more
 Send = Callable[[Peer, bytes, list[Buffer]], None]
 
@@ -76,7 +75,7 @@ class Calls:
 
     def begin(self, patience: float, label: str) -> tuple[int, float]:
         """(id, seconds left) of a new request. Raises DeadlineExceeded when no time is left."""
-        left, inherited = float(min(patience, LONGEST)), inherited_deadline()
+        left, inherited = min(patience, LONGEST), inherited_deadline()
         if inherited is not None:
             left = min(left, inherited - self.clock.now())
         if left <= 0:
@@ -92,15 +91,17 @@ class Calls:
         patience: float,
         returns: Any,
     ) -> Any:
-        """Ask the actor, here or on a peer, and wait. Raises a RuntimeFault."""
+        """Ask the actor, here or on a peer, and wait. Raises a RuntimeFault; as ``seconds`` does for ``patience``."""
         to = self._route(target)
+        if type(patience) is not float or not patience >= 0.0:
+            patience = seconds("timeout", patience)
         now = self.clock.now()
         deadline, trace = now + min(patience, LONGEST), b""
         if (scope := CURRENT.get()) is not None or self.message_log is not None:
             trace = self.span(target, endpoint, "call")
             if scope is not None and scope.deadline is not None and not scope.over and scope.deadline < deadline:
                 deadline = scope.deadline
-        if not deadline > now:  # also what is no number
+        if deadline <= now:
             raise DeadlineExceeded(f"no time is left to call {target}.{endpoint}")
         future: asyncio.Future[Any] = self._loop.create_future()
         if isinstance(to, Cell):

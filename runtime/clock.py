@@ -1,6 +1,7 @@
 """Time as the runtime sees it: deadlines, heartbeats and silence all ask one ``Clock``.
 
-Owns the protocol, the clock of the event loop, and a manual one for tests, in which time passes only when told to.
+Owns the protocol, the clock of the event loop, a manual one for tests, in which time passes only when told to, and the check
+of durations that the application gives.
 """
 
 from __future__ import annotations
@@ -8,8 +9,23 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import numbers
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
+
+LONGEST = 86400.0  # seconds that anything is waited for
+
+
+def seconds(name: str, value: Any) -> float:
+    """A duration that the application gave as parameter ``name``, at most LONGEST. Raises TypeError for what is no number,
+    ValueError for what is less than 0 or NaN."""
+    remedy = f"give seconds, 0 or more, such as 30.0; math.inf waits as long as can be ({LONGEST:g} s)"
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is no number; {remedy}")
+    number = float(value)
+    if not number >= 0:
+        raise ValueError(f"{name}={value!r} is no time; {remedy}")
+    return min(number, LONGEST)
 
 
 class Timer(Protocol):

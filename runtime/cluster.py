@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockwright.runtime import envelope
-from blockwright.runtime.clock import Clock, Timer
+from blockwright.runtime.clock import Clock, Timer, seconds
 from blockwright.runtime.errors import NodeDown
 from blockwright.runtime.host import encode_config
 from blockwright.runtime.launcher import Launcher, LaunchError, NodeSpec
@@ -78,6 +78,9 @@ class Cluster:
         keys: ClusterKeys | None = None,
         clock: Clock | None = None,
     ) -> None:
+        heartbeat, silence, startup = (
+            seconds(name, value) for name, value in (("heartbeat", heartbeat), ("silence", silence), ("startup", startup))
+        )
         if not 0 < heartbeat < silence:
             raise ValueError(
                 f"a heartbeat of {heartbeat} s and a silence of {silence} s cannot be used; give 0 < heartbeat < silence"
@@ -183,6 +186,7 @@ class Cluster:
         drain: seconds for what waits at each of the head's actors.
         """
         if self._stop is None:
+            drain = seconds("drain", drain)
             self._stopping = True
             self._stop = asyncio.get_running_loop().create_task(self._stopped(drain), context=contextvars.Context())
         await asyncio.shield(self._stop)

@@ -21,7 +21,7 @@ from blockwright.runtime.actor import Actor
 from blockwright.runtime.buffers import Sink
 from blockwright.runtime.calls import Calls
 from blockwright.runtime.cell import Cell
-from blockwright.runtime.clock import Clock, LoopClock, Timer
+from blockwright.runtime.clock import Clock, LoopClock, Timer, seconds
 from blockwright.runtime.codec import encode, pack
 from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor
 from blockwright.runtime.inspection import Looking
@@ -143,7 +143,7 @@ class Node(Naming, Looking):
         """Start no more actors and stop those that are there, the last first, each with ``drain`` seconds for what waits;
         children are stopped by their supervisors. Idempotent; whoever waits may be cancelled, it goes on."""
         if self._retiring is None:
-            work = self._retire(drain)
+            work = self._retire(seconds("drain", drain))
             self._retiring = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
         await asyncio.shield(self._retiring)
 
@@ -208,13 +208,14 @@ class Node(Naming, Looking):
         to be shown. An error in the class or ``on_start`` is raised here; as RemoteError when it came from another node.
         """
         request = Spawn(actor, check_name(name), args, kwargs or {}, mailbox, owner, restarts)
+        patience = seconds("patience", patience)
         return await (request.here(self) if on in ("", self.name) else request.elsewhere(self, on, patience))
 
     async def stop_actor(self, ref: Ref, *, drain: float = 5.0) -> None:
         """End an actor anywhere in order: it takes nothing new, handles what waits (``drain`` seconds at most), runs
         ``on_stop``; returns when it is over. Also when it is over already; raises NoSuchActor for a name that nobody has,
         NodeDown, RemoteError with what ``on_stop`` raised."""
-        await end_anywhere(self, ref.address, drain)
+        await end_anywhere(self, ref.address, seconds("drain", drain))
 
     async def kill_actor(self, ref: Ref) -> None:
         """End an actor anywhere at once, without ``on_stop``. Raises as ``stop_actor`` does."""
@@ -249,7 +250,7 @@ class Node(Naming, Looking):
         def opener(patience: float) -> Inlet:
             return self.calls.streams.open(self._route(target), target, endpoint, args, kwargs, patience, returns)
 
-        return Stream(opener, patience)
+        return Stream(opener, seconds("timeout", patience))
 
     def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What ``Ref`` does; see there."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from blockwright.runtime.actor import Actor
-from blockwright.runtime.clock import first_within
+from blockwright.runtime.clock import first_within, seconds
 from blockwright.runtime.errors import NoSuchActor
 from blockwright.runtime.monitors import SYSTEM
 from blockwright.runtime.peers import Down
@@ -127,7 +127,8 @@ class Naming:
             if not life:
                 raise NoSuchActor(f"node {address.node} has no actor {address.name!r} to give the name {name!r}")
             address = Address(address.node, address.name, system.incarnation, life)
-        arguments = (check_name(name), str(address), float(wait))
+        wait = seconds("wait", wait)
+        arguments = (check_name(name), str(address), wait)
         holder = await self.call(_registry(self), "register", arguments, {}, CALL_TIMEOUT + wait, str)
         if holder:
             raise ValueError(f"name {name!r} belongs to {holder}; choose another, or unregister it first")
@@ -140,7 +141,8 @@ class Naming:
 
     async def lookup(self: _Caller, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Ref:
         """The life that holds a name. wait: seconds for one to come, as while it is restarted. Raises NoSuchActor."""
-        address = await self.call(_registry(self), "lookup", (name, float(wait)), {}, CALL_TIMEOUT + wait, str)
+        wait = seconds("wait", wait)
+        address = await self.call(_registry(self), "lookup", (name, wait), {}, CALL_TIMEOUT + wait, str)
         if not address:
             raise NoSuchActor(f"nobody in the cluster is registered as {name!r}")
         return self.ref(address, actor)

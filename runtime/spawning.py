@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime.actor import Actor
 from blockwright.runtime.buffers import Sink
-from blockwright.runtime.calls import LONGEST
+from blockwright.runtime.clock import LONGEST
 from blockwright.runtime.codec import decode, encode, field_names, pack, unpack
 from blockwright.runtime.errors import DeadlineExceeded, DecodeError, EncodeError, NoSuchActor
 from blockwright.runtime.monitors import SYSTEM
@@ -182,7 +182,7 @@ class Spawn:
 async def end_anywhere(node: Node, target: Address, drain: float | None) -> None:
     """What ``Node.stop_actor`` and, without ``drain``, ``Node.kill_actor`` do."""
     system = Address(target.node, SYSTEM, target.incarnation or node.current_incarnation(target.node))
-    arguments = (target.key,) if drain is None else (target.key, float(drain))
+    arguments = (target.key,) if drain is None else (target.key, drain)
     # Its own node bounds the end of an actor; that the node itself is alive is seen by others.
     existed = await node.call(system, "kill" if drain is None else "stop", arguments, {}, LONGEST, None)
     if not existed:

@@ -16,7 +16,7 @@ from typing import Any
 
 from blockwright.policies.restarts import Backoff, Plan, Restart, Restarts, Strategy, place
 from blockwright.runtime.actor import Actor, Crash, endpoint
-from blockwright.runtime.clock import Timer
+from blockwright.runtime.clock import Timer, seconds
 from blockwright.runtime.errors import NodeDown, RemoteError, RuntimeFault
 from blockwright.runtime.life import abnormal, describe
 from blockwright.runtime.peers import Down
@@ -32,7 +32,7 @@ class Child:
 
     actor: class, or its import name "module:Qualname", which a class becomes when it goes to another node. on: a node, or
     candidates in order of preference; the supervisor's own if empty. drain: seconds for what waits when it is stopped.
-    patience: seconds that a start on another node may take.
+    patience: seconds that a start on another node may take. Raises TypeError, ValueError for what is no time.
     """
 
     name: str
@@ -44,6 +44,10 @@ class Child:
     drain: float = 5.0
     patience: float = 30.0
     mailbox: int = 1024
+
+    def __post_init__(self) -> None:
+        seconds("drain", self.drain)
+        seconds("patience", self.patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class Supervisor(Actor):
         self._causes: dict[str, str] = {}  # of their last ends
         self._undo: list[Callable[[], None]] = []
         self._timer: Timer | None = None
-        self.stop_limit = Actor.stop_limit + sum(child.drain + Actor.stop_limit for child in children)
+        self.stop_limit = Actor.stop_limit + sum(seconds("drain", child.drain) + Actor.stop_limit for child in children)
 
     # ---- life
 

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import Any
 
 from blockwright.runtime.actor import Actor, endpoint
+from blockwright.runtime.clock import seconds
 from blockwright.runtime.errors import ActorDied, NoSuchActor
 from blockwright.runtime.inspection import NodeView, inspect_node
 from blockwright.runtime.ref import parse_address
@@ -75,7 +76,7 @@ class System(Actor):
             if drain is None:
                 await self.node.lives.kill(check_name(name), int(life or 0))
             else:
-                await self.node.lives.stop(check_name(name), int(life or 0), drain=drain)
+                await self.node.lives.stop(check_name(name), int(life or 0), drain=seconds("drain", drain))
         except NoSuchActor:
             return False
         except ActorDied:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+from collections.abc import Awaitable, Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import torch
 
 from blockwright.runtime import Actor, DeadlineExceeded, EncodeError, NodeDown, RemoteError, RuntimeFault, endpoint, envelope
 from blockwright.runtime.codec import pack
+from blockwright.runtime.supervisor import Child
 from blockwright.transport.errors import QueueFull
 
 
@@ -267,7 +271,35 @@ async def test_whatever_an_endpoint_raises_reaches_its_caller(sides, what, kind,
         assert caught.value.kind == kind
 
 
-async def test_a_timeout_that_is_no_number_is_no_time(sides):
+@pytest.mark.parametrize("wrong", [None, -1, -0.5, float("nan"), "5", True, [1.0]])
+async def test_what_is_no_time_is_refused_by_name(sides, wrong):
+    ref, any_ref = await sides.spawn(Raising()), sides.caller.ref(f"{sides.callee.name}/actor")
+    kind = ValueError if isinstance(wrong, int | float) and not isinstance(wrong, bool) else TypeError
+
+    async def refused(name: str, ask: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(kind) as caught:
+            await ask()
+        assert str(caught.value).startswith(f"{name}={wrong!r} ")
+        assert "give seconds, 0 or more" in str(caught.value)
+
+    await refused("timeout", lambda: ref.go("file", timeout=wrong))
+    await refused("timeout", lambda: any_ref.go("file", timeout=wrong))
+    await refused("timeout", lambda: anext(any_ref.go("file", timeout=wrong).__aiter__()))
+    await refused("patience", lambda: sides.caller.spawn(Raising, name="b", on=sides.callee.name, patience=wrong))
+    await refused("drain", lambda: sides.caller.stop_actor(ref, drain=wrong))
+    await refused("drain", lambda: sides.callee.stop_actors(wrong))
+    await refused("wait", lambda: sides.caller.lookup("x", wait=wrong))
+    await refused("wait", lambda: sides.caller.register("x", ref, wait=wrong))
+    with pytest.raises(kind, match="drain="):
+        Child(name="x", actor=Raising, drain=wrong)
+    with pytest.raises(kind, match="patience="):
+        Child(name="x", actor=Raising, patience=wrong)
+
+
+async def test_odd_numbers_are_times(sides):
     ref = await sides.spawn(Raising())
-    with pytest.raises(DeadlineExceeded):
-        await ref.go("file", timeout=float("nan"))
+    for odd in (5, math.inf, np.float32(1.5), np.int64(3), Fraction(1, 2)):
+        with pytest.raises(RemoteError):
+            await ref.go("file", timeout=odd)
+    with pytest.raises(DeadlineExceeded, match="no time is left"):
+        await ref.go("file", timeout=0)
