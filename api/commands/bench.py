@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import difflib
 import json
 import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import add_url, read_key, refusals
@@ -109,7 +111,23 @@ async def _model(client: Client, wanted: str | None) -> tuple[str, int]:
         raise CommandError(f"{client.url} serves no model yet; wait until it is ready")
     model = wanted or listed[0]["id"]
     one: dict[str, Any] = next((one for one in listed if one["id"] == model), {})
+    if not one:
+        await _check_alias(client, model, [str(one["id"]) for one in listed])
     return model, int(one.get("max_model_len") or 0)
+
+
+async def _check_alias(client: Client, model: str, listed: list[str]) -> None:
+    """Some servers answer to more names than they list. Raises CommandError, before any load is sent."""
+    from blockwright.api.results import RequestError
+
+    try:
+        await client.get(f"/v1/models/{quote(model)}")
+    except RequestError as error:
+        if error.status not in (404, 405):
+            raise
+        near = difflib.get_close_matches(model, listed, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(listed)}"
+        raise CommandError(f"{client.url} serves no model {model!r}; {hint}", 2) from None
 
 
 async def _server(client: Client) -> dict[str, Any]:

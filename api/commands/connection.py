@@ -134,6 +134,6 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise CommandError(error.message) from None
+        raise CommandError(error.message, 2 if error.code == "model_not_found" else 1) from None
     except (SettingsError, CheckpointError, StartError) as error:
         raise CommandError(str(error), 2) from None

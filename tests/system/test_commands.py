@@ -57,7 +57,7 @@ def test_complete(url: str, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run("complete", url, "--prompt", "x", "--temperature", "9")
     assert (code, err) == (1, "blockwright: temperature is 9.0; give a number from 0 to 2\n")
     code, out, err = run("complete", url, "--prompt", "x", "--model", "demo-chekpoint")
-    assert (code, err) == (1, "blockwright: the model 'demo-chekpoint' does not exist; did you mean 'demo-checkpoint'?\n")
+    assert (code, err) == (2, "blockwright: the model 'demo-chekpoint' does not exist; did you mean 'demo-checkpoint'?\n")
 
 
 def test_chat_in_one_message_and_as_a_conversation(url: str, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_bench(url: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--model", "demo-chekpoint"], 1, "did you mean 'demo-checkpoint'?"),
+        (["--model", "demo-chekpoint"], 2, "serves no model 'demo-chekpoint'; did you mean 'demo-checkpoint'?\n"),
         (["--prompts", "/none"], 2, "/none cannot be read"),
         (["--trace", "/none"], 2, "/none cannot be read"),
     ],
@@ -173,7 +173,13 @@ def test_benches_that_cannot_be(url: str, run: Any, words: list[str], code: int,
 
 
 def test_nobody_is_there(run: Any, tmp_path: Path) -> None:
-    for words in (["ps", "--url"], ["top", "--url"], ["explain", "x", "--url"], ["chat", "--message", "x"]):
+    for words in (
+        ["ps", "--url"],
+        ["top", "--url"],
+        ["bench", "serve", "--url"],
+        ["explain", "x", "--url"],
+        ["chat", "--message", "x"],
+    ):
         code, out, err = run(*words, "http://127.0.0.1:9")
         assert (code, out) == (1, "")
         assert "nothing answers at 127.0.0.1:9 (Connection refused); start a server with 'blockwright serve MODEL'" in err
