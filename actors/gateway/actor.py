@@ -68,6 +68,7 @@ class Gateway(Actor):
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
         self._sending: set[asyncio.Task[None]] = set()
+        self._unwanted: dict[str, list[str]] = {}  # worker -> requests that it is told to end with this turn of the loop
         self._heard: dict[str, float] = {}  # worker -> when the last heartbeat that was looked at came
         self._conditions = Conditions()
         self._timer: Timer | None = None
@@ -81,6 +82,7 @@ class Gateway(Actor):
         if self._timer is not None:
             self._timer.cancel()
         self._handle(Drain(now=True))
+        self._send_cancellations()
         for task in self._sending:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
@@ -217,7 +219,7 @@ class Gateway(Actor):
                     self._sending.add(task)
                     task.add_done_callback(self._sending.discard)
                 case CancelAt(worker, requests):
-                    self.node.ref(f"{worker}/worker").cancel.cast(list(requests))
+                    self._cancel_at(worker, requests)
                 case Acknowledge(worker, serial):
                     self.node.ref(f"{worker}/worker").ack.cast(self.state.address, serial)
                 case Replay(worker, serial):
@@ -230,6 +232,20 @@ class Gateway(Actor):
         if not self._streams:
             self._idle.set()
         self._conditions.look()
+
+    def _cancel_at(self, worker: str, requests: tuple[str, ...]) -> None:
+        """One message for all that end in this turn of the loop: thousands at once would not fit the worker's mailbox.
+
+        It leaves before a submission that follows, whose task begins later.
+        """
+        if not self._unwanted:
+            asyncio.get_running_loop().call_soon(self._send_cancellations)
+        self._unwanted.setdefault(worker, []).extend(requests)
+
+    def _send_cancellations(self) -> None:
+        unwanted, self._unwanted = self._unwanted, {}
+        for worker, requests in unwanted.items():
+            self.node.ref(f"{worker}/worker").cancel.cast(requests)
 
     async def _submit(self, worker: str, submission: Submission) -> None:
         """A call, not a cast: a request must not be lost in a full mailbox. A worker's death is news of its own."""

@@ -31,6 +31,8 @@ class Fate:
     held: dict[str, list[bytes]] = field(default_factory=dict)  # worker -> loaded component ids, in order
     routes: dict[str, RoutesUpdate] = field(default_factory=dict)  # worker -> what it was told last
     traces: list[tuple[str, str]] = field(default_factory=list)  # request, the traceparent that it came with
+    cancels: list[int] = field(default_factory=list)  # how many requests each message cancelled
+    running: dict[str, int] = field(default_factory=dict)  # worker -> rows, after the last message that changed them
     unloaded: list[tuple[str, str, int]] = field(default_factory=list)  # worker, holder, components
 
 
@@ -70,6 +72,7 @@ class StandIn(Actor):
         self.gateway = submission.gateway
         FATE.traces.append((submission.request, current_traceparent() if submission.trace else ""))
         self.worker.submit(submission)
+        FATE.running[self.config.name] = len(self.worker.running)
         if self.sweeping is None or self.sweeping.done():
             self.sweeping = asyncio.create_task(self._sweeps())
 
@@ -87,8 +90,10 @@ class StandIn(Actor):
 
     @endpoint(urgent=True)
     async def cancel(self, requests: list[str]) -> None:
+        FATE.cancels.append(len(requests))
         for request in requests:
             self.worker.running.pop(request, None)
+        FATE.running[self.config.name] = len(self.worker.running)
 
     @endpoint
     async def ack(self, gateway: str, serial: int) -> None:

@@ -83,6 +83,25 @@ async def test_the_trace_of_a_request_reaches_its_workers(checkpoint, fate):
     assert sorted((name, trace[3:35]) for name, trace in fate.traces) == [("a", trace_id)] * 2 + [("b", "")] * 2
 
 
+@pytest.mark.parametrize("how", ["cancelled", "clients gone", "stopped"])
+async def test_a_crowd_that_leaves_is_one_message_for_each_worker(checkpoint, fate, how):
+    requests, choices = 25, 64
+    async with cluster({"m": checkpoint()}, workers=2) as running:
+        fate.hold = asyncio.Event()
+        asked = [generation(f"r{i}/{c}" if c else f"r{i}") for i in range(requests) for c in range(choices)]
+        streams = [running.port.generate(g) for g in asked]
+        await running.gateway.until(lambda: sum(fate.running.values()) == len(asked))
+        if how == "cancelled":
+            assert all(running.port.cancel(f"r{i}") for i in range(requests))
+        for stream in streams:
+            if how != "cancelled":
+                stream.cancel() if how == "clients gone" else stream.stop()
+        assert not running.gateway.state.active
+        await running.gateway.until(lambda: sum(fate.running.values()) == 0)
+        assert len(fate.cancels) == 2, "1,600 of them would not have fitted the mailbox of 1,024"
+        assert sum(fate.cancels) == len(asked)
+
+
 @pytest.mark.parametrize("pipeline", [1, 2])
 async def test_every_stream_survives_the_death_of_a_worker(checkpoint, fate, pipeline):
     async with cluster({"m": checkpoint()}, workers=2, pipeline=pipeline) as running:

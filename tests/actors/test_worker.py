@@ -154,6 +154,21 @@ async def test_cancelling_returns_the_memory(checkpoint: Checkpoints) -> None:
     await rig.stop()
 
 
+async def test_one_message_ends_a_crowd(checkpoint: Checkpoints) -> None:
+    rig = await Rig.start([checkpoint("llama")], max_rows=64)
+    names = [f"r{i}" for i in range(1600)]
+    for i, name in enumerate(names):
+        await rig.submit(name, list(prompt_of(3, seed=i)), 400)
+    while not rig.record.tokens["r0"]:
+        rig.record.changed.clear()
+        await rig.record.changed.wait()
+    await rig.ref.cancel(names)
+    await rig.quiet()
+    status = await rig.ref.status()
+    assert (status.waiting, status.running, len(rig.worker.state.free_rows)) == (0, 0, 64)
+    await rig.stop()
+
+
 async def test_reports_are_numbered_and_kept_until_acknowledged(checkpoint: Checkpoints) -> None:
     rig = await Rig.start([checkpoint("llama")])
     await rig.generate("r0", list(prompt_of(5)), 10)
