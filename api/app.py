@@ -64,6 +64,7 @@ def make_app(
 
 async def _close(app: web.Application) -> None:
     app[FRONT].catalog.close()
+    await app[FRONT].templates.close()
 
 
 @web.middleware

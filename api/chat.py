@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from blockwright.api.catalog import ServedModel
-from blockwright.api.chat_template import ChatTemplate
+from blockwright.api.chat_template import refusals
 from blockwright.api.choice import Choice, Piece
 from blockwright.api.errors import bad_request
 from blockwright.api.front import CALLER, FRONT, IGNORED, Front
@@ -28,7 +28,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     info = front.catalog.info(body.options.model)
     front.door.check_model(request[CALLER], info.id)
     served = await front.catalog.load(info)
-    text = render(front, info.id, served, body.messages, body.template)
+    text = await render(front, info.id, served, body.messages, body.template)
     tokens = await front.catalog.encode(served, text, special=body.options.add_special_tokens)
     call = await start(
         front,
@@ -44,28 +44,30 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     return await answer(front, request, call, ChatShape(call))
 
 
-def render(front: Front, model: str, served: ServedModel, messages: list[dict[str, Any]], options: TemplateOptions) -> str:
+async def render(
+    front: Front, model: str, served: ServedModel, messages: list[dict[str, Any]], options: TemplateOptions
+) -> str:
     """The prompt of a conversation. Raises a 400."""
-    template = served.template
+    given: dict[str, Any] = {
+        "begin": options.add_generation_prompt,
+        "proceed": options.continue_final_message,
+        "variables": options.variables,
+        "longest": front.max_body,
+    }
     if options.template is not None:
         if not front.settings.request_chat_template:
             message = "chat_template is not taken from requests; leave it out, or serve with --set request_chat_template=yes"
             raise bad_request(message, "chat_template", "unsupported_parameter")
-        template = ChatTemplate(options.template, served.codec.named)
-    if template is None:
+        with refusals():
+            return await front.templates.render(options.template, served.codec.named, messages, **given)
+    if served.template is None:
         raise bad_request(
             f"{model} has no chat template (chat_template.jinja, or chat_template of tokenizer_config.json); "
             "use /v1/completions, or add one to the checkpoint",
             "messages",
             "no_chat_template",
         )
-    text = template.render(
-        messages, begin=options.add_generation_prompt, proceed=options.continue_final_message, variables=options.variables
-    )
-    if len(text) > front.max_body:  # a loop in a template can make of a short body what no tokenizer's memory holds
-        message = f"the chat template makes {len(text)} characters of these messages, more than max_body ({front.max_body})"
-        raise bad_request(f"{message}; send less", "messages" if options.template is None else "chat_template")
-    return text
+    return served.template.render(messages, **given)
 
 
 class ChatShape:

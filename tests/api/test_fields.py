@@ -210,9 +210,11 @@ async def test_templates_of_requests_need_a_setting(serve: Any, say: Any, codec:
     client, port = await serve(say("x"), settings={"request_chat_template": True})
     assert (await client.post(CHAT, json=fields)).status == 200
     assert codec.decode(port.streams[0].generation.prompt, special=True) == "<s>HEY hi"
-    assert "does not compile" in (await refused(client, CHAT, chat_template="{% if %}"))["message"]
+    error = await refused(client, CHAT, chat_template="{% if %}")
+    assert (error["param"], error["code"]) == ("chat_template", "template_error")
+    assert "does not compile" in error["message"]
     error = await refused(client, CHAT, chat_template="{{ 'a' * 40000000 }}")
-    assert (error["param"], error["code"]) == ("chat_template", "invalid_value")
+    assert (error["param"], error["code"]) == ("chat_template", "template_error")
     assert "makes 40000000 characters of these messages, more than max_body (33554432)" in error["message"]
 
 
