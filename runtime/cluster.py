@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ class Member:
     state: str = "starting"  # "starting" | "up" | "down"
     silent: float = 0.0  # seconds since it was heard (while it starts: since launch), as far as this head was awake
     heard: float | None = None  # what ``Peer.heard`` was at the last check
+    unanswered: float = -math.inf  # when pings failed that may have been this head's own fault
     exited: asyncio.Event = field(default_factory=asyncio.Event)
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # up, or down before it was
 
@@ -235,6 +237,7 @@ class Cluster:
         elif cause != UNREACHABLE:
             self.node.clock.call_at(now + EXIT_GRACE, lambda: self._declare(member, cause))
         elif now < self._stalled_until or now - self._checked > STALL_FACTOR * self._heartbeat / 2:
+            member.unanswered = now
             self.node.recheck(peer)
         else:
             self._declare(member, cause)
@@ -287,10 +290,11 @@ class Cluster:
                 continue
             peer = self.node.table.find(member.id)
             if member.state == "up" and peer is not None and peer.heard != member.heard:
-                member.heard, member.silent = peer.heard, 0.0
+                member.heard, member.silent, member.unanswered = peer.heard, 0.0, -math.inf
             member.silent += step
             if member.state == "up" and member.silent > self._silence:
-                self._declare(member, "hung")
+                # Pings that were tried again have failed or been answered long before as much time has passed.
+                self._declare(member, "hung" if now - member.unanswered > self._silence else UNREACHABLE)
             elif member.state == "starting" and member.silent > self._startup:
                 self._declare(member, f"not up within {self._startup:g} s")
 

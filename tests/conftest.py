@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is; and the same sources get the same verdict everywhere.
+settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 pytest_plugins = ["blockwright.runtime.testing.pytest_plugin"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

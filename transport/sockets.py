@@ -31,7 +31,7 @@ from blockwright.transport.wire import Buffer, WireError
 log = logging.getLogger("blockwright.transport")
 DRAIN = 256  # messages in one go
 TCP_PATIENCE = 30.0  # seconds without a sign of a peer's process, unless ``watch`` says otherwise
-PULSE_GRACE = 0.02  # seconds in which the loss of a pulse alone may turn out to be the loss of everything
+PULSE_GRACE = 0.1  # seconds in which the loss of a pulse may turn out to be the loss of everything; busy machines take some
 _NOBLOCK, _POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)  # arithmetic on pyzmq's enums is slow
 _BATCH_MARK = bytes([wire.BATCH])
 

@@ -31,7 +31,7 @@ def assert_exact(fleet: Fleet, asked: list) -> None:
         assert fleet.finish[g.id] == ("stop" if expected[-1] in g.stop_tokens else "length")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), pipeline=st.booleans())
 def test_random_kills_drops_and_duplicates_leave_every_stream_exact(seed, pipeline):
     fleet = Fleet(seed, PIPELINES if pipeline else REPLICAS, drop=0.2, double=0.2)
@@ -58,7 +58,7 @@ def test_random_kills_drops_and_duplicates_leave_every_stream_exact(seed, pipeli
     assert_exact(fleet, asked)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_a_poisonous_request_fails_alone(seed):
     fleet = Fleet(seed, REPLICAS)
@@ -78,7 +78,7 @@ def test_a_poisonous_request_fails_alone(seed):
     assert_exact(fleet, [g for g in asked if g.id != "r3"])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_the_only_worker_may_die_and_come_back(seed):
     fleet = Fleet(seed, [route("w0")], drop=0.1)

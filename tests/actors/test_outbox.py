@@ -12,16 +12,9 @@ from blockwright.actors.worker.device_thread import DeviceThread, Swept
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.policies.plans import SweepPlan
 from blockwright.runtime import Node, NodeDown
+from blockwright.tests.waiting import until
 from blockwright.transport.link import Slot, Traffic
 from blockwright.transport.transfer import SHARE_LEAST
-
-
-async def until(condition):
-    for _ in range(20_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise TimeoutError("the condition never held")
 
 
 async def test_large_hidden_states_go_through_a_slot_from_the_second_on(tmp_path):

@@ -11,20 +11,21 @@ from blockwright.actors.topology import StartError, start
 from blockwright.gpu.errors import CheckpointError
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference
+from blockwright.tests.waiting import PATIENCE
 
 ENTRY = "blockwright.tests.actors.fake_worker:start"
 
 
 @contextlib.asynccontextmanager
 async def cluster(applications, *, ready=True, **settings):
-    settings = {"memory": 1 << 30, "heartbeat": 0.02, "silence": 1.0, **settings}
+    settings = {"memory": 1 << 30, "heartbeat": 0.02, "silence": PATIENCE, **settings}
     running = await start(
         Settings(applications={name: str(path) for name, path in applications.items()}, **settings),
         in_process=True,
         worker_entry=ENTRY,
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             if ready:
                 await running.ready(whole=True)
             yield running
@@ -182,7 +183,7 @@ async def test_drain_lets_running_requests_finish_and_ends_what_takes_too_long(c
         g = generation()
         answer = asyncio.create_task(collect(running.port.generate(g)))
         await asyncio.sleep(0)
-        await running.port.drain(10)
+        await running.port.drain(PATIENCE)
         assert await answer == (reference(g), "length")
         with pytest.raises(GatewayError, match="shutting down"):
             running.port.generate(generation("late"))

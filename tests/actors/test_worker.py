@@ -15,6 +15,7 @@ from blockwright.policies.sampling import SamplingParams
 from blockwright.runtime import RemoteError
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.gpu.reference import greedy, prompt_of
+from blockwright.tests.waiting import PATIENCE
 
 Checkpoints = Callable[..., Path]
 
@@ -200,7 +201,7 @@ async def test_a_host_that_is_not_there_gives_the_sequence_back(checkpoint: Chec
     route = Route("a@w0+w9", 1, "a", (Hop("w0", 0, half), Hop("w9", half, len(chain.components))))
     await rig.ref.routes(RoutesUpdate(9, [chain], [route], [route]))
     await rig.submit("r0", [1, 2, 3], 5, route=route.id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await rig.record.ended["r0"] == "host-lost"
     await rig.quiet()
     await rig.stop()
@@ -218,7 +219,7 @@ async def test_blocks_go_after_the_routes_that_were_withdrawn_before(checkpoint:
         rig.ref.ack.cast("w0/gateway", 1)
     rig.ref.routes.cast(RoutesUpdate(9, chains, [], []))
     assert await rig.ref.unload("a", rig.loads["a"].ids) > 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await rig.record.ended["r0"] == "route"
     await rig.quiet()
     await rig.stop()
@@ -228,7 +229,7 @@ async def test_a_load_that_is_cancelled_half_way_leaves_nothing_and_can_be_repea
     path = checkpoint("llama")
     rig = await Rig.start([])
     gate = threading.Event()
-    rig.worker.device.call(lambda ex: gate.wait(30))
+    rig.worker.device.call(lambda ex: gate.wait(PATIENCE))
     load = asyncio.create_task(rig.load("a", path))
     while not rig.worker.state.parameters.resident:
         await rig.ref.status()

@@ -15,6 +15,7 @@ from blockwright.policies.chain import Block, Chain, Hop, Route
 from blockwright.policies.lineage import page_hashes
 from blockwright.policies.sampling import SamplingParams
 from blockwright.runtime import Actor, Node, endpoint
+from blockwright.tests.waiting import PATIENCE
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -117,7 +118,7 @@ class Rig:
         await asyncio.sleep(0)
 
     async def finish(self, request: str) -> list[int]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             await self.record.ended[request]
         return self.record.tokens[request]
 

@@ -8,6 +8,7 @@ import pytest
 
 from blockwright.api.cli import flags_of, main, make_parser
 from blockwright.api.commands import COMMANDS
+from blockwright.tests.waiting import PATIENCE
 
 SAMPLING = {"--max-tokens", "--seed", "--stop", "--temperature", "--top-k", "--top-p", "--verbose"}
 TARGET = {"--api-key-file", "--model", "--set"}
@@ -134,6 +135,6 @@ def test_the_list_of_commands_is_complete(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_checkpoint_that_cannot_be_served(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "blockwright", "serve", str(tmp_path), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 2
     assert done.stderr == f"blockwright: {tmp_path} has no config.json; name a folder in Hugging Face format\n"

@@ -16,6 +16,7 @@ import blockwright
 from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.client import Client
 from blockwright.tests.api.fake_port import EOS, one_by_one
+from blockwright.tests.waiting import PATIENCE
 
 TLS = Path(__file__).parent / "tls"
 Serving = Callable[..., Awaitable[Client]]
@@ -95,7 +96,7 @@ async def test_leaving_a_stream_cancels_it(serve: Any) -> None:
     async with Client(str(http.make_url("/"))) as client:
         async for _ in client.generate("a"):
             break
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await port.streams[0].cancelled.wait()
 
 

@@ -20,6 +20,7 @@ from blockwright.api.startup import Herald, Speaker
 from blockwright.gpu.checkpoint import CheckpointError
 from blockwright.runtime import Measure
 from blockwright.tests.api.fake_port import FakePort, make_folder
+from blockwright.tests.waiting import PATIENCE
 
 
 class FakeCluster:
@@ -63,7 +64,7 @@ class Session:
         self.heard.set()
 
     async def until(self, text: str) -> str:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not any(text in line for line in self.lines):
                 self.heard.clear()
                 await self.heard.wait()
@@ -218,7 +219,7 @@ async def test_the_server_notices_clients_that_go(folder: Path) -> None:
         asked = asyncio.create_task(client.post(session.server.address + "/v1/completions", json={"prompt": "a"}))
         stream = await cluster.port.waiting.get()
         asked.cancel()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await stream.cancelled.wait()
     session.server.stop()
     await session.task

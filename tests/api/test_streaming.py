@@ -8,6 +8,7 @@ import pytest
 
 from blockwright.actors.gateway.port import Delta, GatewayError, StreamProgress
 from blockwright.tests.api.fake_port import events, one_by_one
+from blockwright.tests.waiting import PATIENCE
 
 URL = "/v1/completions"
 FRESH = {"prompt_tokens_details": {"cached_tokens": 0}}  # nothing of the prompt was cached
@@ -53,7 +54,7 @@ async def test_comments_tell_the_place_and_the_prefill(serve: Any, say: Any) -> 
     answer = await client.post(CHAT, json={"messages": HELLO, "stream": True})
 
     async def comment(wanted: bytes) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await answer.content.readline() != wanted:
                 pass
 
@@ -94,7 +95,7 @@ async def gone(client: Any, port: Any, url: str, body: dict[str, Any], count: in
     raw = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection(client.server.host, client.server.port)
     writer.write(f"POST {url} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         for _ in range(count):
             await port.waiting.get()
         if port.streams[0].generation.sampling.seed == 1:  # a stream that has begun
@@ -126,5 +127,5 @@ async def test_a_client_that_does_not_read_gets_no_comments(serve: Any, codec: A
     await asyncio.sleep(0.05)
     assert port.waiting.empty()  # the script was held back
     writer.transport.abort()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await port.streams[0].cancelled.wait()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.tests.docs.pages import ROOT, blocks, elsewhere, free_port
+from blockwright.tests.waiting import PATIENCE
 
 LEND = """
 python3() {
@@ -53,7 +54,7 @@ def test_the_installation_works(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=2 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from blockwright.actors import topology
 from blockwright.actors.config import Settings
 from blockwright.api.app import make_app
+from blockwright.tests.waiting import PATIENCE
 
 
 @dataclass
@@ -62,7 +63,7 @@ async def serve(applications: dict[str, Path], **settings: Any) -> AsyncIterator
     running = await topology.start(chosen, in_process=True)
     server = TestServer(make_app(running.port, chosen))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             await running.ready(whole=True)
         await server.start_server()
         async with ClientSession() as session:

@@ -13,6 +13,7 @@ from kv_store import Ring, Shard, Store
 
 from blockwright.runtime import Child, NoSuchActor, Supervisor
 from blockwright.tests.runtime.lives import Nodes, turns
+from blockwright.tests.waiting import PATIENCE
 
 SHARDS = ["shard-0", "shard-1", "shard-2"]
 KEYS = {f"k{i}": f"v{i}".encode() for i in range(300)}
@@ -81,7 +82,7 @@ async def test_keys_whose_shards_are_both_down_are_an_error(world):
 
 def test_the_example_with_real_processes():
     script = Path(kv_store.__file__)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2000 of 2000 keys are there" in done.stdout
     assert "shard-1/shard-1#2.1 answers after" in done.stdout

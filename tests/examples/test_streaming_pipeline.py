@@ -11,12 +11,15 @@ import pytest
 import streaming_pipeline
 
 from blockwright.runtime.window import WINDOW_ITEMS
+from blockwright.tests.waiting import PATIENCE
 
 
 @pytest.mark.system
 def test_nothing_runs_ahead_and_leaving_stops_all() -> None:
     command = [sys.executable, streaming_pipeline.__file__]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(streaming_pipeline.__file__).parent)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE, cwd=Path(streaming_pipeline.__file__).parent
+    )
     assert done.returncode == 0, done.stderr
     found = re.search(r"2000 items in order, the source at most (\d+) ahead", done.stdout)
     assert found, done.stdout

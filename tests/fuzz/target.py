@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from blockwright.runtime import Actor, Node, endpoint
+from blockwright.tests.waiting import PATIENCE
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
 
@@ -106,7 +107,7 @@ class Target:
             else:
                 reception.on_shared(sender, body, body, buffers)
         self._served += 1
-        answer = await self.friend.ref("a/server").echo([self._served, "well"], timeout=20.0)
+        answer = await self.friend.ref("a/server").echo([self._served, "well"], timeout=PATIENCE)
         assert answer == [self._served, "well"]
         assert self.errors == []
         assert self.node.open

@@ -35,9 +35,6 @@ def target() -> Iterator[Target]:
 
 @settings(
     max_examples=500,
-    deadline=None,
-    derandomize=True,
-    database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

@@ -90,7 +90,7 @@ def test_a_position_computed_again_leaves_its_neighbour(dtype: torch.dtype) -> N
     assert torch.equal(rig.arena, before)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(1, 299), max_size=8), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
 def test_any_cuts(cuts: list[int], dtype: torch.dtype) -> None:
     chain = Chain(Shape(layers=1, heads=2, kv_heads=1), dtype)

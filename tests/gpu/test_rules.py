@@ -60,7 +60,6 @@ tokens = st.integers(0, V - 1)
 outputs = st.lists(st.integers(0, 5), max_size=12)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=6), outputs, st.integers(0, 99))
 def test_bad_words_as_transformers(banned: list[list[int]], output: list[int], seed: int) -> None:
     logits = np.random.default_rng(seed).normal(size=V).astype(np.float32)
@@ -68,7 +67,6 @@ def test_bad_words_as_transformers(banned: list[list[int]], output: list[int], s
     np.testing.assert_array_equal(applied(TokenRules(banned=banned), logits, output), expected)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(tokens, st.floats(-100, 100), min_size=1, max_size=9), st.integers(0, 99))
 def test_biases_as_transformers(bias: dict[int, float], seed: int) -> None:
     logits = np.random.default_rng(seed).normal(size=V).astype(np.float32)
@@ -76,7 +74,6 @@ def test_biases_as_transformers(bias: dict[int, float], seed: int) -> None:
     np.testing.assert_allclose(applied(TokenRules(bias=list(bias.items())), logits, [0]), expected, rtol=1e-6, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 6), st.sets(tokens, min_size=1, max_size=3), outputs)
 def test_min_tokens_as_transformers(least: int, ends: set[int], output: list[int]) -> None:
     logits = np.zeros(V, np.float32)
@@ -85,7 +82,6 @@ def test_min_tokens_as_transformers(least: int, ends: set[int], output: list[int
     np.testing.assert_array_equal(applied(TokenRules(min_tokens=least, ends=sorted(ends)), logits, output), expected)
 
 
-@settings(deadline=None)
 @given(st.sets(tokens, min_size=1, max_size=9))
 def test_allowed_tokens_as_transformers(allowed: set[int]) -> None:
     logits = np.arange(V, dtype=np.float32)
@@ -166,7 +162,7 @@ def cases(draw_from: st.DrawFn) -> SamplingParams:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(cases(), outputs, st.integers(0, 99))
 def test_all_steps_in_order(params: SamplingParams, output: list[int], seed: int) -> None:
     logits = (2 * np.random.default_rng(seed).normal(size=V)).astype(np.float32)
@@ -200,7 +196,7 @@ def test_penalties_beyond_all_numbers(penalty: float, temperature: float) -> Non
 EXTREME = st.sampled_from([float("nan"), float("inf"), float("-inf"), 0.0, 3e38, -3e38, 1.0])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(EXTREME, min_size=V, max_size=V),
     st.sampled_from([0.0, 5e-324, 1e-30, 1.0, 2.0]),

@@ -88,7 +88,7 @@ def routes() -> list[Route]:
 
 
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 60))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_routes_change_under_load(seed: int, moves: int) -> None:
     world = World(WORKERS, [BASE, TUNED], routes(), budget=40 * 64 * 1024, chunk_size=8, max_rows=5, sweep_tokens=32)
     gate, chance = Gate(world, seed, 12), random.Random(seed)
@@ -101,7 +101,7 @@ def test_routes_change_under_load(seed: int, moves: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 60))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_workers_die_and_return_under_load(seed: int, moves: int) -> None:
     world = World(WORKERS, [BASE, TUNED], routes(), budget=40 * 64 * 1024, chunk_size=8, max_rows=5, sweep_tokens=32)
     gate, chance = Gate(world, seed, 12), random.Random(seed)

@@ -47,7 +47,7 @@ def test_cached_pages_of_one_layout_give_way_to_sequences_of_another() -> None:
 
 
 @given(seed=st.integers(0, 10_000), budget=st.sampled_from([9, 11, 14, 20]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_layouts_and_spans_share_tight_memory(seed: int, budget: int) -> None:
     tuned, other = chain("tuned", own_from=3), chain("other", own_from=0, heads=2)
     routes = [replica("w0", c) for c in (BASE, tuned, other)]
@@ -58,7 +58,7 @@ def test_layouts_and_spans_share_tight_memory(seed: int, budget: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000), budget=st.sampled_from([12, 16, 30]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_several_homes_share_a_host_whose_memory_is_tight(seed: int, budget: int) -> None:
     base, tuned = chain("base", layers=3), chain("tuned", layers=3, own_from=4)
     groups = [["w0", "w2"], ["w1", "w2"], ["w0", "w1", "w2"], ["w2"]]

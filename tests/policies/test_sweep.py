@@ -39,7 +39,7 @@ def assert_exact(world: World, all_prompts: list[list[int]], new: int = 12, stop
 
 
 @given(seed=st.integers(0, 10_000), chunk=st.sampled_from([1, 3, 8, 64]), page=st.sampled_from([1, 4, 5]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_sequence_gets_its_own_tokens(seed: int, chunk: int, page: int) -> None:
     target = chain("base", page_size=page)
     world = World(["w0"], [target], [replica("w0", target)], chunk_size=chunk, sweep_tokens=64, max_rows=5, page_size=page)
@@ -51,7 +51,7 @@ def test_every_sequence_gets_its_own_tokens(seed: int, chunk: int, page: int) ->
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_short_memory_preempts_and_ends(seed: int) -> None:
     # 11 pages of 2 layers: 1.1 of the longest sequence (40 tokens = 10 pages)
     world = one_worker(budget=11 * 64 * 1024, chunk_size=8, max_rows=8, sweep_tokens=64)
@@ -144,7 +144,7 @@ def test_rows_of_chains_that_share_run_in_one_step() -> None:
 
 
 @given(seed=st.integers(0, 10_000), stages=st.sampled_from([2, 3]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pipelines_and_replicas_together(seed: int, stages: int) -> None:
     workers = [f"w{i}" for i in range(stages)]
     target = chain("base", layers=3)
@@ -183,7 +183,7 @@ def test_hops_without_kv_serve_and_keep_the_prefix_cache(borders: list[int]) -> 
 
 
 @given(seed=st.integers(0, 10_000), victim=st.sampled_from(["w0", "w1"]), moves=st.integers(0, 200))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_lost_worker_gives_its_sequences_back_and_leaks_nothing(seed: int, victim: str, moves: int) -> None:
     target = chain("base")
     routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w1", target)]
@@ -212,7 +212,7 @@ def test_a_lost_worker_gives_its_sequences_back_and_leaks_nothing(seed: int, vic
 
 
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_cancelling_anything_at_any_time_leaks_nothing(seed: int, moves: int) -> None:
     target = chain("base")
     routes = [pipeline(["w0", "w1"], target), replica("w0", target)]
@@ -233,7 +233,7 @@ def test_cancelling_anything_at_any_time_leaks_nothing(seed: int, moves: int) ->
 
 
 @given(seed=st.integers(0, 10_000), sweeps=st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_jumping_equals_stepping(seed: int, sweeps: int) -> None:
     from blockwright.policies.plans import SweepResult
 

@@ -1,11 +1,11 @@
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from blockwright.runtime import Actor, ManualClock, Node, Ref
+from blockwright.tests import waiting
 from blockwright.tests.runtime.lives import Nodes
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
@@ -17,18 +17,9 @@ def entries(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until the condition holds."""
-    for _ in range(20_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise TimeoutError("the condition never held")
-
-
-@pytest.fixture(name="until")
-def until_fixture():
-    return until
+@pytest.fixture
+def until():
+    return waiting.until
 
 
 class Sides:

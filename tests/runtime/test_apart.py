@@ -7,6 +7,7 @@ import pytest
 
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.runtime.apart import apart
+from blockwright.tests.waiting import PATIENCE
 
 NAME: ContextVar[str] = ContextVar("name", default="outer")
 
@@ -78,7 +79,7 @@ class Settings(Actor):
 
     @endpoint
     async def pause(self) -> int:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.sleep(0)
         task = asyncio.current_task()
         return task.cancelling() if task is not None else -1
@@ -99,11 +100,12 @@ async def test_messages_share_a_task_and_nothing_else():
 
 def test_a_loop_that_closes_ends_what_an_actor_does():
     """``asyncio.run`` without ``node.stop``: the actor's task must not swallow the loop's cancellation and go on."""
-    ended = []
+    begun, ended = asyncio.Event(), []
 
     class Busy(Actor):
         @endpoint
         async def work(self, number: int) -> None:
+            begun.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -115,7 +117,7 @@ def test_a_loop_that_closes_ends_what_an_actor_does():
         ref = await node.spawn(Busy(), name="busy")
         for number in range(3):
             ref.work.cast(number)
-        await asyncio.sleep(0.01)
+        await begun.wait()
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
     assert ended == [0]

@@ -157,6 +157,22 @@ async def test_pings_that_fail_around_a_stall_of_the_head_prove_nothing(rig, mon
     assert rig.downs == [Down("w0", 1, "unreachable")]
 
 
+@pytest.mark.parametrize(("again", "cause"), [(1.5, "unreachable"), (0.25, "hung")])
+async def test_a_head_that_stalls_again_and_again_tells_a_hang_from_a_host_that_is_gone(rig, again, cause):
+    """On a busy machine every failed ping may be the head's own fault, and is tried again."""
+    await rig.launch("w0")
+    await rig.advance(1.0)
+    rig.launcher.freeze(PeerId("w0", 1))
+    passed = 0.0
+    while not rig.downs:
+        rig.clock.jump(1.0)
+        await turns()
+        passed += 1.0
+        if passed <= again * 4 and not rig.downs:  # pings fail all the time, or once
+            rig.hub.lost(rig.hub.node.peers()["w0"], "unreachable")
+    assert rig.downs == [Down("w0", 1, cause)]
+
+
 async def test_a_node_that_another_cannot_reach_is_declared_down_by_the_head(rig):
     await rig.launch("w0")
     await rig.launch("w1")

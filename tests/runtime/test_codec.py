@@ -94,7 +94,7 @@ def trees(children: st.SearchStrategy[list[Tree]]) -> st.SearchStrategy[Tree]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.recursive(trees(st.just([])), lambda inner: trees(st.lists(inner, max_size=2)), max_leaves=4))
 def test_round_trip(tree):
     assert travel(Tree, tree) == tree

@@ -303,7 +303,7 @@ messages = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(messages, min_size=1, max_size=20))
 def test_garbage_does_no_harm(bodies):
     """Whatever a peer sends, the node goes on, and answers another peer."""

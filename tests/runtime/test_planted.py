@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 PLANTED = Path(__file__).parent / "planted"
 CAUGHT = {
@@ -61,7 +63,7 @@ def test_a_planted_bug_is_caught(bug: str, package: Path) -> None:
     try:
         environment = {**os.environ, "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, str(package / "tests/runtime/safety/hunt.py"), "0", str(SEEDS)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=110)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=2 * PATIENCE)
     finally:
         apply(patch, package, "--reverse")
     assert done.returncode == 0, done.stderr

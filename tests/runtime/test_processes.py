@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from blockwright.runtime import Down, LocalCluster, NodeDown, RemoteError
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.launcher import LaunchError
 from blockwright.runtime.processes import ForkserverLauncher
+from blockwright.tests.waiting import PATIENCE, until_now
 from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import AddressError
 
@@ -59,6 +59,21 @@ async def rig(tmp_path):
     assert not (tmp_path / "sockets").exists()
 
 
+@pytest.fixture
+async def open_rig(tmp_path):
+    """``rig = await open_rig(silence, ...)``: one for this test, which stops it or leaves that to the end."""
+    made = []
+
+    async def make(silence: float = 30.0, **options: object) -> Rig:
+        made.append(Rig(tmp_path / "sockets", silence, **options))
+        await made[-1].hub.start()
+        return made[-1]
+
+    yield make
+    for rig in made:
+        await rig.hub.stop()
+
+
 async def test_calls_between_processes(rig):
     from cluster_entries import Status
 
@@ -82,7 +97,7 @@ async def test_cancelling_reaches_the_other_process(rig, until):
     call = asyncio.create_task(rig.ref("w0").wait())
     assert await rig.ref("w0").add(1) == 1
     call.cancel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while await rig.ref("w0").cancellations() != 1:
             pass
 
@@ -126,10 +141,9 @@ async def test_interrupts_do_not_reach_workers(rig):
 
 
 @pytest.mark.parametrize(("how", "listen"), [("hung", "tcp://127.0.0.1:0"), ("unreachable", "")])
-async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(tmp_path, how, listen):
+async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(open_rig, how, listen):
     """Stuck in Python, libzmq's thread goes on answering pings; stopped, nothing answers, as when a host is gone."""
-    rig = Rig(tmp_path / "sockets", silence=2.0, listen=listen)
-    await rig.hub.start()
+    rig = await open_rig(silence=5.0, listen=listen)
     await rig.launch("w0", "w1")
     pid = rig.hub.pid("w0")
     if how == "hung":
@@ -137,7 +151,7 @@ async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(tmp_pa
     else:
         os.kill(pid, signal.SIGSTOP)
     call = asyncio.create_task(rig.ref("w0").add(1))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await rig.down.wait()
     assert rig.downs[0] == Down("w0", 1, how)
     with pytest.raises(NodeDown, match=how):
@@ -148,12 +162,10 @@ async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(tmp_pa
     assert await rig.ref("w1").add(1) == 1
     with pytest.raises(RemoteError, match=f"w0#1 is down: {how}"):
         await rig.ref("w1").ask("w0/counter", 1)
-    await rig.hub.stop()
 
 
-async def test_a_cluster_over_tcp_with_keys(tmp_path):
-    rig = Rig(tmp_path / "sockets", silence=30.0, listen="tcp://127.0.0.1:0", keys=ClusterKeys.generate())
-    await rig.hub.start()
+async def test_a_cluster_over_tcp_with_keys(open_rig):
+    rig = await open_rig(listen="tcp://127.0.0.1:0", keys=ClusterKeys.generate())
     await rig.launch("w0", "w1")
     assert await rig.ref("w0").ask("w1/counter", 2) == 2
     for pid in (rig.hub.pid("w0"), rig.launcher._process.pid):
@@ -161,10 +173,9 @@ async def test_a_cluster_over_tcp_with_keys(tmp_path):
             told = await asyncio.to_thread(Path(f"/proc/{pid}/{place}").read_bytes)
             assert rig.hub._keys.secret not in told
     os.kill(rig.hub.pid("w0"), signal.SIGKILL)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await rig.down.wait()
     assert rig.downs == [Down("w0", 1, "exited -9")]
-    await rig.hub.stop()
 
 
 async def test_heartbeats_tell_how_a_node_fares(rig, until):
@@ -176,8 +187,12 @@ async def test_heartbeats_tell_how_a_node_fares(rig, until):
     for wait in waits:
         wait.cancel()
     await until(lambda: peer.vitals.running == {})
-    rig.ref("w0").block.cast(0.3)
-    await until(lambda: peer.vitals.lag > 0.1)
+
+    async def late() -> bool:
+        await rig.ref("w0").block(0.3)
+        return peer.vitals.lag > 0.1  # of its last heartbeat
+
+    await until(late)
 
 
 async def test_the_death_of_the_forkserver_takes_its_children_and_is_mended(rig, until):
@@ -197,7 +212,7 @@ async def test_stopping_while_a_forkserver_is_being_replaced(rig, turns):
     os.kill(rig.launcher._process.pid, signal.SIGKILL)
     for _ in range(turns):
         await asyncio.sleep(0.0005)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await rig.hub.stop()
     with pytest.raises(LaunchError, match="stopping"):
         await rig.launch("w0")
@@ -375,8 +390,5 @@ def check_end(script: str, directory: Path, how: str) -> None:
             head.send_signal(getattr(signal, how, signal.SIGKILL))
         status = head.wait()
     assert status == 0 or how not in ("return", "drain")
-    deadline = time.monotonic() + 20
-    while not (all(map(gone, pids)) and not directory.exists()):
-        assert time.monotonic() < deadline, (pids, list(directory.iterdir()))
-        time.sleep(0.005)
+    until_now(lambda: all(map(gone, pids)) and not directory.exists(), f"end of {pids} and of {directory}")
     assert not {name for name in set(os.listdir("/dev/shm")) - shared if "blockwright" in name}

@@ -25,6 +25,7 @@ from blockwright.runtime import (
     RemoteError,
     endpoint,
 )
+from blockwright.tests.waiting import PATIENCE
 
 
 class Thing(Actor):
@@ -90,7 +91,7 @@ async def test_ray_52628_a_cancellation_before_the_task_runs_is_not_lost(sides):
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert await asyncio.wait_for(ref.note(turns), 5) == turns
+        assert await asyncio.wait_for(ref.note(turns), PATIENCE) == turns
     assert thing.seen == list(range(8))
 
 
@@ -165,7 +166,7 @@ async def test_thespian_messages_leave_while_the_handler_runs(sides):
     a = await sides.spawn(Thing(), "one")
     await sides.spawn(Thing(), "two")
     here = sides.callee.name
-    await asyncio.wait_for(a.tell_and_wait(f"{here}/two", f"{here}/one"), 10)
+    await asyncio.wait_for(a.tell_and_wait(f"{here}/two", f"{here}/one"), PATIENCE)
 
 
 async def test_thespian_nothing_is_dropped_in_silence(sides):
@@ -228,7 +229,7 @@ async def test_xoscar_a_broken_connection_leaves_no_future_and_no_unretrieved_ta
     calls.append(asyncio.create_task(ref.hold()))  # the link is closed, and nobody has been told
     for call in calls:
         with pytest.raises(NodeDown, match="b#1"):
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, PATIENCE)
     with pytest.raises(NodeDown, match="b#1"):
         await ref.hold()
     del calls, call
@@ -254,7 +255,7 @@ async def test_ray_18703_overload_is_an_error_at_the_caller(sides):
     ref = await sides.spawn(thing := Thing(), mailbox=10)
     held = asyncio.create_task(ref.hold())
     await sides.turns()
-    answers = await asyncio.wait_for(asyncio.gather(*[_try(ref, n, thing) for n in range(50)]), 10)
+    answers = await asyncio.wait_for(asyncio.gather(*[_try(ref, n, thing) for n in range(50)]), PATIENCE)
     await held
     assert answers.count("full") == 40
 
@@ -275,5 +276,5 @@ async def test_pykka_actors_need_no_thread_each():
     before = threading.active_count()
     refs = [await node.spawn(Thing(), name=f"t{n}") for n in range(200)]
     assert await asyncio.gather(*[ref.note(1) for ref in refs]) == [1] * 200
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # threads of tests before may end meanwhile
     await node.stop()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
+from blockwright.tests.waiting import PATIENCE
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import Refused
 
@@ -45,7 +46,7 @@ class Recorder:
         raise Refused(f"{name} is not wanted")
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()

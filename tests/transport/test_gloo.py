@@ -12,20 +12,13 @@ import pytest
 
 from blockwright.runtime import Node
 from blockwright.tests.transport import gloo_child
+from blockwright.tests.waiting import PATIENCE, until
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.gloo import WAITING, GlooLane
 from blockwright.transport.wire import Traffic
 
 MIB = 1 << 20
-
-
-async def until(condition):
-    for _ in range(12_000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise TimeoutError("the condition never held")
 
 
 @pytest.mark.system
@@ -46,7 +39,7 @@ async def test_a_link_over_gloo_between_processes(tmp_path):
             node.on_link(kind, lambda s, h, b, kind=kind: got.append((kind, h, [bytes(x) for x in b])))
         link, data = node.link("b"), os.urandom(20 * MIB)
         transfers = [link.send(kind, b"%d" % kind, [data[kind:], b"", b"x"]) for kind in Traffic]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             for transfer in transfers:
                 await transfer
         await until(lambda: len(got) == 3)
@@ -57,7 +50,7 @@ async def test_a_link_over_gloo_between_processes(tmp_path):
         child.send_signal(signal.SIGKILL)
         last = link.send(Traffic.KV, b"", [data])
         with pytest.raises(PeerGone, match="b#1 is down"):
-            await asyncio.wait_for(asyncio.ensure_future(_done(last)), 30)
+            await asyncio.wait_for(asyncio.ensure_future(_done(last)), PATIENCE)
         await node.stop()
     finally:
         if child.returncode is None:
@@ -85,7 +78,7 @@ class Pipe:
         return Done()
 
     def recv(self, tensors, rank, tag):
-        data = self.into.get(timeout=20)
+        data = self.into.get(timeout=PATIENCE)
         if isinstance(data, Exception):
             raise data
         tensors[0][:] = data

@@ -159,7 +159,7 @@ def maps() -> int:
 
 def test_nothing_remains_of_a_killed_owner_but_what_is_read(pool):
     gc.collect()
-    before, mapped = set(os.listdir("/dev/shm")), maps()
+    before, mapped = set(os.listdir("/dev/shm")), maps()  # of other programs, too
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     words = owner.stdout.readline().split()
     offer = shared_memory.Offer(int(words[0]), int(words[1]), int(words[2]), bytes.fromhex(words[3]))
@@ -170,7 +170,7 @@ def test_nothing_remains_of_a_killed_owner_but_what_is_read(pool):
     owner.stdout.close()
     assert bytes(view) == b"from the dead"
     assert attach(offer) is None
-    assert set(os.listdir("/dev/shm")) == before
+    assert not {name for name in set(os.listdir("/dev/shm")) - before if "blockwright" in name}
     assert maps() == mapped + 1
     del attached, view
     assert maps() == mapped

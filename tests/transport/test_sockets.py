@@ -6,6 +6,7 @@ import stat
 import pytest
 import zmq
 
+from blockwright.tests.waiting import until
 from blockwright.transport import greeting, outbound, wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.curve import ClusterKeys
@@ -274,10 +275,7 @@ def test_a_receiver_that_raises_does_not_leave_messages_lying(run, directory, re
                 pair.a.send_link(B, [b""])
             pair.a.send(B, b"after")
             await pair.at_b.until(lambda: pair.at_b.messages != [])
-            for _ in range(1000):
-                if len(faults) == 5:
-                    break
-                await asyncio.sleep(0.001)
+            await until(lambda: len(faults) == 5)
             assert [type(f) for f in faults] == [ZeroDivisionError] * 5
 
     run(main())

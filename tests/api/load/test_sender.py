@@ -13,6 +13,7 @@ from blockwright.api.load.workload import Request
 from blockwright.runtime import ManualClock
 from blockwright.runtime.clock import first_within
 from blockwright.tests.api.fake_port import EOS, one_by_one
+from blockwright.tests.waiting import PATIENCE
 
 ASKING = Asking("tiny", False, True, 0.0)
 
@@ -43,7 +44,7 @@ async def test_each_request_at_its_time(serve: Any) -> None:
         asleep.put_nowait(seconds)
         await first_within(clock, seconds - 0.25, ())
 
-    async with Client(str(http.make_url("/"))) as client, asyncio.timeout(60):
+    async with Client(str(http.make_url("/"))) as client, asyncio.timeout(PATIENCE):
         load = [Request(at, [40], 1) for at in (0.0, 1.0, 2.5)]
         noted = {"done": lambda outcome: ended.put_nowait(outcome.sent), "now": clock.now, "sleep": sleep}
         sending = asyncio.create_task(send(client, ASKING, load, None, **noted))
@@ -65,7 +66,7 @@ async def test_no_more_at_a_time_than_allowed(serve: Any) -> None:
     async with Client(str(http.make_url("/"))) as client:
         load = [Request(0.0, [40], 1) for _ in range(5)]
         sending = asyncio.create_task(send(client, ASKING, load, 2, done.append))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await port.waiting.get()
             await port.waiting.get()
         assert (len(port.streams), len(done)) == (2, 0)
