@@ -80,7 +80,7 @@ class Settings:
     silence: Annotated[float, "seconds without a report after which a worker is declared down"] = 2.0
     worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then 503"] = 30.0
     drain_timeout: Annotated[float, "seconds that SIGTERM gives to what runs"] = 30.0
-    max_waiting: Annotated[int, "requests in the server beyond which new ones get 503; each gateway has its share"] = 4096
+    max_waiting: Annotated[int, "requests in the server, all gateways together, beyond which new ones get 503"] = 4096
     max_waiting_tokens: Annotated[int, "tokens still to compute beyond which new requests get 503; 0: no limit"] = 0
     unknown_fields: Annotated[
         str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject (400)"

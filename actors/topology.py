@@ -174,6 +174,7 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
             name="g0",
             cluster=controller.cluster,
             limiter=f"{HEAD}/limiter" if limits else "",
+            others=gateway_nodes(settings)[1:],
         )
         await cluster.node.spawn(gateway, name="gateway")  # first: the controller publishes to it from its first tick on
         await cluster.node.spawn(controller, name="controller")
@@ -218,15 +219,21 @@ def _gateway_state(settings: Settings, checkpoints: dict[str, Checkpoint], lengt
     return gateway_state(settings, models)
 
 
+def gateway_nodes(settings: Settings) -> list[str]:
+    """The nodes that answer HTTP, the head first."""
+    return [HEAD, *(f"g{number}" for number in range(1, settings.gateways))]
+
+
 def gateway_state(settings: Settings, models: list[ModelInfo]) -> GatewayState:
-    """Of one gateway; with several, each takes its part of what the server takes."""
+    """Of one gateway."""
     return GatewayState(
         "",  # filled in by the actor, which knows where it is
         models,
         page_size=settings.page_size,
         worker_wait=settings.worker_wait,
-        max_waiting=-(-settings.max_waiting // settings.gateways),
-        max_waiting_tokens=-(-settings.max_waiting_tokens // settings.gateways),
+        max_waiting=settings.max_waiting,
+        max_waiting_tokens=settings.max_waiting_tokens,
+        gateways=settings.gateways,
     )
 
 

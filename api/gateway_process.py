@@ -44,7 +44,13 @@ async def start(node: Node, config: GatewayConfig) -> None:
         view: dict[str, Any] = await node.ref(f"{HEAD}/controller", Controller).cluster()
         return view
 
-    gateway = Gateway(gateway_state(settings, config.models), name=node.name, cluster=cluster, limiter=config.limiter)
+    gateway = Gateway(
+        gateway_state(settings, config.models),
+        name=node.name,
+        cluster=cluster,
+        limiter=config.limiter,
+        others=config.others,
+    )
     await node.spawn(gateway, name="gateway")
     app = make_app(gateway, settings)
     runner = make_runner(app)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from blockwright.actors.config import Settings
-from blockwright.actors.topology import HEAD, Running
+from blockwright.actors.topology import Running, gateway_nodes
 from blockwright.api.desk import PATIENCE, Desk
 from blockwright.api.front import Front
 from blockwright.api.gateway_process import GatewayConfig
@@ -29,7 +29,7 @@ class Gateways:
 
     def __init__(self, running: Running, front: Front, settings: Settings, port: int) -> None:
         self._running, self._settings, self._port = running, settings, port
-        self._names = [f"g{number}" for number in range(1, settings.gateways)]
+        self._names = gateway_nodes(settings)[1:]
         self.desk = Desk(front, self._names)
         self._failures = dict.fromkeys(self._names, 0)
         self._born = dict.fromkeys(self._names, 0.0)
@@ -83,7 +83,7 @@ class Gateways:
 
     async def _launch(self, name: str, pause: float) -> None:
         await asyncio.sleep(pause)
-        others = [HEAD, *(other for other in self._names if other != name)]
+        others = [other for other in gateway_nodes(self._settings) if other != name]
         models = list(self._running.gateway.state.catalogue.values())
         config = GatewayConfig(self._settings, models, self._port, others, self._running.gateway.limiter)
         try:

@@ -1,4 +1,4 @@
-"""Whether a sequence can ever be served: one rule for the gateway and the worker."""
+"""Whether a sequence can be served: ever, by one rule for the gateway and the worker; now, beside what others hold."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ def admit(tokens: int, capacity: int) -> str | None:
 def capacity_tokens(free_bytes: int, page_size: int, page_bytes: int) -> int:
     """Tokens of one sequence that fit ``free_bytes``, ``page_bytes`` being what a page of all its local layers takes."""
     return page_size * (free_bytes // page_bytes) if page_bytes else 1 << 62
+
+
+def part(limit: int, own: int, others: int, sharers: int) -> int:
+    """What one of ``sharers`` may hold of ``limit`` while it holds ``own`` and the rest of them ``others``.
+
+    An equal part of what is free, above what it has: all of them together keep the limit, and one that is alone in being
+    busy comes to hold nearly all of it, a part at a time.
+    """
+    return own + -(-max(0, limit - own - others) // sharers)
 
 
 def concurrent(rooms: Iterable[int], tokens: int, rows: int) -> int:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from blockwright.actors.conditions import Conditions
+from blockwright.actors.gateway.crowd import Held
 from blockwright.actors.gateway.messages import (
     Acknowledge,
     CancelAt,
@@ -50,7 +51,10 @@ TICK = 0.1  # seconds between looks at heartbeats and waiting requests
 
 
 class Gateway(Actor):
-    """See the module. ``cluster`` answers for ``/admin/cluster``; ``limiter``: its address, empty without limits."""
+    """See the module. ``cluster`` answers for ``/admin/cluster``.
+
+    limiter: its address, empty without limits; others: nodes of the other gateways.
+    """
 
     def __init__(
         self,
@@ -59,9 +63,11 @@ class Gateway(Actor):
         name: str,
         cluster: Callable[[], Awaitable[dict[str, Any]]],
         limiter: str = "",
+        others: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.limiter = limiter
+        self._others = others
         self.state = state
         self._queue = Queue(state.active, state.board)
         self._cluster = cluster
@@ -108,6 +114,11 @@ class Gateway(Actor):
     async def down(self, worker: str, incarnation: int, cause: str) -> None:
         """For a gateway that is not on the head: a worker has ended."""
         self.worker_down(worker, incarnation, cause)
+
+    @endpoint(urgent=True)
+    async def holds(self, gateway: str, requests: int, tokens: int) -> None:
+        """What another gateway has to do, of all that the server takes."""
+        self.state.crowd.hear(gateway, Held(requests, tokens, self.node.clock.now()))
 
     def worker_up(self, worker: str, incarnation: int) -> None:
         self._handle(Up(worker, incarnation))
@@ -207,6 +218,14 @@ class Gateway(Actor):
                 serial = peer.payload.get("reports", {}).get(self.state.address, 0)
                 self._handle(Heard(name, peer.incarnation, serial))
         self._handle(Tick())
+        if self._others:
+            self._share()
+
+    def _share(self) -> None:
+        """Tell the other gateways what this one holds, and take a part of what is free in all."""
+        held = self.state.crowd.look(self.state.active, self.node.clock.now())
+        for name in sorted(self.node.peers().keys() & set(self._others)):
+            self.node.ref(f"{name}/gateway").holds.cast(self.node.name, held.requests, held.tokens)
 
     def _handle(self, event: Event) -> None:
         for effect in self.state.handle(event, self.node.clock.now()):

@@ -57,11 +57,12 @@ class GatewayState:
         worker_wait: float,
         max_waiting: int,
         max_waiting_tokens: int = 0,
+        gateways: int = 1,
     ) -> None:
         self.address = address  # of the gateway actor, where workers send reports
         self.catalogue = {model.id: model for model in models}
         self.page_size, self.worker_wait = page_size, worker_wait
-        self.crowd = Crowd(max_waiting, max_waiting_tokens)
+        self.crowd = Crowd(max_waiting, max_waiting_tokens, gateways)
         self.board = Board(self.catalogue)
         self.active: dict[str, Record] = {}  # all and only the requests that have not ended
         self.waiting: dict[str, Record] = {}  # those of ``active`` in state "waiting"

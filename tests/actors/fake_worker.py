@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.topology import gateway_state
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
@@ -17,6 +19,7 @@ from blockwright.actors.worker.messages import (
     WorkerConfig,
     WorkerStatus,
 )
+from blockwright.api.gateway_process import GatewayConfig
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.tests.actors.fake_fleet import FakeWorker
 
@@ -33,6 +36,7 @@ class Fate:
     traces: list[tuple[str, str]] = field(default_factory=list)  # request, the traceparent that it came with
     cancels: list[int] = field(default_factory=list)  # how many requests each message cancelled
     running: dict[str, int] = field(default_factory=dict)  # worker -> rows, after the last message that changed them
+    gateways: dict[str, Gateway] = field(default_factory=dict)  # those that are not the head's
     unloaded: list[tuple[str, str, int]] = field(default_factory=list)  # worker, holder, components
 
 
@@ -134,3 +138,14 @@ class StandIn(Actor):
 
 async def start(node: Node, config: WorkerConfig) -> None:
     await node.spawn(StandIn(config), name="worker")
+
+
+async def start_gateway(node: Node, config: GatewayConfig) -> None:
+    """A further gateway without the HTTP before it; the node's actors are found by ``FATE.gateways``."""
+    gateway = Gateway(gateway_state(config.settings, config.models), name=node.name, cluster=_nothing, others=config.others)
+    await node.spawn(gateway, name="gateway")
+    FATE.gateways[node.name] = gateway
+
+
+async def _nothing() -> dict[str, object]:
+    return {}

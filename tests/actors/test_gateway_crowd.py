@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.actors.gateway.crowd import Crowd
+import random
+
+from blockwright.actors.gateway.crowd import SILENT, Crowd, Held
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.gateway.record import Record
 from blockwright.policies.sampling import SamplingParams
@@ -41,3 +43,51 @@ def test_too_many_tokens() -> None:
 
 def test_an_idle_server_takes_what_is_larger_than_the_limit() -> None:
     assert Crowd(100, 5).refusal(wanted("x", 400, 600), {}, 0, 1.0) is None
+
+
+def test_one_busy_gateway_comes_to_hold_what_the_others_leave() -> None:
+    crowd, held = Crowd(100, 0, sharers=4), dict[str, Record]()
+    rounds = 0
+    while len(held) < 100:
+        crowd.look(held, float(rounds))
+        for name in ("g1", "g2", "g3"):
+            crowd.hear(name, Held(0, 0, float(rounds)))
+        before = len(held)
+        while crowd.refusal(wanted("x"), held, 0, 0.0) is None:
+            held[f"r{len(held)}"] = Record(wanted("r"), 0, 0.0)
+        assert before < len(held) <= 100
+        rounds += 1
+    assert rounds <= 20, "a part at a time"
+    crowd.look(held, float(rounds))
+    assert crowd.refusal(wanted("x"), held, 0, 0.0) is not None
+
+
+def test_all_together_keep_the_limits_and_one_that_is_silent_holds_nothing() -> None:
+    draw = random.Random(7)
+    names, limit, tokens = ("g0", "g1", "g2"), 20, 150
+    crowds = {name: Crowd(limit, tokens, sharers=3) for name in names}
+    held: dict[str, dict[str, Record]] = {name: {} for name in names}
+    refused = 0
+    for now in range(200):
+        said = {name: crowds[name].look(held[name], now / 10) for name in names}
+        for name in names:
+            for other in set(names) - {name}:
+                crowds[name].hear(other, said[other])
+        for name in names:
+            crowds[name].look(held[name], now / 10)
+            for _ in range(draw.randrange(12)):
+                if crowds[name].refusal(wanted("x"), held[name], 0, now / 10) is None:
+                    held[name][f"r{draw.random()}"] = Record(wanted("r"), 0, 0.0)
+                else:
+                    refused += 1
+            for key in [key for key in held[name] if draw.random() < 0.2]:
+                del held[name][key]
+            assert sum(len(records) for records in held.values()) <= limit + len(names) - 1
+        work = sum(record.cost() for records in held.values() for record in records.values())
+        assert work <= tokens + len(names) * 10, "one that is idle takes whatever comes"
+    assert refused > 100
+    crowds["g1"].hear("g0", Held(limit, 0, 20.0))
+    crowds["g1"].look({}, 20.0)
+    assert crowds["g1"].refusal(wanted("x"), {}, 0, 20.0) is not None
+    crowds["g1"].look({}, 20.0 + SILENT)
+    assert crowds["g1"].refusal(wanted("x"), {}, 0, 20.0) is None

@@ -8,6 +8,7 @@ import pytest
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.port import GatewayError
 from blockwright.actors.topology import StartError, start
+from blockwright.api.gateway_process import GatewayConfig
 from blockwright.gpu.errors import CheckpointError
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference
@@ -226,3 +227,36 @@ async def test_a_pace_that_cannot_be_kept_is_refused_before_any_worker_starts(ch
 def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(SettingsError, match="device is 'cuda'; choose one of cpu"):
         Settings(applications={"m": "x"}, device="cuda")
+
+
+async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate):
+    limits = {"gateways": 2, "max_waiting": 10}
+    async with cluster({"m": checkpoint()}, workers=1, **limits) as running:
+        fate.hold = asyncio.Event()
+        models = list(running.gateway.state.catalogue.values())
+        config = GatewayConfig(Settings(**limits), models, 0, ["head"], "")
+        await running.cluster.launch("g1", "blockwright.tests.actors.fake_worker:start_gateway", config)
+        await running.cluster.wait_up("g1")
+        head, other = running.gateway, fate.gateways["g1"]
+
+        def fill(gateway, name):
+            with contextlib.suppress(GatewayError):
+                while True:
+                    gateway.generate(generation(f"{name}{len(gateway.state.active)}"))
+            return len(gateway.state.active)
+
+        async def filled(gateway, name, count):
+            while fill(gateway, name) < count:
+                await gateway.until(lambda: gateway.state.crowd._own.requests > len(gateway.state.active))
+            return fill(gateway, name)
+
+        assert fill(head, "a") == 5, "half of them at first"
+        assert await filled(head, "b", 10) == 10
+        await other.until(lambda: other.state.crowd._own.requests == 0)
+        assert fill(other, "c") == 0, "the head has all"
+        head.cancel("a0")
+        assert await filled(other, "d", 1) == 1
+        await head.until(lambda: head.state.crowd._own.requests == 9)
+        assert fill(head, "e") == 9
+        await running.cluster.kill("g1")
+        assert await filled(head, "f", 10) == 10
