@@ -6,6 +6,7 @@ Owns the records and how they are taken; changes nothing. ``node.inspect()`` her
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -94,6 +95,12 @@ class Looking:
     def metrics(self: Node) -> list[Measure]:  # type: ignore[misc]
         """``inspect`` as families of numbers, for Prometheus."""
         return measures(inspect_node(self))
+
+
+async def inspect_peers(node: Node) -> list[NodeView]:
+    """Of every node that is up but this one, by name. One that does not answer is left out."""
+    views = await asyncio.gather(*[node.inspect_peer(name) for name in sorted(node.peers())], return_exceptions=True)
+    return [view for view in views if isinstance(view, NodeView)]
 
 
 def inspect_node(node: Node) -> NodeView:

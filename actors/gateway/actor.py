@@ -44,7 +44,7 @@ from blockwright.policies.quota import Verdict
 from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.clock import Timer
 from blockwright.runtime.errors import NodeDown, RuntimeFault
-from blockwright.runtime.inspection import NodeView
+from blockwright.runtime.inspection import inspect_peers
 from blockwright.runtime.scope import trace
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
@@ -191,9 +191,7 @@ class Gateway(Actor):
 
     async def actors(self) -> list[dict[str, Any]]:
         """See ``GatewayPort``. A node that does not answer is left out."""
-        views = await asyncio.gather(*[self.node.inspect_peer(name) for name in self.node.peers()], return_exceptions=True)
-        found = [self.node.inspect(), *[view for view in views if isinstance(view, NodeView)]]
-        return [dataclasses.asdict(view) for view in found]
+        return [dataclasses.asdict(view) for view in [self.node.inspect(), *await inspect_peers(self.node)]]
 
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""

@@ -25,7 +25,7 @@ FLAGS = {
     "demo": {"--checkpoint", "--port", "--serve"},
     "doctor": {"--json", "--port"},
     "explain": {"--api-key-file", "--json", "--url"},
-    "ps": SCREEN | {"--actors"},
+    "ps": SCREEN | {"--actors", "--join", "--keys"},
     "top": SCREEN,
     "serve": {
         "--api-key-file",
