@@ -64,7 +64,7 @@ class Link:
         self._bytes = 0  # of the messages
         self._taken = (0, 0, 0)  # chunks of each class that the receiver has
         self._attempt = 0
-        self._open = self._attached = False
+        self._asked = self._open = self._attached = False
         self._why = ""  # the peer is gone
         self._delay = RETRY
         self._timer: Timer | None = None  # asks again
@@ -139,9 +139,11 @@ class Link:
     # ---- what the hub tells it
 
     def on_welcome(self, welcome: link_wire.Welcome) -> None:
-        """The receiver says what it has; the rest goes (again)."""
-        if welcome.attempt != self._attempt or self._why:
+        """The receiver says what it has; the rest goes (again). Only the first answer to the last question is heard: a copy
+        that comes late knows less than was acknowledged since."""
+        if welcome.attempt != self._attempt or not self._asked or self._why:
             return
+        self._asked = False
         if any(have < known for have, known in zip(welcome.taken, self._taken, strict=True)):
             self.gone(f"node {self.peer} has lost what it had acknowledged")
             return
@@ -153,6 +155,8 @@ class Link:
         self._pump()
 
     def on_ack(self, ack: link_wire.Ack) -> None:
+        if self._why:
+            return
         self._settle(ack.taken)
         self._pump()
 
@@ -179,7 +183,7 @@ class Link:
 
     def _ask(self) -> None:
         """Ask what the receiver has. Nothing is sent until it answers, so what came before the question is all there was."""
-        self._open = False
+        self._asked, self._open = True, False
         self._attempt += 1
         self._timer = None
         self._arm(self._delay, self._ask)

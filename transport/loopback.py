@@ -2,9 +2,9 @@
 
 Owns a ``Network`` on which loopback transports find each other. Order, limits and the moment of delivery (a later turn of
 the loop) are those of sockets; buffers of messages are copied, so that a sender that changes one after sending is found out
-in tests. Tensors on links pass by reference, as between actors of one process. ``cut`` is the death of a process as its
-peers see it, ``freeze`` is SIGSTOP. How a message gets across, and how the loss of a peer is noticed, are methods of the
-network, so that ``runtime.testing`` puts time and faults there. Never used between processes.
+in tests. Tensors on links pass by reference, as between actors of one process, unless ``link_kind`` says otherwise. ``cut``
+is the death of a process as its peers see it, ``freeze`` is SIGSTOP. How a message gets across, and how the loss of a peer
+is noticed, are methods of the network, so that ``runtime.testing`` puts time and faults there. Never used between processes.
 """
 
 from __future__ import annotations
@@ -136,6 +136,11 @@ class LoopbackTransport:
         """The connection to ``peer`` is broken."""
         if not self._closed and self._peers.pop(peer, None) is not None:
             self._receiver.on_lost(peer, "disconnected")
+
+    def lose_link(self, peer: PeerId) -> None:
+        """What link traffic was on its way from and to ``peer`` is lost."""
+        if not self._closed and peer in self._peers:
+            self._receiver.on_link_broken(peer)
 
     def _post(self, peer: PeerId, lane: Lane | Traffic, body: bytes, deliver: Callable[[LoopbackTransport], None]) -> None:
         endpoint = self._peers.get(peer)

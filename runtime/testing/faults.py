@@ -16,23 +16,37 @@ from blockwright.transport.wire import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The next ``count`` control messages from ``source`` to ``target`` are lost; the connection lives on."""
+    """The next ``count`` messages of one lane from ``source`` to ``target`` are lost; the connection lives on.
+
+    lane: control messages, or a class of link traffic.
+    """
 
     at: float
     source: str
     target: str
     count: int = 1
+    lane: Lane | Traffic = Lane.CONTROL
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The next ``count`` control messages from ``source`` to ``target`` come a second time, ``lag`` seconds later."""
+    """The next ``count`` messages of one lane from ``source`` to ``target`` come a second time, ``lag`` seconds later."""
 
     at: float
     source: str
     target: str
     count: int = 1
     lag: float = 0.05
+    lane: Lane | Traffic = Lane.CONTROL
+
+
+@dataclass(frozen=True, slots=True)
+class BreakLink:
+    """The connection of link traffic between two nodes breaks and is made again: what was on it, either way, is lost."""
+
+    at: float
+    source: str
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,7 @@ class Kill:
     node: str
 
 
-Fault = Drop | Duplicate | Delay | HoldLane | Partition | Pause | Kill
+Fault = Drop | Duplicate | BreakLink | Delay | HoldLane | Partition | Pause | Kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +119,27 @@ class FaultPlan:
     faults: tuple[Fault, ...] = ()
 
     @staticmethod
-    def random(random: Random, nodes: Sequence[str], *, count: int, within: float) -> FaultPlan:
+    def random(random: Random, nodes: Sequence[str], *, count: int, within: float, links: int = 0) -> FaultPlan:
         """``count`` faults of all kinds within so many seconds.
 
-        nodes: the head first; it is cut off and slowed down like the others, but neither paused nor killed.
+        nodes: the head first; it is cut off and slowed down like the others, but neither paused nor killed. links: so many
+        faults more that hit link traffic alone.
         """
         if len(nodes) < 2:
             raise ValueError(f"{len(nodes)} node cannot lose touch with another; give the head and at least one more")
-        return FaultPlan(tuple(_random_fault(random, list(nodes), within) for _ in range(count)))
+        faults = [_random_fault(random, list(nodes), within) for _ in range(count)]
+        return FaultPlan((*faults, *[_link_fault(random, nodes, within) for _ in range(links)]))
+
+
+def _link_fault(random: Random, nodes: Sequence[str], within: float) -> Fault:
+    """What happens to links alone."""
+    at, (source, target) = random.uniform(0.0, within), random.sample(list(nodes), 2)
+    kind, lane = random.choice((Drop, Duplicate, BreakLink)), random.choice(tuple(Traffic))
+    if kind is Drop:
+        return Drop(at, source, target, random.randint(1, 3), lane)
+    if kind is Duplicate:
+        return Duplicate(at, source, target, random.randint(1, 5), random.uniform(0.0, 0.2), lane)
+    return BreakLink(at, source, target)
 
 
 def _random_fault(random: Random, nodes: list[str], within: float) -> Fault:

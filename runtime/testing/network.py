@@ -9,12 +9,13 @@ seconds later, or nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
 
-from blockwright.runtime.testing.faults import Delay, Drop, Duplicate, HoldLane, Partition
+from blockwright.runtime.testing.faults import BreakLink, Delay, Drop, Duplicate, HoldLane, Partition
 from blockwright.runtime.testing.loop import LIFE, VirtualLoop
 from blockwright.runtime.testing.trace import Trace, message_name
 from blockwright.transport.address import PeerId
@@ -32,8 +33,8 @@ AnyLane = Lane | Traffic  # of a link, its class
 class _Way:
     """What is wrong between two nodes, in one direction."""
 
-    drops: int = 0
-    duplicates: int = 0
+    drops: dict[AnyLane, int] = field(default_factory=dict)
+    duplicates: dict[AnyLane, int] = field(default_factory=dict)
     lag: float = 0.0
     extra: float = 0.0  # seconds on top of the latency ...
     extra_until: float = 0.0  # ... until then
@@ -114,7 +115,9 @@ class SimulatedNetwork(Network):
         life = LIFE.get()
         assert life is not None, "a transport belongs to a life"
         self._contexts[peer] = life.context.copy()
-        return super().transport(peer)
+        transport = super().transport(peer)
+        transport.link_kind = "frames"  # in chunks, as between hosts
+        return transport
 
     def cut(self, endpoint: str) -> None:
         if (member := self.members.get(endpoint)) is not None:
@@ -134,14 +137,14 @@ class SimulatedNetwork(Network):
         pipe = self._pipe(source.peer, target, lane)
         way = self._ways.get((source.peer.name, target.peer.name))
         if way is not None:
-            if lane is Lane.CONTROL and way.drops > 0:
-                way.drops -= 1
+            if way.drops.get(lane):
+                way.drops[lane] -= 1
                 self.trace.add(now, "drop", source.peer, target.peer, *_described(lane, message))
                 return
             if now < way.extra_until:
                 due += way.extra
-            if lane is Lane.CONTROL and way.duplicates > 0:
-                way.duplicates -= 1
+            if way.duplicates.get(lane):
+                way.duplicates[lane] -= 1
                 self.loop.call_at(due + way.lag, self._again, pipe, message, context=Context())
         pipe.put(message, due)
 
@@ -168,7 +171,7 @@ class SimulatedNetwork(Network):
 
     # ---- faults
 
-    def apply(self, fault: Drop | Duplicate | Delay | HoldLane | Partition) -> None:
+    def apply(self, fault: Drop | Duplicate | BreakLink | Delay | HoldLane | Partition) -> None:
         now = self.loop.time()
         if isinstance(fault, Partition):
             self._partitions = [(partition, end) for partition, end in self._partitions if end > now]
@@ -176,11 +179,15 @@ class SimulatedNetwork(Network):
             if fault.lasting > self._patience:
                 self.loop.call_later(self._patience, self._break_across, fault)
             return
+        if isinstance(fault, BreakLink):
+            self._break_link(fault.source, fault.target)
+            return
         way = self._ways.setdefault((fault.source, fault.target), _Way())
         if isinstance(fault, Drop):
-            way.drops += fault.count
+            way.drops[fault.lane] = way.drops.get(fault.lane, 0) + fault.count
         elif isinstance(fault, Duplicate):
-            way.duplicates, way.lag = way.duplicates + fault.count, fault.lag
+            way.duplicates[fault.lane] = way.duplicates.get(fault.lane, 0) + fault.count
+            way.lag = fault.lag
         elif isinstance(fault, Delay):
             way.extra, way.extra_until = fault.extra, now + fault.lasting
         else:
@@ -196,6 +203,15 @@ class SimulatedNetwork(Network):
             for other in members:
                 if partition.cuts(one.peer.name, other.peer.name):
                     self._break(self._pipe(other.peer, one, Lane.CONTROL))
+
+    def _break_link(self, one: str, other: str) -> None:
+        for (source, peer, lane), pipe in list(self._pipes.items()):
+            if isinstance(lane, Traffic) and {source.name, peer.name} == {one, other}:
+                pipe.closed = True
+                del self._pipes[source, peer, lane]
+        pair = [member for member in self.members.values() if member.peer.name in (one, other)]
+        for member, far in itertools.permutations(pair, 2):
+            self.loop.call_soon(member.lose_link, far.peer, context=self._contexts[member.peer])
 
     def _break(self, pipe: _Pipe) -> None:
         """The connection has ended as ``pipe.target`` sees it; what follows is another connection's."""

@@ -155,7 +155,7 @@ class Simulation:
         heartbeat, silence, startup = self._intervals
         self.cluster = Cluster(HEAD, launcher=self._launcher, heartbeat=heartbeat, silence=silence, startup=startup)
         await self.cluster.start()
-        self.nodes[HEAD] = self.cluster.node
+        self._meet(self.cluster.node)
         self.cluster.on_up(lambda name, incarnation: self.trace.add(self.time, "up", f"{name}#{incarnation}"))
         self.cluster.on_down(self._on_down)
         for name in self.names:
@@ -193,8 +193,12 @@ class Simulation:
             raise ValueError(f"the simulation has no node {name!r} that can be paused or killed; it has {self.names}")
         return member.id
 
-    async def _start_node(self, node: Node) -> None:
+    def _meet(self, node: Node) -> None:
         self.nodes[node.name] = node
+        node.tensor_links.share = False  # shared memory is the machine's
+
+    async def _start_node(self, node: Node) -> None:
+        self._meet(node)
         if self._setup is not None:
             await self._setup(node)
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PLANTED = Path(__file__).parent / "planted"
 CAUGHT = {
     "calls_wait_for_the_dead": "outcome",
+    "chunks_are_taken_twice": "transfer",
     "credit_is_not_enforced": "credit",
     "deadline_is_not_inherited": "outcome",
     "duplicates_are_obeyed": "duplicate",

@@ -2,18 +2,21 @@
 
 no call without an outcome, none twice, none after its deadline; the right answer; no message handled twice; FIFO for each
 sender, receiver and lane; streams without gaps; monitors fire exactly once; nothing of a fenced incarnation is seen;
-supervised actors come back in order, within the intensity, and are never two; in the end no node holds anything of what is
-over. ``safety/`` says how each is checked.
+supervised actors come back in order, within the intensity, and are never two; a transfer over a link ends once, in exactly
+the bytes that were sent or an error, in the order of its class; in the end no node holds anything of what is over.
+``safety/`` says how each is checked.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import get_args
 
 import pytest
 
 from blockwright.runtime.testing import seeds
-from blockwright.tests.runtime.safety.players import FAULTS, PLACES, Game
+from blockwright.runtime.testing.faults import Fault
+from blockwright.tests.runtime.safety.players import FAULTS, LINK_FAULTS, PLACES, Game
 
 CHUNK, CHUNKS = 50, 20
 
@@ -38,23 +41,32 @@ def test_the_safety_properties_hold(chunk: int) -> None:
 def test_the_size_of_a_seed() -> None:
     assert len(PLACES) == 4  # with the head
     assert sum(PLACES.values()) == 20
-    assert len(Game(0).sim.plan.faults) == FAULTS == 5
+    assert len(Game(0).sim.plan.faults) == FAULTS + LINK_FAULTS
+    assert FAULTS == 5
     assert CHUNK * CHUNKS >= 1000
 
 
 def test_every_kind_of_message_and_outcome_occurs() -> None:
-    worlds = [Game(seed).play() for seed in range(20)]
+    games = [Game(seed) for seed in range(20)]
+    worlds = [game.play() for game in games]
     kinds = {kind for world in worlds for kind in world.kinds}
     outcomes = {sent.outcome for world in worlds for sent in world.sent.values()}
     assert kinds == {"call", "cast", "rush", "rush_cast", "aside", "hang", "relay", "fail", "stream"}
     assert {"answered", "cancelled", "DeadlineExceeded", "NodeDown", "ValueError"} <= outcomes
     assert sum(len(watch.fired) for world in worlds for watch in world.watches) >= 20
     assert sum(len(world.down_at) for world in worlds) >= 20
+    freights = [game.freight for game in games]
+    assert {outcome for freight in freights for outcome in freight.outcomes} == {"done", "PeerGone"}
+    assert sum(freight.cut for freight in freights) >= 40, "messages go in several chunks"
+    assert {type(fault) for game in games for fault in game.sim.plan.faults} == set(get_args(Fault))
 
 
 def test_without_faults_nothing_is_lost() -> None:
     for seed in range(5):
-        world = Game(seed, faults=0).play()
+        game = Game(seed, faults=0)
+        world = game.play()
+        assert set(game.freight.outcomes) == {"done"}
+        assert all(load.came == 1 for load in game.freight.loads.values())
         sent = {key: one for key, one in world.sent.items() if one.at > 0.02}  # before, nodes do not know each other
         casts = [key for key, one in sent.items() if one.timeout is None]
         assert len(casts) > 30

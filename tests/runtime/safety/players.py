@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator
 from random import Random
 
 from blockwright.runtime import Actor, Down, Node, RemoteError, RuntimeFault, endpoint
-from blockwright.runtime.testing import Simulation
+from blockwright.runtime.testing import FaultPlan, Simulation
 from blockwright.runtime.window import WINDOW_ITEMS
+from blockwright.tests.runtime.safety.haulers import Freight, Hauler
 from blockwright.tests.runtime.safety.kin import CHILDREN, FAMILY, Family
 from blockwright.tests.runtime.safety.world import Violation, Watch, World
 from blockwright.transport.address import PeerId
@@ -21,6 +22,7 @@ from blockwright.transport.address import PeerId
 PLACES = {"head": 2, "w0": 6, "w1": 6, "w2": 6}  # actors on each node
 MESSAGES = 15  # of each actor
 FAULTS, WITHIN = 5, 2.5
+LINK_FAULTS = 2  # more, of link traffic alone
 COUNTS = (*(0, 1, 2, 3, 5, 8) * 5, 200)  # items of a stream; a window holds 128
 CRASHES = 0.02  # of each message, that somebody's child is to crash besides
 KINDS = ("call", "call", "call", "cast", "cast", "rush", "rush_cast", "aside", "hang", "relay", "stream")
@@ -184,11 +186,13 @@ class Game:
     """One seed."""
 
     def __init__(self, seed: int, faults: int = FAULTS) -> None:
-        self.sim = Simulation(
-            seed=seed, nodes=("w0", "w1", "w2"), faults=faults, within=WITHIN, setup=self._setup, startup=4.0, restart=0.05
-        )
+        nodes = ("w0", "w1", "w2")
+        draw = Random(f"{seed}/plan")
+        plan = FaultPlan.random(draw, ("head", *nodes), count=faults, within=WITHIN, links=LINK_FAULTS if faults else 0)
+        self.sim = Simulation(seed=seed, nodes=nodes, faults=plan, setup=self._setup, startup=4.0, restart=0.05)
         self.world = World(self.sim)
         self.family = Family(self.world)
+        self.freight = Freight(self.world)
 
     def play(self) -> World:
         FAMILY[:] = [self.family]
@@ -196,7 +200,9 @@ class Game:
         return self.world
 
     async def _setup(self, node: Node) -> None:
+        self.freight.receive(node)
         self.world.observe(node)
+        await node.spawn(Hauler(self.freight, Random(f"{self.sim.seed} {node.id} hauler")), name="hauler")
         await self.family.settle(node)
         for place in range(PLACES[node.name]):
             player = Player(self.world, self.family, Random(f"{self.sim.seed} {node.id} {place}"))
@@ -211,10 +217,10 @@ class Game:
             await asyncio.sleep(0.25)
         for _ in range(60):  # what was lost has been said again by then, and what nobody waits for has ended
             await asyncio.sleep(0.5)
-            if not self.world.leftovers(sim) and self.family.faults(sim) is None:
+            if not self.world.leftovers(sim) and self.family.faults(sim) is None and self.freight.faults(sim) is None:
                 break
         self.world.check(sim)
-        if (fault := self.family.faults(sim)) is not None:
+        if (fault := self.family.faults(sim) or self.freight.faults(sim)) is not None:
             raise fault
 
     def _told(self, down: Down) -> None:
@@ -225,4 +231,7 @@ class Game:
         if name != "head" and sim.cluster.members()[name].state != "up":
             return False
         players = [life.actor for life in node.lives.current.values() if isinstance(life.actor, Player)]
+        hauler = node.lives.current.get("hauler")
+        if hauler is None or not hauler.actor.driver.done():
+            return False
         return len(players) == PLACES[name] and all(p.driver is not None and p.driver.done() for p in players)
