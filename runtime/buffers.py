@@ -49,6 +49,8 @@ class Sink:
     def add_array(self, array: Any) -> Any:
         import numpy as np
 
+        if isinstance(array, np.ma.MaskedArray):
+            raise EncodeError("a masked array cannot travel with its mask; send its data and its mask")
         if array.dtype.kind not in _KINDS or array.ndim > _MAX_DIMENSIONS:
             raise EncodeError(
                 f"an array of dtype {array.dtype} and {array.ndim} dimensions cannot travel; send plain numbers"
@@ -109,8 +111,10 @@ def ext_hook(buffers: Sequence[memoryview]) -> Callable[[int, bytes], Any]:
 
 
 def _array(data: bytes, pick: Callable[[object], memoryview]) -> Any:
-    import numpy as np
-
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise DecodeError("an array came to a process that has no numpy; install it there, or send a list") from error
     code, shape, index = _described(data)
     if len(code) > 4 or len(code) < 3 or code[1] not in _KINDS or not code[2:].isdigit():
         raise DecodeError(f"dtype {code!r} is not allowed")
@@ -128,7 +132,7 @@ def _array(data: bytes, pick: Callable[[object], memoryview]) -> Any:
 def _tensor(data: bytes, pick: Callable[[object], memoryview]) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
-        raise DecodeError("a tensor came to a process that has not imported torch; send an array")
+        raise DecodeError("a tensor came to a process that has not imported torch; import it there, or send an array")
     name, shape, index = _described(data)
     dtype = getattr(torch, name, None) if name in _TENSORS else None
     if dtype is None:

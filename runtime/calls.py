@@ -23,6 +23,7 @@ from blockwright.runtime.dead_letters import DeadLetters
 from blockwright.runtime.deadlines import Deadlines
 from blockwright.runtime.errors import (
     DeadlineExceeded,
+    DecodeError,
     EncodeError,
     MailboxFull,
     NodeDown,
@@ -258,6 +259,11 @@ class Calls:
             inlet.fail(fault_from_wire(tag, kind, text, trace))
         else:
             self.dead.add("LateAnswer")
+
+    def on_unreadable(self, peer: Peer, number: int, error: DecodeError) -> None:
+        """An answer came whose value cannot be read here."""
+        if (future := peer.pending.get(number)) is not None and not future.done():
+            future.set_exception(error)
 
     def on_cancel(self, peer: Peer, number: int) -> None:
         if (delivery := peer.inbound.pop(number, None)) is not None:

@@ -43,7 +43,7 @@ def pack(value: Any) -> bytes:
     if len(body) > MAX_CONTAINERS and _may_be_many(body):
         try:  # as the receiver will: it would drop the message, and whoever waits for the answer would wait in vain
             msgpack.unpackb(body, ext_hook=lambda code, data: None, **_Count().hooks, **_LIMITS)
-        except DecodeError as error:
+        except ValueError as error:  # DecodeError is one
             raise EncodeError(f"{error}; send large data as bytes or arrays") from error
     return body
 

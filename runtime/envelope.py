@@ -30,6 +30,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
+
 from blockwright.runtime.codec import unpack
 from blockwright.runtime.errors import DecodeError
 from blockwright.transport.wire import Buffer
@@ -72,6 +74,19 @@ def parse(body: Buffer, buffers: Sequence[memoryview]) -> tuple[int, list[Any]]:
     if tuple(map(type, message)) != shape:
         _check(tag, message, shape)
     return tag, message
+
+
+def outline(body: Buffer) -> tuple[int, int] | None:
+    """(tag, id) of a message of which the rest cannot be read; None where not even they can."""
+    unpacker = msgpack.Unpacker()
+    try:
+        unpacker.feed(body)
+        if unpacker.read_array_header() < 2:
+            return None
+        tag, number = unpacker.unpack(), unpacker.unpack()
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException):
+        return None
+    return (tag, number) if type(tag) is int and type(number) is int else None
 
 
 def _check(tag: int, fields: list[Any], shape: tuple[type, ...]) -> None:

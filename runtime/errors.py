@@ -48,15 +48,24 @@ class RemoteError(RuntimeFault):
 
     def __init__(self, kind: str, text: str, trace: str = "") -> None:
         super().__init__(f"{kind}: {text}")
-        self.kind, self.text, self.trace = kind, text, trace
+        self.kind, self.text = kind, text
+        self._trace = trace
+        self._raised: BaseException | None = None  # in this process
         if trace:
             self.add_note(f"--- where it was raised ---\n{trace}")  # shown with a traceback, not in ``str``
 
+    @property
+    def trace(self) -> str:
+        """Made when it is asked for: each actor of a long chain of calls would write those of all below it."""
+        if not self._trace and self._raised is not None:
+            self._trace = "".join(traceback.format_exception(self._raised))
+        return self._trace
+
 
 def remote_error(error: BaseException) -> RemoteError:
-    """An endpoint's exception as its caller sees it."""
-    fault = RemoteError(type(error).__name__, text_of(error), "".join(traceback.format_exception(error)))
-    fault.__cause__ = error
+    """An endpoint's exception as its caller sees it. In the same process the exception itself is the cause, and shown."""
+    fault = RemoteError(type(error).__name__, text_of(error)[:TEXT_LIMIT])
+    fault.__cause__ = fault._raised = error
     return fault
 
 

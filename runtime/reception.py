@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime import envelope
 from blockwright.runtime.codec import decode
-from blockwright.runtime.errors import DecodeError, text_of
+from blockwright.runtime.errors import DecodeError, fault_to_wire, text_of
 from blockwright.runtime.peers import Down, Peer
 from blockwright.runtime.remote_streams import size_of
 from blockwright.runtime.vitals import Vitals
@@ -49,6 +49,12 @@ class Reception:
             return
         try:
             tag, fields = envelope.parse(body, buffers)
+        except DecodeError as error:
+            self.on_garbage(f"from {sender}: {error}")
+            if peer is not None:
+                self._unreadable(peer, body, error)
+            return
+        try:
             if tag == envelope.HELLO:
                 self._on_hello(sender, *fields)
             elif peer is None:
@@ -141,13 +147,36 @@ class Reception:
             return
         node.greet(sender, endpoint)
 
+    def _unreadable(self, peer: Peer, body: Buffer, error: DecodeError) -> None:
+        """What was said cannot be read here, only what it belongs to: whoever waits for it is told."""
+        calls = self._node.calls
+        if (about := envelope.outline(body)) is None or self._again(peer, *about):
+            return
+        tag, number = about
+        if tag in (envelope.CALL, envelope.OPEN):
+            calls.reply(peer, number, [envelope.FAULT, number, *fault_to_wire(error)], [])
+        elif tag == envelope.CAST:
+            peer.casts_seen += 1
+            calls.dead.add(type(error).__name__)
+        elif tag == envelope.REPLY:
+            calls.on_unreadable(peer, number, error)
+        elif tag == envelope.ITEM and (inlet := peer.streams.get(number)) is not None:
+            inlet.broken(str(error))
+
+    def _again(self, peer: Peer, tag: int, number: int) -> bool:
+        """Whether what makes a node act comes for a second time, or late."""
+        if tag not in envelope.NUMBERED:
+            return False
+        if number <= peer.numbered:
+            self._node.dropped["duplicate"] += 1
+            return True
+        peer.numbered = number
+        return False
+
     def _on_known(self, peer: Peer, tag: int, fields: list[Any]) -> None:
         calls = self._node.calls
-        if tag in envelope.NUMBERED:
-            if fields[0] <= peer.numbered:
-                self._node.dropped["duplicate"] += 1
-                return
-            peer.numbered = fields[0]
+        if tag in envelope.NUMBERED and self._again(peer, tag, fields[0]):
+            return
         if tag == envelope.CALL:
             calls.on_call(peer, *fields)
         elif tag == envelope.CAST:

@@ -53,11 +53,11 @@ class RemoteInlet(Inlet):
         if number <= self._received:
             return
         if number != self._received + 1:
-            self._broken(f"item {self._received + 1} of {self._label} was lost")
+            self.broken(f"item {self._received + 1} of {self._label} was lost")
             return
         self._received, self._waiting = number, self._waiting + size
         if number - self._taken > WINDOW_ITEMS or self._waiting - self._size - size > WINDOW_BYTES:
-            self._broken(f"{self._label} sends more than its window")
+            self.broken(f"{self._label} sends more than its window")
             return
         self.put((typed, value), size)
 
@@ -66,13 +66,14 @@ class RemoteInlet(Inlet):
             self._forget()
             self.finish(None)
         else:
-            self._broken(f"the last {items - self._received} items of {self._label} were lost")
+            self.broken(f"the last {items - self._received} items of {self._label} were lost")
 
     def fail(self, fault: RuntimeFault) -> None:
         self._forget()
         self.finish(fault)
 
-    def _broken(self, why: str) -> None:
+    def broken(self, why: str) -> None:
+        """An item cannot be given, so nothing after it can."""
         self._left()
         self.finish(DecodeError(why))
 
