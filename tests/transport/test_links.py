@@ -124,26 +124,6 @@ async def test_whatever_single_message_is_lost_is_made_good(rig, lost):
     assert sorted(kind for kind, _, _ in contents(rig)) == sorted(Traffic)
 
 
-async def test_answers_that_come_late_or_twice_do_no_harm(rig):
-    to_b = rig.a.link(B)
-    first = to_b.send(KV, b"first", [bytes(MIB)])
-    await rig.pass_time(0.02)
-    assert first.done
-    old = link_wire.pack_welcome(1, False, (0, 0, 0), (0, 0, 0))
-    rig.a.on_frames(B, [memoryview(old)])
-    second = to_b.send(KV, b"second", [bytes(MIB)])
-    rig.break_connection()
-    rig.a.on_frames(B, [memoryview(old)])  # the link asks anew soon; this is no answer to that
-    await rig.pass_time(0.2)
-    assert second.done
-    assert [header for _, header, _ in contents(rig)] == [b"first", b"second"]
-    third = to_b.send(KV, b"third", [bytes(MIB)])
-    to_b.gone("the receiver has ended")
-    rig.a.on_frames(B, [memoryview(link_wire.pack_ack((0, 99, 0)))])
-    with pytest.raises(PeerGone, match="the receiver has ended"):
-        await third
-
-
 async def test_the_end_of_the_receiver_tells_exactly_what_it_had(rig):
     to_b = rig.a.link(B)
     first, second = to_b.send(KV, b"", [bytes(60 * MIB)]), to_b.send(KV, b"", [bytes(5)])
