@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -12,6 +13,7 @@ from blockwright.api.answers import LoadAnswer, VersionAnswer
 from blockwright.api.front import FRONT
 from blockwright.api.version import VERSION
 
+INVARIANT = re.compile("native-.+-float32")
 REFERENCE: web.AppKey[bytes] = web.AppKey("reference", bytes)  # the body of /openapi.json
 _PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -23,7 +25,9 @@ _CLUSTER_SECONDS = 2.0
 
 
 async def version(request: web.Request) -> web.Response:
-    """The numerics of the workers tell whether bits depend on the batch: with our kernels they do not."""
+    """The numerics of the workers tell whether bits depend on the batch: not with our kernels in float32. In bfloat16 they
+    depend on how a prompt was cut into chunks, and that on what else ran.
+    """
     numerics: set[str] = set()
     try:
         async with asyncio.timeout(_CLUSTER_SECONDS):
@@ -34,7 +38,7 @@ async def version(request: web.Request) -> web.Response:
     answer: VersionAnswer = {
         "version": VERSION,
         "numerics": sorted(numerics),
-        "batch_invariant": all(name.startswith("native-") for name in numerics) if numerics else None,
+        "batch_invariant": all(INVARIANT.fullmatch(name) for name in numerics) if numerics else None,
     }
     return web.json_response(answer)
 

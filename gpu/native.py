@@ -1,8 +1,8 @@
 """The native CPU back end: a whole run is one call into the compiled kernels, with their own threads.
 
-Owns the kernels' context, their scratch and the rotary tables. A row's results are bitwise the same alone, in any batch
-and in any chunking, on one kind of processor (``numerics`` names the instruction set). A call allocates nothing but small
-index arrays and gives up the GIL once.
+Owns the kernels' context, their scratch and the rotary tables. A row's results are bitwise the same alone and in any batch,
+in float32 also in any chunking, on one kind of processor (``numerics`` names the instruction set); in bfloat16 its chunks
+decide the order of sums, as in torch. A call allocates nothing but small index arrays and gives up the GIL once.
 
 Shape legend: as in ``gpu/backend.py``; H half a head.
 """

@@ -1,159 +1,37 @@
 /* Paged attention of one item: some query tokens of a batch row, and the query heads of one KV head. Included by body.h.
  *
- * Positions are cut into pieces of BW_PIECE at absolute limits: in a piece all scores, one maximum, one pass of exp, one
+ * Positions are cut into pieces at absolute limits: in a piece all scores, one maximum, one pass of exp, one
  * product with V; pieces are merged in ascending order. A position outside a row's range has weight exactly zero, so a
- * row's bits do not depend on the other rows of its tile, on chunking, or on what lies in unused places.
+ * row's bits do not depend on the other rows of its tile or on what lies in unused places, nor, in float32, on chunking. In
+ * bfloat16 they are those of torch, whose order of sums follows from how many queries and keys a call has.
  */
+#include "tiles.h"
+
+#include "softmax.h"
+
+#define FEW_ROWS 4 /* with fewer queries, or with fewer keys, scores are summed by lanes */
+#define FEW_KEYS 12
+
 typedef struct {
     const bw_comp *m;
     const int32_t *slots; /* of this batch row and KV layer */
     int head, rows, group;
     int start;     /* position of the first query token */
     int low, high; /* positions that any of the rows sees */
+    int end;       /* positions behind the last query token of the batch row */
+    int tail;      /* the last of these, fewer than a vector: torch takes their e^x one by one; bfloat16, as what follows */
+    int together;  /* query tokens that torch multiplies at once with these */
     const at *q;   /* [rows][head_dim], query tokens x heads of the group */
     at *to;        /* output of the first row; rows of a token lie head_dim apart, tokens ld_to */
     long ld_to;
 } item;
 
-#define AHEAD 4 /* groups that are fetched before they are needed */
-
 typedef struct {
-    const uint32_t *k[BW_PIECE / BW_GROUP], *v[BW_PIECE / BW_GROUP];
-    const uint32_t *next[AHEAD]; /* keys that will be read after these groups */
-    long ld_v;                   /* units between the rows of V */
-} groups;
-
-typedef struct {
-    float *scores, *out, *part; /* [rows][BW_LINE]; [rows][padded head_dim] twice */
+    float *scores, *out, *part; /* [rows][LINE]; [rows][padded head_dim] twice */
     float *top, *total;         /* [rows]: maximum and sum so far; total 0: nothing seen yet */
-    at *weights;                /* [rows][BW_LINE] */
+    at *weights;                /* [rows][LINE] */
     uint32_t *gather_k, *gather_v;
 } space;
-
-#define GV (BW_GROUP / VW)
-
-/* Scores of `rows` queries with SCORE_GROUPS groups of keys. */
-AI void score_tile(const int rows, const at *q, long dim, const uint32_t *const k[], float *scores,
-                   const char *const ahead[]) {
-    vf sum[SCORE_ROWS][SCORE_GROUPS * GV];
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) sum[r][j] = splat(0.0f);
-    }
-    for (long s = 0; s < dim / KS; s++) {
-        pair ks[SCORE_GROUPS * GV];
-        UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) {
-            ks[j] = load_w(k[j / GV] + s * BW_GROUP + j % GV * VW);
-            if (j % GV == 0)
-                __builtin_prefetch(ahead[j / GV] + s * BW_GROUP * 4, 0, 3);
-        }
-        UNROLL for (int r = 0; r < rows; r++) {
-            pair qs = load_x(q + r * dim, s);
-            UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) sum[r][j] = dot(sum[r][j], ks[j], qs);
-        }
-    }
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) store(scores + r * BW_LINE + j * VW, sum[r][j]);
-    }
-}
-
-/* part[rows][16 * blocks] = weights times V, over the groups first..last; the last holds `tail` positions. */
-AI void value_tile(const int rows, const int width, const at *weights, const groups *g, int first, int last, int tail,
-                   long column, float *part, long ld_part) {
-    const int n = width / VW;
-    vf sum[SCORE_ROWS][64 / VW];
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < n; j++) sum[r][j] = splat(0.0f);
-    }
-    for (int i = first; i <= last; i++) {
-        const uint32_t *v = g->v[i] + column;
-        const uint32_t *ahead = (i + AHEAD <= last ? g->v[i + AHEAD] : g->next[i + AHEAD - last - 1]) + column;
-        long units = i < last ? BW_GROUP / KS : tail / KS;
-        const at *w = weights + i * BW_GROUP;
-        for (long s = 0; s < units; s++) {
-            pair vs[64 / VW];
-            UNROLL for (int j = 0; j < n; j++) {
-                vs[j] = load_w(v + s * g->ld_v + j * VW);
-                if (j * VW % 16 == 0)
-                    __builtin_prefetch(ahead + s * g->ld_v + j * VW, 0, 3);
-            }
-            UNROLL for (int r = 0; r < rows; r++) {
-                pair ws = load_x(w + r * BW_LINE, s);
-                UNROLL for (int j = 0; j < n; j++) sum[r][j] = dot(sum[r][j], vs[j], ws);
-            }
-        }
-        if (units * KS < (i < last ? BW_GROUP : tail)) { /* half a pair: the other half was never written */
-            UNROLL for (int j = 0; j < n; j++) {
-                pair vs = expand(*(const vu_u *)(v + units * g->ld_v + j * VW) & 0xffffu);
-                UNROLL for (int r = 0; r < rows; r++) sum[r][j] = dot(sum[r][j], vs, load_x(w + r * BW_LINE, units));
-            }
-        }
-    }
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < n; j++) store(part + r * ld_part + j * VW, sum[r][j]);
-    }
-}
-
-#define ROW_CASES(X)                                            \
-    X(1) X(2) X(3)
-#if SCORE_ROWS > 3
-#define ALL_CASES(X) ROW_CASES(X) X(4) X(5) X(6)
-#else
-#define ALL_CASES(X) ROW_CASES(X)
-#endif
-
-static void score_any(int rows, const at *q, long dim, const uint32_t *const k[], float *scores, const char *const ahead[]) {
-#define X(n)                                          \
-    case n:                                           \
-        score_tile(n, q, dim, k, scores, ahead);      \
-        break;
-    switch (rows) { ALL_CASES(X) }
-#undef X
-}
-
-#define VALUE_ANY(width)                                                                                             \
-    static void value_any_##width(int rows, const at *weights, const groups *g, int first, int last, int tail,       \
-                                  long column, float *part, long ld_part) {                                          \
-        switch (rows) { ALL_CASES(X) }                                                                               \
-    }
-#define X(n)                                                                               \
-    case n:                                                                                \
-        value_tile(n, WIDTH, weights, g, first, last, tail, column, part, ld_part);        \
-        break;
-#define WIDTH 16
-VALUE_ANY(16)
-#undef WIDTH
-#if VW == 16
-#define WIDTH 32
-VALUE_ANY(32)
-#undef WIDTH
-#define WIDTH 64
-VALUE_ANY(64)
-#undef WIDTH
-#endif
-#undef X
-
-/* Weights of one row from its scores; columns c0..c1 of the piece are seen, the groups first..last computed. */
-static void softmax_row(const float *scores, at *weights, int first, int last, int c0, int c1, float scale, float *top,
-                        float *total) {
-    const vf low = splat(-INFINITY);
-    const vi lane = lanes();
-    int begin = first * BW_GROUP, end = (last + 1) * BW_GROUP;
-    vf best = low;
-    for (int c = begin; c < end; c += VW) {
-        vi seen = (lane + c >= c0) & (lane + c < c1);
-        best = vmax(best, pick(seen, load(scores + c), low));
-    }
-    float most = lanes_max(best) * scale;
-    vf sum = splat(0.0f);
-    for (int c = begin; c < end; c += VW) {
-        vi seen = (lane + c >= c0) & (lane + c < c1);
-        vf weight = pick(seen, vexp(load(scores + c) * scale - most), splat(0.0f));
-        sum = sum + weight;
-        store_at(weights + c, weight);
-    }
-    *top = most;
-    *total = lanes_sum(sum);
-}
 
 /* Scores become cap * tanh(score * scale / cap), rounded after each operation, as transformers has them. */
 static void cap_row(float *scores, int first, int last, float scale, float cap) {
@@ -192,7 +70,7 @@ static void gather(const item *t, const bw_layout *l, const space *s, int base, 
                 k[d * BW_GROUP + c] = ((const u32 *)row)[d];
             row += m->page_size * dim;
             for (long d = 0; d < dim; d++)
-                ((st *)v)[c / KS * KS * padded + d * KS + c % KS] = row[d];
+                ((st *)v)[c / KS * KS * padded + d * KS + place_in_unit(c)] = row[d];
         }
     }
     g->ld_v = padded;
@@ -221,7 +99,7 @@ static void find_groups(const item *t, const bw_layout *l, const space *s, int b
     g->ld_v = m->head_dim;
 }
 
-static void score_piece(const item *t, const space *s, const groups *g, int first, int last) {
+static void score_piece(const item *t, const space *s, const groups *g, int first, int last, int by_lanes) {
     long dim = t->m->head_dim;
     for (int row = 0; row < t->rows; row += SCORE_ROWS) {
         int n = t->rows - row < SCORE_ROWS ? t->rows - row : SCORE_ROWS;
@@ -233,31 +111,36 @@ static void score_piece(const item *t, const space *s, const groups *g, int firs
                 k[j] = g->k[at_group];
                 ahead[j] = (const char *)(next <= last ? g->k[next] : g->v[first + j <= last ? first + j : last]);
             }
-            score_any(n, t->q + row * dim, dim, k, s->scores + row * BW_LINE + i * BW_GROUP, ahead);
+            float *scores = s->scores + row * LINE + i * BW_GROUP;
+            if (by_lanes)
+                score_few(n, t->q + row * dim, dim, k, scores, ahead);
+            else
+                score_any(n, t->q + row * dim, dim, k, scores, ahead);
         }
     }
 }
 
 static void value_piece(const item *t, const bw_layout *l, const space *s, const groups *g, int first, int last, int tail,
                         float *part) {
-    for (int row = 0; row < t->rows; row += SCORE_ROWS) {
-        int n = t->rows - row < SCORE_ROWS ? t->rows - row : SCORE_ROWS;
-        const at *w = s->weights + row * BW_LINE;
+    int alone = BF16 && t->together == 1, most = alone ? LANE_ROWS : SCORE_ROWS;
+    for (int row = 0; row < t->rows; row += most) {
+        int n = t->rows - row < most ? t->rows - row : most;
+        const at *w = s->weights + row * LINE;
         float *to = part + row * (long)l->padded_dim;
         for (int c = 0; c < l->padded_dim;) {
 #if VW == 16
             if (l->padded_dim - c >= 64) {
-                value_any_64(n, w, g, first, last, tail, c, to + c, l->padded_dim);
+                value_any_64(n, alone, w, g, first, last, tail, c, to + c, l->padded_dim);
                 c += 64;
                 continue;
             }
             if (l->padded_dim - c >= 32) {
-                value_any_32(n, w, g, first, last, tail, c, to + c, l->padded_dim);
+                value_any_32(n, alone, w, g, first, last, tail, c, to + c, l->padded_dim);
                 c += 32;
                 continue;
             }
 #endif
-            value_any_16(n, w, g, first, last, tail, c, to + c, l->padded_dim);
+            value_any_16(n, alone, w, g, first, last, tail, c, to + c, l->padded_dim);
             c += 16;
         }
     }
@@ -284,24 +167,25 @@ static void attend(const item *t, const item *then, const bw_layout *l, const sp
     const bw_comp *m = t->m;
     for (int row = 0; row < t->rows; row++)
         s->total[row] = 0.0f;
-    for (int base = t->low / BW_PIECE * BW_PIECE; base < t->high; base += BW_PIECE) {
-        int low = t->low > base ? t->low : base, high = t->high < base + BW_PIECE ? t->high : base + BW_PIECE;
+    for (int base = t->low / PIECE * PIECE; base < t->high; base += PIECE) {
+        int low = t->low > base ? t->low : base, high = t->high < base + PIECE ? t->high : base + PIECE;
         int first = (low - base) / BW_GROUP, last = (high - 1 - base) / BW_GROUP;
         groups g;
         float top[t->rows], total[t->rows];
         find_groups(t, l, s, base, low, high, &g);
-        if (base + BW_PIECE < t->high)
-            peek(t, l, base + BW_PIECE, &g, last);
+        if (base + PIECE < t->high)
+            peek(t, l, base + PIECE, &g, last);
         else
             peek(then, l, then ? then->low : 0, &g, last);
-        score_piece(t, s, &g, first, last);
+        score_piece(t, s, &g, first, last, BF16 && (t->together < FEW_ROWS || t->end - base < FEW_KEYS));
         for (int row = 0; row < t->rows; row++) {
             int position = t->start + row / t->group;
             int from = m->window && position >= m->window ? position - m->window + 1 : 0;
             int c0 = from > base ? from - base : 0, c1 = position + 1 < high ? position + 1 - base : high - base;
             if (m->softcap)
-                cap_row(s->scores + row * BW_LINE, first, last, m->scale, m->softcap);
-            softmax_row(s->scores + row * BW_LINE, s->weights + row * BW_LINE, first, last, c0, c1,
+                cap_row(s->scores + row * LINE, first, last, m->scale, m->softcap);
+            top[row] = s->total[row] == 0.0f ? -INFINITY : s->top[row];
+            softmax_row(s->scores + row * LINE, s->weights + row * LINE, first, last, c0, c1, t->tail - base,
                         m->softcap ? 1.0f : m->scale, top + row, total + row);
         }
         value_piece(t, l, s, &g, first, last, high - base - last * BW_GROUP, s->part);
@@ -315,7 +199,7 @@ static void attend(const item *t, const item *then, const bw_layout *l, const sp
         const float *out = s->out + row * (long)l->padded_dim;
         for (int d = 0; d < m->head_dim; d += VW) {
             at part[VW];
-            store_at(part, load(out + d) / s->total[row]);
+            store_at(part, share_of(load(out + d), s->total[row]));
             memcpy(to + d, part, (m->head_dim - d < VW ? m->head_dim - d : VW) * sizeof(at));
         }
     }

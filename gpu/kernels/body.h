@@ -43,11 +43,8 @@ static void round_at(const float *x, int n, at *to) {
     int i = 0;
     for (; i + VW <= n; i += VW)
         store_at(to + i, load(x + i));
-    for (; i < n; i++) {
-        at lanes[VW];
-        store_at(lanes, splat(x[i]));
-        to[i] = lanes[0];
-    }
+    for (; i < n; i++)
+        to[i] = at_of(x[i]);
 }
 
 static void round_st(const float *x, int n, st *to) {
@@ -76,7 +73,7 @@ static void write_kv(const bw_comp *m, const bw_layout *l, const int32_t *slots,
     u32 *units = (u32 *)(keys + place / BW_GROUP * BW_GROUP * dim) + place % BW_GROUP;
     for (long d = 0; d < dim / KS; d++)
         units[d * BW_GROUP] = ((const u32 *)k)[d];
-    values += place / KS * KS * dim + place % KS;
+    values += place / KS * KS * dim + place_in_unit(place);
     for (long d = 0; d < dim; d++)
         values[d * KS] = v[d];
 }
@@ -121,10 +118,13 @@ static void rotate_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, co
         const float *from = c + t * l->ld_c;
         for (long j = 0; j < group; j++) {
             turn(m, from + (head * group + j) * dim, m->q_norm, position, rotated);
-            round_at(rotated, dim, q + ((head * call->tokens + t) * group + j) * dim);
+            at *query = q + ((head * call->tokens + t) * group + j) * dim;
+            round_at(rotated, dim, query);
+            put_in_order(query, dim);
         }
         turn(m, from + k0 + head * dim, m->k_norm, position, rotated);
         round_st(rotated, dim, key);
+        put_in_order(key, dim);
         round_st(from + v0 + head * dim, dim, value);
         const int32_t *slots = x->slots_RLP +
                                ((long)call->row[x->tok_batch[t]] * x->table_layers + m->kv_layer) * x->table_pages;
@@ -138,8 +138,15 @@ typedef struct {
     int64_t cost;
 } cursor;
 
+/* Where the last block of a row's `count` query tokens begins, as torch cuts them into blocks, or 0 before it. */
+static int last_block(int count, int first) {
+    int block = count >= 768 ? 256 : count >= 192 ? 64 : 32, begin = (count - 1) / block * block;
+    return first < begin ? 0 : begin;
+}
+
 static int tile_tokens(const bw_call *c, const bw_layout *l, const cursor *at) {
-    int left = c->count[at->n] - at->first;
+    int count = c->count[at->n], end = BF16 ? last_block(count, count) : 0;
+    int left = at->first < end ? end - at->first : count - at->first;
     return left < l->tile_tokens ? left : l->tile_tokens;
 }
 
@@ -168,6 +175,7 @@ static int advance(const bw_call *c, const bw_comp *m, const bw_layout *l, curso
 static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const cursor *i, const at *q, at *to) {
     const bw_call *c = &x->call;
     int group = m->heads / m->kv_heads, tokens = tile_tokens(c, l, i), start = c->start[i->n] + i->first;
+    int end = c->start[i->n] + c->count[i->n], low = item_low(c, m, i);
     long token = i->token + i->first;
     return (item){.m = m,
                   .slots = x->slots_RLP + ((long)c->row[i->n] * x->table_layers + m->kv_layer) * x->table_pages,
@@ -175,8 +183,11 @@ static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const
                   .rows = tokens * group,
                   .group = group,
                   .start = start,
-                  .low = item_low(c, m, i),
+                  .low = low,
                   .high = start + tokens,
+                  .end = end,
+                  .together = c->count[i->n] - last_block(c->count[i->n], i->first),
+                  .tail = end - (c->count[i->n] == 1 ? end - low : end) % LATE,
                   .q = q + ((long)i->head * c->tokens + token) * group * m->head_dim,
                   .to = to + token * l->ld_o + (long)i->head * group * m->head_dim,
                   .ld_to = l->ld_o};

@@ -6,7 +6,9 @@
  *   V group  [16 tokens / KS][head_dim]
  * A slot is [kv_heads][K of the page, V of the page]. Where the page length or head_dim is no multiple of 16 the page
  * holds plain rows [token][head_dim] instead, and attention gathers them into groups.
- * Every output is summed over k in one fixed order, whatever the batch: this is what makes results invariant.
+ * In both of attention's the halves of a bfloat16 unit change places where there is a pair product (vec.h).
+ * Every output is summed over k in one fixed order, whatever the batch: this is what makes results invariant. In bfloat16
+ * attention has the order that torch has for a call of as many queries and keys.
  */
 #ifndef BW_NATIVE_H
 #define BW_NATIVE_H
@@ -16,9 +18,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define BW_PIECE 256 /* positions whose softmax is taken at once; pieces are merged in ascending order */
+/* Positions whose softmax is taken at once; pieces are merged in ascending order. In bfloat16 as many as torch takes. */
+#define BW_PIECE(element) ((element) == 2 ? 512 : 256)
 #define BW_GROUP 16  /* positions of one group of keys */
-#define BW_LINE 320 /* elements of a row of scores: a piece, and what tiles that begin inside it write beyond */
+/* Elements of a row of scores: a piece, and what tiles that begin inside it write beyond. */
+#define BW_LINE(element) (BW_PIECE(element) + 64)
 #define BW_PANEL 32  /* columns of one weight panel */
 
 enum { BW_EMBEDDING, BW_ATTENTION, BW_MLP, BW_HEAD };

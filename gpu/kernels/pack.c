@@ -42,9 +42,9 @@ static void attention_layout(bw_layout *l, const bw_comp *m, int element, int64_
     l->tile_tokens = (int)(32 / group < 1 ? 1 : 32 / group > 16 ? 16 : 32 / group);
     l->padded_dim = (int)bw_round(dim, 16);
     l->direct = m->page_size % BW_GROUP == 0 && dim % 16 == 0;
-    int64_t rows = l->tile_tokens * group, piece = (int64_t)BW_PIECE * element;
-    l->scores = place(&l->thread_bytes, 4 * rows * BW_LINE);
-    l->weights = place(&l->thread_bytes, 4 * rows * BW_LINE);
+    int64_t rows = l->tile_tokens * group, piece = (int64_t)BW_PIECE(element) * element, line = BW_LINE(element);
+    l->scores = place(&l->thread_bytes, 4 * rows * line);
+    l->weights = place(&l->thread_bytes, 4 * rows * line);
     l->out = place(&l->thread_bytes, 4 * rows * l->padded_dim);
     l->part = place(&l->thread_bytes, 4 * rows * l->padded_dim);
     l->top = place(&l->thread_bytes, 4 * rows);

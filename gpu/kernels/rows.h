@@ -21,16 +21,38 @@ AI void norm_out(const int floats, void *to, int i, int n, vf v) {
         store_part((float *)to + i, rounded(v), n);
 }
 
-/* Norm of one row: hidden states into a scratch row for products, with padding, or floats into floats, also in place. */
-AI void norm_row(const int floats, const void *x, int width, const norm *g, void *to) {
-    float mean = 0.0f;
-    vf sum = splat(0.0f);
-    if (g->kind == BW_LAYER) {
-        for (int i = 0; i < width; i += VW)
-            sum = sum + norm_in(floats, x, i, width - i);
-        mean = lanes_sum(sum) / width;
-        sum = splat(0.0f);
+/* Sum of the squares of x - mean. */
+#if BF16
+#define CHAINS 32   /* elements side by side: four vectors of 8 lanes each, as torch has them */
+#define STRETCH 512 /* elements summed by themselves before they are added to the others */
+
+AI float squares(const int floats, const void *x, int width, float mean) {
+    vf sum[CHAINS / VW] = {0};
+    float chain[CHAINS], all = 0.0f;
+    int i = 0, whole = width / CHAINS * CHAINS;
+    while (i < whole) {
+        vf part[CHAINS / VW] = {0};
+        for (int to = i + STRETCH < whole ? i + STRETCH : whole; i < to; i += CHAINS) {
+            UNROLL for (int j = 0; j < CHAINS / VW; j++) {
+                vf v = norm_in(floats, x, i + j * VW, VW) - mean;
+                part[j] = v * v + part[j];
+            }
+        }
+        UNROLL for (int j = 0; j < CHAINS / VW; j++) sum[j] = sum[j] + part[j];
     }
+    for (int j = 0; j < CHAINS / VW; j++)
+        store(chain + j * VW, sum[j]);
+    for (; i < width; i++) {
+        float v = norm_in(floats, x, i, 1)[0] - mean;
+        *(i < width / 8 * 8 ? chain + i % 8 : &all) += v * v;
+    }
+    for (int j = 0; j < 8; j++)
+        all += chain[j] + chain[8 + j] + chain[16 + j] + chain[24 + j];
+    return all;
+}
+#else
+AI float squares(const int floats, const void *x, int width, float mean) {
+    vf sum = splat(0.0f);
     int whole = width / VW * VW, part = width - whole;
     for (int i = 0; i < whole; i += VW) {
         vf v = norm_in(floats, x, i, VW) - mean;
@@ -40,7 +62,20 @@ AI void norm_row(const int floats, const void *x, int width, const norm *g, void
         vf v = pick(lanes() < part, norm_in(floats, x, whole, part) - mean, splat(0.0f));
         sum = v * v + sum;
     }
-    float factor = 1.0f / sqrtf(lanes_sum(sum) / width + g->eps);
+    return lanes_sum(sum);
+}
+#endif
+
+/* Norm of one row: hidden states into a scratch row for products, with padding, or floats into floats, also in place. */
+AI void norm_row(const int floats, const void *x, int width, const norm *g, void *to) {
+    float mean = 0.0f;
+    if (g->kind == BW_LAYER) {
+        vf sum = splat(0.0f);
+        for (int i = 0; i < width; i += VW)
+            sum = sum + norm_in(floats, x, i, width - i);
+        mean = lanes_sum(sum) / width;
+    }
+    float factor = 1.0f / sqrtf(squares(floats, x, width, mean) / width + g->eps);
     for (int i = 0; i < width; i += VW) {
         vf v = (norm_in(floats, x, i, width - i) - mean) * factor;
         if (g->kind == BW_RMS)

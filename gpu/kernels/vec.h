@@ -107,6 +107,16 @@ AI void store_at(at *p, vf v) {
     store(p, v);
 #endif
 }
+AI at at_of(float v) {
+#if DP
+    uint32_t bits;
+    v = rounded1(v);
+    memcpy(&bits, &v, 4);
+    return (at)(bits >> 16);
+#else
+    return rounded1(v);
+#endif
+}
 /* The last n < VW elements of a row. */
 AI vf load_st_part(const st *p, int n) {
     st part[VW] = {0};
@@ -170,6 +180,35 @@ AI vf vexp(vf x) {
     y = y * (r * r) + (r + 1.0f);
     return (vf)((vu)y + ((vu)shifted << 23));
 }
+#if BF16
+/* Rounded by itself: never part of a fused operation. */
+AI vf product_of(vf a, vf b) {
+#if VW == 16
+    return (vf)_mm512_mul_round_ps((__m512)a, (__m512)b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    return a * b;
+#endif
+}
+AI vf vfloor(vf x) {
+#if VW == 16
+    return (vf)_mm512_floor_ps((__m512)x);
+#else
+    vf whole = __builtin_convertvector(__builtin_convertvector(x, vi), vf);
+    return whole - pick(whole > x, splat(1.0f), splat(0.0f));
+#endif
+}
+/* e^x within 1e-4 of itself, 0 below -87.3: 2^(whole part of x / ln 2), whose fraction a cubic corrects, written as the bits
+ * of a float (Malossi et al., "Fast Exponential Computation on SIMD Architectures"); the bits are those of torch's attention. */
+AI vf vexp_cubic(vf x) {
+    vf power = product_of(x, splat(1.44269502162933349609375f));
+    vf part = power - vfloor(power);
+    vf y = part * -0.079204240219773236f + -0.22433836478672356f;
+    y = y * part + 0.30354260500649682f;
+    y = y * part + 0.00010703434948458272f;
+    vf bits = (power - y) * 8388608.0f + 1065353216.0f;
+    return pick(x < -87.3365478515625f, splat(0.0f), (vf)__builtin_convertvector(bits, vi));
+}
+#endif
 /* tanh and erf as quotients of polynomials (those of Eigen), within 7 units in the last place. */
 AI vf vtanh(vf x) {
     x = pick(x < -7.90531110f, splat(-7.90531110f), x);
@@ -237,4 +276,22 @@ AI vf dot(vf sum, pair w, pair x) {
 #else
     return w.low * x.low + sum;
 #endif
+}
+/* The same of one element of the unit alone, the one that dot() adds first (0) or second. */
+AI vf dot_half(const int second, vf sum, pair w, pair x) {
+#if DP
+    vf half = (vf)((vu)x.low & (second ? 0xffffu : 0xffff0000u));
+    return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w.low, (__m512bh)half);
+#else
+    return second ? w.high * x.high + sum : w.low * x.low + sum;
+#endif
+}
+/* In attention dot() adds the elements of a unit in their order: the pair product begins with the upper half, so there the
+ * two halves of keys, queries, values and weights change places. */
+AI int place_in_unit(int element) { return (element + DP) % KS; }
+AI uint32_t place_mask(int element) { return (element + DP) % 2 ? 0xffff0000u : 0xffffu; }
+AI void put_in_order(void *elements, int n) {
+    u32 *units = elements;
+    for (int i = 0; DP && i < n / 2; i++)
+        units[i] = units[i] << 16 | units[i] >> 16;
 }

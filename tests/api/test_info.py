@@ -15,8 +15,9 @@ async def test_version_tells_whether_bits_depend_on_the_batch(serve: Any) -> Non
     port.body = {"workers": [{"numerics": "native-avx2-float32"}, {"numerics": "native-avx2-float32"}, {}]}
     body = await (await client.get("/version")).json()
     assert (body["numerics"], body["batch_invariant"]) == (["native-avx2-float32"], True)
-    port.body["workers"].append({"numerics": "torch-float32"})
-    assert (await (await client.get("/version")).json())["batch_invariant"] is False
+    for numerics in ("torch-float32", "native-avx2-bfloat16"):
+        port.body = {"workers": [{"numerics": "native-avx2-float32"}, {"numerics": numerics}]}
+        assert (await (await client.get("/version")).json())["batch_invariant"] is False
 
     async def fails() -> Any:
         raise RuntimeError("no head")

@@ -136,6 +136,16 @@ class Rig:
             out += result.tokens
         return out
 
+    def scores(self, row: int, tokens: Sequence[int], chunk: int = 512) -> list[float]:
+        """Log-probability of each token of a prompt but the first; the prompt is computed in chunks."""
+        edits: Sequence[Edit] = self.admit(row, tokens, SamplingParams(temperature=0.0, prompt_logprobs=0), len(tokens))
+        out: list[float] = []
+        for start in range(0, len(tokens), chunk):
+            plan = self.plan([(row, start, min(chunk, len(tokens) - start))], [], edits)
+            plan.score, edits = [0], ()
+            out += [entry.logprob for entry in self.executor.execute(plan).scores[0]]
+        return out
+
     def logprobs(self, row: int, tokens: Sequence[int], given: int, chunk: int = 512) -> list[list[float]]:
         """Log-softmax over the vocabulary after ``tokens[:given]`` and after each further token, which is forced.
 

@@ -1,0 +1,72 @@
+/* The weights of one row in one piece, from its scores. Included by attention.h.
+ *
+ * In bfloat16 a weight that falls to the other side of a rounding is off by 2^-9 of itself, which deep models magnify. So
+ * there the arithmetic is that of torch's attention, which transformers runs: the scaled score is rounded before the
+ * maximum so far is taken off it, e^x is a cubic within 1e-4 of itself, and the last positions of a call, which fill no
+ * vector of 16, have an exact e^x and are summed one by one.
+ */
+#define LATE 16 /* the last positions are fewer than this */
+
+#if BF16
+/* The scores of columns first..last become weights; columns c0..c1 are seen, those from `tail` on are late. `top` is the
+ * maximum of the pieces before and becomes that of all so far, to which the weights and their sum are relative. */
+static void softmax_row(float *scores, at *weights, int first, int last, int c0, int c1, int tail, float scale, float *top,
+                        float *total) {
+    const vf low = splat(-INFINITY), zero = splat(0.0f);
+    const vi lane = lanes();
+    int begin = first * BW_GROUP, end = (last + 1) * BW_GROUP;
+    int late = tail > c0 ? tail : c0;
+    vf best = low, sum = zero;
+    for (int c = begin; c < end; c += VW) {
+        vi seen = (lane + c >= c0) & (lane + c < c1);
+        best = vmax(best, pick(seen, load(scores + c), low));
+    }
+    float most = lanes_max(best) * scale;
+    most = *top > most ? *top : most;
+    for (int c = begin; c < end; c += VW) {
+        vi seen = (lane + c >= c0) & (lane + c < c1);
+        vf x = product_of(load(scores + c), splat(scale)) - most;
+        vf weight = pick(seen, vexp_cubic(x), zero);
+        store_at(weights + c, weight);
+        put_in_order(weights + c, VW);
+        sum = sum + (c + VW > late ? pick(lane + c < late, weight, zero) : weight);
+        store(scores + c, x);
+    }
+    float all = lanes_sum(sum);
+    for (int c = late; c < c1; c++) {
+        float weight = expf(scores[c]);
+        all += weight;
+        weights[c ^ DP] = at_of(weight);
+    }
+    *top = most;
+    *total = all;
+}
+
+/* A row's result from its weighted sum. */
+AI vf share_of(vf out, float total) { return out * (1.0f / total); }
+#else
+static void softmax_row(float *scores, at *weights, int first, int last, int c0, int c1, int tail, float scale, float *top,
+                        float *total) {
+    const vf low = splat(-INFINITY);
+    const vi lane = lanes();
+    int begin = first * BW_GROUP, end = (last + 1) * BW_GROUP;
+    vf best = low;
+    (void)tail;
+    for (int c = begin; c < end; c += VW) {
+        vi seen = (lane + c >= c0) & (lane + c < c1);
+        best = vmax(best, pick(seen, load(scores + c), low));
+    }
+    float most = lanes_max(best) * scale;
+    vf sum = splat(0.0f);
+    for (int c = begin; c < end; c += VW) {
+        vi seen = (lane + c >= c0) & (lane + c < c1);
+        vf weight = pick(seen, vexp(load(scores + c) * scale - most), splat(0.0f));
+        sum = sum + weight;
+        store_at(weights + c, weight);
+    }
+    *top = most;
+    *total = lanes_sum(sum);
+}
+
+AI vf share_of(vf out, float total) { return out / total; }
+#endif
