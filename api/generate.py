@@ -101,10 +101,19 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
 
 
 def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]:
-    """The end of the prompt that ``truncate_prompt_tokens`` leaves."""
+    """The end of the prompt that ``truncate_prompt_tokens`` leaves. Raises a 400 where that is nothing."""
     if options.truncate is None:
         return tokens
-    keep = options.truncate if options.truncate >= 0 else max(0, info.max_length - max(1, options.max_tokens or 1))
+    if options.truncate == 0:
+        message = "truncate_prompt_tokens is 0, which leaves no prompt; give at least 1, or -1 for as many as fit"
+        raise bad_request(message, "truncate_prompt_tokens")
+    asked = max(1, options.max_tokens or 1)
+    keep = options.truncate if options.truncate > 0 else info.max_length - asked
+    if keep < 1:
+        message = (
+            f"the context of {info.id} holds {info.max_length} tokens and {asked} new ones were asked for, which leaves "
+        )
+        raise bad_request(f"{message}no room for a prompt; lower max_tokens", "max_tokens", "context_length_exceeded")
     return tokens[max(0, len(tokens) - keep) :]
 
 

@@ -51,15 +51,21 @@ def rules_of(options: Options, served: ServedModel) -> TokenRules | None:
         return None
     _check_ids("allowed_token_ids", options.allowed, served)
     _check_ids("logit_bias", (token for token, _ in options.bias), served)
-    return TokenRules(
+    banned = [ids for word in options.bad_words for ids in bad_word_ids(served.codec, word)]
+    ends = sorted(t for t in {*served.stop_tokens, *options.stop_tokens} if t < served.vocabulary)
+    rules = TokenRules(
         allowed=list(options.allowed),
-        banned=[ids for word in options.bad_words for ids in bad_word_ids(served.codec, word)],
+        banned=banned,
         bias=list(options.bias),
         min_tokens=options.min_tokens,
-        ends=sorted(t for t in {*served.stop_tokens, *options.stop_tokens} if t < served.vocabulary)
-        if options.min_tokens
-        else [],
+        ends=ends if options.min_tokens else [],
     )
+    if rules.allowed and not {*rules.allowed} - {*rules.ends, *(ids[0] for ids in banned if len(ids) == 1)}:
+        others = "min_tokens and bad_words" if rules.ends and banned else "min_tokens" if rules.ends else "bad_words"
+        raise bad_request(
+            f"{others} forbid every token of allowed_token_ids; allow more, or leave one out", "allowed_token_ids"
+        )
+    return rules
 
 
 def bad_word_ids(codec: TextCodec, word: str) -> list[list[int]]:

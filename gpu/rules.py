@@ -28,7 +28,7 @@ class RowRules:
     def apply(self, score_V: np.ndarray, output: np.ndarray) -> None:
         """In place; what may not come gets minus infinity. ``output``: the tokens generated so far.
 
-        Rules that together leave no token are void: a sequence must go on with something.
+        Of rules that together leave no token only the allowed ones hold: a sequence must go on with something.
         """
         score_V[self._biased_B] += self._bias_B
         barred_V = np.zeros(score_V.size, dtype=bool)
@@ -41,5 +41,6 @@ class RowRules:
                 barred_V[last] = True
         if output.size < self._min_tokens:
             barred_V[self._ends_E] = True
-        if not barred_V.all():
-            score_V[barred_V] = -np.inf
+        if barred_V.all():
+            barred_V[slice(None) if self._allowed_K is None else self._allowed_K] = False
+        score_V[barred_V] = -np.inf

@@ -134,7 +134,26 @@ async def test_truncation_keeps_the_end(serve: Any, say: Any) -> None:
     await choice_of(client, prompt=long, truncate_prompt_tokens=-1, max_tokens=4)
     await choice_of(client, prompt=long[:3], truncate_prompt_tokens=500)
     assert [s.generation.prompt for s in port.streams] == [long[-5:], long[4 - MAX_LENGTH :], long[:3]]
-    assert "no tokens" in (await refused(client, prompt=long, truncate_prompt_tokens=0))["message"]
+    error = await refused(client, prompt=long, truncate_prompt_tokens=0)
+    assert (error["param"], "leaves no prompt; give at least 1" in error["message"]) == ("truncate_prompt_tokens", True)
+    error = await refused(client, prompt=long, truncate_prompt_tokens=-1, max_tokens=MAX_LENGTH)
+    assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
+    assert "holds 64 tokens and 64 new ones were asked for, which leaves no room for a prompt" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"min_tokens": 1}, "min_tokens forbid every token of allowed_token_ids"),
+        ({"bad_words": ["</s>"]}, "bad_words forbid every token of allowed_token_ids"),
+        ({"min_tokens": 1, "bad_words": ["a"]}, "min_tokens and bad_words forbid every token of allowed_token_ids"),
+    ],
+)
+async def test_allowed_tokens_that_are_all_forbidden(serve: Any, say: Any, more: dict[str, Any], says: str) -> None:
+    client, _ = await serve(say("x"))
+    error = await refused(client, allowed_token_ids=[EOS], max_tokens=3, **more)
+    assert (error["param"], says in error["message"]) == ("allowed_token_ids", True), error
+    assert await choice_of(client, allowed_token_ids=[EOS, 70], max_tokens=3, **more)
 
 
 async def test_special_tokens_around_the_prompt(serve: Any, say: Any, codec: Any) -> None:

@@ -112,8 +112,9 @@ def reference(logits_V: np.ndarray, p: SamplingParams, output: list[int]) -> int
         barred |= set(rules.ends)
     for token, bias in dict(rules.bias).items():
         scores[token] += bias
-    if len(barred) < V:
-        scores = {t: x for t, x in scores.items() if t not in barred}
+    if len(barred) == V:
+        barred -= set(rules.allowed or scores)
+    scores = {t: x for t, x in scores.items() if t not in barred}
     for token in set(PROMPT + output) & set(scores):
         x = scores[token]
         scores[token] = x * p.repetition_penalty if x < 0 else x / p.repetition_penalty
@@ -169,11 +170,13 @@ def test_all_steps_in_order(params: SamplingParams, output: list[int], seed: int
     assert draw(logits, params, output) == reference(logits, params, output)
 
 
-def test_rules_that_leave_nothing_are_void() -> None:
+def test_of_rules_that_leave_nothing_the_allowed_tokens_hold() -> None:
     logits = np.arange(V, dtype=np.float32)
-    params = SamplingParams(temperature=0.0, rules=TokenRules(allowed=[7], banned=[[7]]))
-    assert draw(logits, params, []) == V - 1
-    assert draw(logits, replace(params, temperature=1.0), []) in range(V)
+    allowed = SamplingParams(temperature=0.0, rules=TokenRules(allowed=[7], banned=[[7]]))
+    assert draw(logits, allowed, []) == 7
+    nothing = SamplingParams(temperature=0.0, rules=TokenRules(banned=[[token] for token in range(V)]))
+    assert draw(logits, nothing, []) == V - 1
+
 
 
 def test_a_row_that_is_used_again_forgets_its_rules() -> None:
