@@ -6,7 +6,6 @@ Loaded from the checkpoint's folder once, on a thread, when first asked for. Kno
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from blockwright.actors.gateway.port import GatewayError, GatewayPort, ModelInfo
 from blockwright.api.chat_template import ChatTemplate
 from blockwright.api.checks import shown
+from blockwright.api.nearest import nearest
 from blockwright.api.tokenizer import TextCodec
 from blockwright.gpu.checkpoint import Checkpoint
 
@@ -84,8 +84,8 @@ class Catalog:
             if info.id == model:
                 return info
         ids = [info.id for info in models]
-        near = difflib.get_close_matches(model, ids, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(ids)}"
+        near = nearest(model, ids)
+        hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(ids)}"
         raise GatewayError(404, f"the model {shown(model)} does not exist; {hint}", param="model", code="model_not_found")
 
     async def load(self, info: ModelInfo) -> ServedModel:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
@@ -20,10 +22,12 @@ from blockwright.api.openai_schema import TemplateOptions, parse_chat
 from blockwright.api.request_body import read_body
 from blockwright.api.version import FINGERPRINT
 
+_MANY = 1000  # messages; to render so many takes some milliseconds
+
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     front = request.app[FRONT]
-    body = parse_chat(await read_body(request), front.settings.unknown_fields)
+    body = await read_body(request, partial(parse_chat, unknown=front.settings.unknown_fields))
     request[IGNORED] = body.options.ignored
     info = front.catalog.info(body.options.model)
     front.door.check_model(request[CALLER], info.id)
@@ -67,7 +71,8 @@ async def render(
             "messages",
             "no_chat_template",
         )
-    return served.template.render(messages, **given)
+    write = partial(served.template.render, messages, **given)
+    return write() if len(messages) < _MANY else await asyncio.to_thread(write)
 
 
 class ChatShape:

@@ -7,13 +7,13 @@ modules of ``api/commands``; their flags are frozen (a test holds the list), eve
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from blockwright.api.commands import COMMANDS, CommandError, CommandModule
+from blockwright.api.nearest import nearest
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 _LIST = "Serves many language models from shared blocks."
@@ -26,8 +26,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
             unknown = message.removeprefix(_UNKNOWN).split()[0]
-            near = difflib.get_close_matches(unknown.partition("=")[0], flags_of(self), 1)
-            message = f"there is no argument {unknown!r}; " + (f"did you mean {near[0]}?" if near else "see --help")
+            near = nearest(unknown.partition("=")[0], flags_of(self))
+            message = f"there is no argument {unknown!r}; " + (f"did you mean {near}?" if near else "see --help")
         self.exit(2, f"{self.prog}: {message}\n")
 
 
@@ -84,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _no_command(name: str) -> str:
     if not name:
         return f"no command is given; there are: {', '.join(COMMANDS)}"
-    near = difflib.get_close_matches(name, COMMANDS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(COMMANDS)}"
+    near = nearest(name, COMMANDS)
+    hint = f"did you mean {near}?" if near else f"there are: {', '.join(COMMANDS)}"
     return f"there is no command {name!r}; {hint}"
 
 

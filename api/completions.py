@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
@@ -23,7 +24,7 @@ DEFAULT_TOKENS = 16  # OpenAI's
 
 async def completions(request: web.Request) -> web.StreamResponse:
     front = request.app[FRONT]
-    body = parse_completion(await read_body(request), front.settings.unknown_fields)
+    body = await read_body(request, partial(parse_completion, unknown=front.settings.unknown_fields))
     request[IGNORED] = body.options.ignored
     info = front.catalog.info(body.options.model)
     front.door.check_model(request[CALLER], info.id)

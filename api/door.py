@@ -75,7 +75,7 @@ class Door:
         words = _WORDS[verdict.refused]
         asked = f"; this request may cost {tokens}" if "tokens" in verdict.refused else ""
         if verdict.retry_after is None:
-            remedy = "which is more than the limit: lower max_tokens or shorten the prompt"
+            remedy = "that is more than the limit: lower max_tokens or shorten the prompt"
         else:
             remedy = f"try again in {verdict.retry_after:.1f} s"
         error = GatewayError(

@@ -80,11 +80,6 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
     """
     if not tokens:
         raise bad_request("the prompt has no tokens; give at least one character", "prompt")
-    bad = next((t for t in tokens if not 0 <= t < served.vocabulary), None)
-    if bad is not None:
-        raise bad_request(
-            f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt"
-        )
     room = info.max_length - len(tokens)
     asked = options.max_tokens if options.max_tokens is None else max(1, options.max_tokens)
     if room < 1 or (asked is not None and asked > room):
@@ -94,6 +89,11 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
             "asked for; shorten the prompt or lower max_tokens",
             "prompt" if room < 1 else "max_tokens",
             "context_length_exceeded",
+        )
+    bad = next((t for t in tokens if not 0 <= t < served.vocabulary), None)
+    if bad is not None:
+        raise bad_request(
+            f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt"
         )
     if asked is not None:
         return asked

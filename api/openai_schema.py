@@ -121,6 +121,8 @@ def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Valu
     if "stream_options" in values:
         nested = {field.name for field in STREAM_OPTIONS}
         ignored += [f"stream_options.{name}" for name in body["stream_options"] if name not in nested]
+    if "messages" in values:
+        ignored += _unknown_of_messages(body["messages"])
     if ignored and unknown == "reject":
         names = ", ".join(shown(name) for name in ignored[:10])
         raise bad_request(f"unknown fields: {names}; leave them out", ignored[0], "unknown_parameter")
@@ -252,6 +254,11 @@ class Prompts:
         }
 
 
+NOT_IN_MESSAGES = ("tool_calls", "function_call", "tool_call_id", "audio")  # but for what asks for nothing
+OF_MESSAGE = {"role", "content", "name", *NOT_IN_MESSAGES}
+OF_PART = {"type", "text"}
+
+
 class Messages:
     """A conversation: roles and texts."""
 
@@ -282,6 +289,16 @@ COMPLETION_FIELDS = (Field("prompt", Prompts(), "What the answer continues.", re
 CHAT_FIELDS = (Field("messages", Messages(), "The conversation so far.", required=True), *CHAT_OPTIONS)
 
 
+def _unknown_of_messages(messages: list[dict[str, Any]]) -> list[str]:
+    """Named as they would be refused. ``null`` is no field: it is what SDKs keep of an answer that had none."""
+    found = []
+    for i, message in enumerate(messages):
+        parts = message["content"] if isinstance(message["content"], list) else []
+        found += [f"messages[{i}].{name}" for name, value in message.items() if value is not None and name not in OF_MESSAGE]
+        found += [f"messages[{i}].content[{j}].{name}" for j, part in enumerate(parts) for name in part.keys() - OF_PART]
+    return found
+
+
 def _message(message: Any, at: str) -> dict[str, Any]:
     """Role and text; a list of text parts becomes one text, since most templates print a list as it stands."""
     if not isinstance(message, dict):
@@ -290,7 +307,7 @@ def _message(message: Any, at: str) -> dict[str, Any]:
     role = "system" if role == "developer" else role  # newer name of the same thing; templates know the older
     if role not in ROLES:
         raise bad_request(f"{at}.role is {shown(role)}; give one of {', '.join(ROLES)}", f"{at}.role")
-    for name in ("tool_calls", "function_call", "tool_call_id", "audio"):
+    for name in NOT_IN_MESSAGES:
         if message.get(name):
             raise bad_request(
                 f"{at}.{name} is not supported by this server; leave it out", f"{at}.{name}", "unsupported_parameter"

@@ -6,7 +6,6 @@ one sentence. Opens no checkpoint and imports nothing heavy.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 import tomllib
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.actors.config import Settings, SettingsError
+from blockwright.api.nearest import nearest
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1}
@@ -149,8 +149,8 @@ def _integer(name: str, value: Any) -> int:
 def _known(name: str) -> str:
     if name in _FIELDS:
         return name
-    near = difflib.get_close_matches(name, _FIELDS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(_FIELDS))}"
+    near = nearest(name, _FIELDS)
+    hint = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(_FIELDS))}"
     raise SettingsError(f"there is no setting {name!r}; {hint}")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import difflib
 import json
 import random
 import sys
@@ -20,6 +19,7 @@ from urllib.parse import quote
 
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import add_url, read_key, refusals
+from blockwright.api.nearest import nearest
 
 if TYPE_CHECKING:
     from blockwright.api.client import Client
@@ -125,8 +125,8 @@ async def _check_alias(client: Client, model: str, listed: list[str]) -> None:
     except RequestError as error:
         if error.status not in (404, 405):
             raise
-        near = difflib.get_close_matches(model, listed, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(listed)}"
+        near = nearest(model, listed)
+        hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(listed)}"
         raise CommandError(f"{client.url} serves no model {model!r}; {hint}", 2) from None
 
 

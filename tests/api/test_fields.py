@@ -226,15 +226,15 @@ async def test_templates_of_requests_need_a_setting(serve: Any, say: Any, codec:
     client, _ = await serve(say("x"))
     error = await refused(client, CHAT, **fields)
     assert (error["param"], error["code"]) == ("chat_template", "unsupported_parameter")
-    client, port = await serve(say("x"), settings={"request_chat_template": True})
+    client, port = await serve(say("x"), settings={"request_chat_template": True, "max_body": 1000})
     assert (await client.post(CHAT, json=fields)).status == 200
     assert codec.decode(port.streams[0].generation.prompt, special=True) == "<s>HEY hi"
     error = await refused(client, CHAT, chat_template="{% if %}")
     assert (error["param"], error["code"]) == ("chat_template", "template_error")
     assert "does not compile" in error["message"]
-    error = await refused(client, CHAT, chat_template="{{ 'a' * 40000000 }}")
+    error = await refused(client, CHAT, chat_template="{{ 'a' * 40000 }}")
     assert (error["param"], error["code"]) == ("chat_template", "template_error")
-    assert "makes 40000000 characters of these messages, more than max_body (33554432)" in error["message"]
+    assert "makes 40000 characters of these messages, more than max_body (1000)" in error["message"]
 
 
 async def test_the_last_message_can_be_continued(serve: Any, say: Any, codec: Any) -> None:
@@ -256,3 +256,18 @@ async def test_line_separators_are_escaped(serve: Any, say: Any) -> None:
         raw.decode("ascii")
         chunks = events(raw) if stream else [json.loads(raw)]
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
+
+
+async def test_unknown_fields_of_messages_are_told_or_refused(serve: Any, say: Any) -> None:
+    parts = [{"type": "text", "text": "b", "cache_control": {}}]
+    message = {"role": "assistant", "content": "a", "refusal": None, "tool_calls": [], "name": "x"}  # as SDKs give back
+    odd = {"messages": [message, {"role": "user", "content": parts, "weight": 1}]}
+    client, _ = await serve(say("x"))
+    answer = await client.post(CHAT, json=odd)
+    assert answer.headers["x-ignored-fields"] == "messages[1].weight, messages[1].content[0].cache_control"
+    answer = await client.post(CHAT, json={"messages": [message]})
+    assert (answer.status, "x-ignored-fields" in answer.headers) == (200, False)
+    client, _ = await serve(say("x"), settings={"unknown_fields": "reject"})
+    error = await refused(client, CHAT, **odd)
+    assert (error["param"], error["code"]) == ("messages[1].weight", "unknown_parameter")
+    assert (await client.post(CHAT, json={"messages": [message]})).status == 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -176,7 +175,6 @@ def test_of_rules_that_leave_nothing_the_allowed_tokens_hold() -> None:
     assert draw(logits, allowed, []) == 7
     nothing = SamplingParams(temperature=0.0, rules=TokenRules(banned=[[token] for token in range(V)]))
     assert draw(logits, nothing, []) == V - 1
-
 
 
 def test_a_row_that_is_used_again_forgets_its_rules() -> None:
