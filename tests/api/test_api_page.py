@@ -24,7 +24,8 @@ server says the same to programs, and `/docs` shows it. How to use it is in [ser
 - Where keys are set, all but the health probes need `Authorization: Bearer KEY`, and answer 401 without.
 - Every GET answers HEAD as well. `null` is the same as leaving a field out.
 - An error is `{"error": {"message", "type", "param", "code"}}`: one sentence for people, a code for programs.
-- Fields in no table are unknown: listed in the header `x-ignored-fields`, or refused (setting `unknown_fields`).
+- Fields in no table, and further ones of messages, are unknown: listed in the header `x-ignored-fields`, or refused (setting
+  `unknown_fields`).
 """
 
 
