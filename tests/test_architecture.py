@@ -251,3 +251,22 @@ def test_functions_are_measured_in_both_languages() -> None:
         "static void none(void) { }\n"
     )
     assert dict(c_functions(source)) == {"add": 8, "none": 1}
+
+
+def test_no_test_looks_at_a_clock_of_its_own() -> None:
+    """Nothing may fail because a machine is slow, busy or fast: ``tests/waiting.py`` alone bounds how long is waited. (What
+    ``make compat`` runs is no test.)"""
+    allowed = {"waiting.py", "runtime/test_clock.py", "runtime/test_simulation.py", "system/faulty_worker.py"}
+    clock = re.compile(r"\btime\.(monotonic|perf_counter|time|process_time)|get_running_loop\(\)\.time|\bloop\.time")
+    bound = re.compile(
+        r"asyncio\.timeout\([1-9]|wait_for\(.*, [\d.]+\)|wait\(timeout=\d|capture_output=.*timeout=\d+\b(?! \*)"
+    )
+    folder = ROOT / "tests"
+    found = [
+        f"{path.relative_to(folder)}:{number}: {line.strip()}"
+        for path in sorted(folder.rglob("*.py"))
+        if str(path.relative_to(folder)) not in allowed and path.parent.name != "compat"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if clock.search(line) or bound.search(line)
+    ]
+    assert found == []

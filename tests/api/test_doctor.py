@@ -18,6 +18,7 @@ import pytest
 from blockwright.api import doctor
 from blockwright.api.cli import main
 from blockwright.gpu.errors import BackendError
+from blockwright.tests.docs.pages import free_port
 
 ROOT = Path(__file__).parents[2]
 XEON = "model name\t: Some CPU\nflags\t\t: fpu avx2 fma avx512f avx512_bf16\n"
@@ -29,12 +30,6 @@ def taken() -> Iterator[int]:
         held.bind(("127.0.0.1", 0))
         held.listen()
         yield held.getsockname()[1]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_this_machine_can_serve_and_says_what_computes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from blockwright.actors.config import Settings
 from blockwright.api.app import make_app
 from blockwright.api.listening import make_runner
 from blockwright.tests.api.fake_port import FakePort
+from blockwright.tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ async def exchange(runner: web.AppRunner, sent: bytes) -> tuple[int, bytes, dict
     """Status, headers and the error; the server must close the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
     writer.write(sent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     await writer.wait_closed()

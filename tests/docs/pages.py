@@ -19,15 +19,16 @@ nothing. Owns no expectation: a page that wants something checked says so in its
 from __future__ import annotations
 
 import configparser
+import contextlib
 import json
 import os
+import random
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,11 +38,11 @@ import yaml
 
 from blockwright.api.cli import make_parser
 from blockwright.api.commands import COMMANDS
+from blockwright.tests.waiting import PATIENCE, until_now
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```([a-z]*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text", "ini", "dockerfile"}
-SECONDS = 90.0
 LISTENING = re.compile(r"\bblockwright (serve|doctor)\b")
 ASKING = re.compile(r"\bblockwright (ps|top|explain|bench serve)\b")
 TALKING = re.compile(r"\bblockwright (chat|complete)\b(?! +[^-\s])")
@@ -82,10 +83,13 @@ def elsewhere(text: str, port: str) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Below those that the system gives to connections, so that it is still free when a server comes to ask for it."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(min(first, 20_000) // 2, max(first, 20_000)), 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def read_unit(text: str) -> None:
@@ -167,7 +171,7 @@ class Reader:
         """Stop the page's servers, the last first."""
         for process in reversed(self._servers):
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=30)
+            process.wait(timeout=PATIENCE)
 
     def _run(self, command: list[str], block: Block) -> None:
         done = subprocess.run(
@@ -176,7 +180,7 @@ class Reader:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=2 * PATIENCE,
             check=False,
             stdin=subprocess.DEVNULL,
         )
@@ -191,8 +195,5 @@ class Reader:
                 command, cwd=self._folder, env=self._environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL
             )
         self._servers.append(process)
-        deadline = time.monotonic() + SECONDS
-        while "ready at" not in log.read_text():
-            assert process.poll() is None, f"the block at line {block.line}\n{text}\n{log.read_text()}"
-            assert time.monotonic() < deadline, f"the block at line {block.line}\n{text}\n{log.read_text()}"
-            time.sleep(0.05)
+        until_now(lambda: "ready at" in log.read_text() or process.poll() is not None, "ready at")
+        assert process.poll() is None, f"the block at line {block.line}\n{text}\n{log.read_text()}"

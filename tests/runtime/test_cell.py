@@ -47,7 +47,7 @@ async def test_a_message_cancelled_between_start_and_first_step_does_not_run():
     clock, actor, result = ManualClock(), Notes(), Result()
     cell = Cell(actor, "notes", clock, 10)
     cell.begin()
-    deliveries = [Delivery(actor.endpoints["note"], (n,), {}, result, trace=b"") for n in (1, 2, 3)]
+    deliveries = [Delivery(actor.endpoints["note"], (n,), {}, result, deadline=None, trace=b"") for n in (1, 2, 3)]
     for delivery in deliveries:
         cell.deliver(delivery)
     deliveries[0].cancel()  # its task exists and has not run

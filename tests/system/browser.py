@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from aiohttp import ClientSession, ClientWebSocketResponse
 
-from blockwright.tests.system.server import until
+from blockwright.tests.waiting import PATIENCE, until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -58,10 +58,15 @@ class Browser:
             stderr=asyncio.subprocess.DEVNULL,
         )
         told = self._profile / "DevToolsActivePort"
-        await until(lambda: told.is_file() and told.read_text().count("\n"), 30, "the browser's port")
+        await until(lambda: told.is_file() and told.read_text().count("\n"), "the browser's port")
         self._session = ClientSession()
-        async with self._session.get(f"http://127.0.0.1:{told.read_text().splitlines()[0]}/json") as answer:
-            page = next(target for target in await answer.json() if target["type"] == "page")
+        pages = f"http://127.0.0.1:{told.read_text().splitlines()[0]}/json"
+
+        async def opened() -> dict[str, Any] | None:
+            async with self._session.get(pages) as answer:
+                return next((target for target in await answer.json() if target["type"] == "page"), None)
+
+        page = await until(opened, "the browser's page")
         self._socket: ClientWebSocketResponse = await self._session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0)
         self._reader = asyncio.create_task(self._read())
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -89,10 +94,10 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    async def wait(self, expression: str, seconds: float = 30.0) -> Any:
+    async def wait(self, expression: str) -> Any:
         """The first true value of the expression; one that fails is not true yet."""
         careful = f"(() => {{ try {{ return {expression} }} catch {{ return null }} }})()"
-        return await until(lambda: self.look(careful), seconds, expression)
+        return await until(lambda: self.look(careful), expression)
 
     async def picture(self, path: Path) -> None:
         answer = await self._do("Page.captureScreenshot", format="png", captureBeyondViewport=True)
@@ -102,7 +107,7 @@ class Browser:
         number = next(self._numbers)
         future = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             return await future
 
     async def _read(self) -> None:

@@ -1,4 +1,4 @@
-"""What asks a server: streams whose tokens are kept with the time they came, and looks at the cluster."""
+"""What asks a server: streams whose tokens are kept as they come, and looks at the cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 from aiohttp import ClientSession, ClientTimeout
 
 from blockwright.tests.gpu.reference import prompt_of
-from blockwright.tests.system.server import Server, until
+from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import PATIENCE, until
 
 NEW = 60  # tokens that a stream of a load brings
 SAMPLED = {"temperature": 0.9, "top_p": 0.95, "presence_penalty": 0.4, "frequency_penalty": 0.3, "repetition_penalty": 1.2}
@@ -26,7 +27,6 @@ class Answer:
 
     name: str
     tokens: list[int] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)  # of each chunk with tokens
     status: int = 0
     error: dict[str, Any] | None = None  # of an error answer, or an error event in the stream
     finish: str | None = None
@@ -48,7 +48,7 @@ class Client:
         self._session: ClientSession
 
     async def __aenter__(self) -> Client:
-        self._session = ClientSession(self.server.url, timeout=ClientTimeout(total=60))
+        self._session = ClientSession(self.server.url, timeout=ClientTimeout(total=PATIENCE))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -61,7 +61,7 @@ class Client:
 
     def begin(self, request: dict[str, Any], name: str = "") -> Answer:
         """Start a stream; the answer grows by itself."""
-        answer = Answer(name or f"test-{time.monotonic_ns()}-{len(self._tasks)}")
+        answer = Answer(name or f"test-{uuid.uuid4().hex}")
         self._tasks.append(asyncio.create_task(self._read(request, answer)))
         return answer
 
@@ -71,7 +71,7 @@ class Client:
     async def finished(self) -> None:
         """All streams that were begun have ended."""
         tasks, self._tasks = self._tasks, []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*tasks)
 
     async def _read(self, request: dict[str, Any], answer: Answer) -> None:
@@ -97,7 +97,6 @@ class Client:
         answer.finish = choice["finish_reason"]
         if choice["token_ids"]:
             answer.tokens += choice["token_ids"]
-            answer.times.append(time.monotonic())
 
     # looks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from blockwright.tests.gpu.reference import greedy
 from blockwright.tests.system.client import NEW, Client, body
+from blockwright.tests.system.faulty_worker import SLOW
 from blockwright.tests.system.server import Server
 
 STREAMS = 32
-PACE = 0.02  # seconds of each sweep of a served load: a stream of NEW tokens takes more than a second
+PACE = 0.02  # seconds of each sweep of a served load
+FAULTY = "blockwright.tests.system.faulty_worker"
 
 
 @pytest.fixture(scope="session")
@@ -30,11 +33,12 @@ def pace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve(model: Path, pace: Path) -> Iterator[Callable[..., Server]]:
-    """``serve(**settings)``: a server of this test alone, whose workers hold every sweep to the pace; stopped after it."""
+    """``serve(**settings)``: a server of this test alone with levers, whose workers hold every sweep to the pace; stopped
+    after it."""
     servers: list[Server] = []
 
     def start(checkpoint: Path = model, **settings: Any) -> Server:
-        servers.append(Server(checkpoint, **{"pace": pace, **settings}))
+        servers.append(Server(checkpoint, **{"module": FAULTY, "pace": pace, **settings}))
         return servers[-1]
 
     yield start
@@ -42,10 +46,21 @@ def serve(model: Path, pace: Path) -> Iterator[Callable[..., Server]]:
         server.destroy()
 
 
+@contextmanager
+def slow(server: Server, after: int = 0) -> Iterator[None]:
+    """Streams that have come so far go on at a few tokens a second: time to look at them, and to kill who makes them."""
+    lever = server.lever(SLOW)
+    lever.write_text(str(after))
+    try:
+        yield
+    finally:
+        lever.unlink()
+
+
 @pytest.fixture(scope="session")
 def replicas(model: Path, pace: Path) -> Iterator[Server]:
     """Two workers, each with the whole model. Whoever kills one leaves when all are back."""
-    server = Server(model, pace=pace, chunk_size=16)
+    server = Server(model, module=FAULTY, pace=pace, chunk_size=16)
     yield server.whole()
     server.stop()
 
@@ -53,7 +68,7 @@ def replicas(model: Path, pace: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def pipeline(model: Path, pace: Path) -> Iterator[Server]:
     """Two workers, each with one half of the model."""
-    server = Server(model, pace=pace, pipeline=2)
+    server = Server(model, module=FAULTY, pace=pace, pipeline=2)
     yield server.whole()
     server.stop()
 
@@ -61,7 +76,7 @@ def pipeline(model: Path, pace: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def uncached(model: Path, pace: Path) -> Iterator[Server]:
     """Two workers that keep no pages of what has ended."""
-    server = Server(model, pace=pace, prefix_cache="false")
+    server = Server(model, module=FAULTY, pace=pace, prefix_cache="false")
     yield server.whole()
     server.stop()
 

@@ -1,42 +1,79 @@
-"""A worker whose device hangs in one sweep, as a kernel that never returns does: once, when the marker file is there.
+"""A server whose workers do what a test tells them with files, its levers: hang, come up late, work slowly.
 
-Run as a module it is the server itself (same arguments), with workers of this kind.
+Run as a module it is the server itself (same arguments). Besides, its head does not give up waiting when it stops: where it
+waits in vain, the test ends instead.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+import time
 from pathlib import Path
 
 from blockwright.actors.worker import main as worker_main
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.executor import Executor
-from blockwright.policies.plans import SweepPlan, SweepResult
+from blockwright.policies.plans import SetSampling, SweepPlan, SweepResult
 from blockwright.runtime import Node
 
-HANG = "BLOCKWRIGHT_HANG"  # environment: the marker's path; whoever removes it hangs
+LEVERS = "BLOCKWRIGHT_LEVERS"  # environment: the folder of the files
+HANG = "hang"  # whoever removes it never returns from its sweep, as a kernel that hangs
+HOLD = "hold"  # no worker comes up while it is there
+SLOW = "slow"  # while it is there, sequences that have more tokens than it says take their time for every other
+SLOW_SWEEP = 0.25  # seconds
+
+
+class Brake:
+    """Holds a worker back, so that a test that is slow itself finds requests at work."""
+
+    def __init__(self, lever: Path) -> None:
+        self._lever = lever
+        self._prompts: dict[int, int] = {}  # row -> tokens of its prompt
+
+    def hold(self, plan: SweepPlan) -> None:
+        self._prompts |= {edit.row: edit.prompt_length for edit in plan.edits if isinstance(edit, SetSampling)}
+        rows = zip(plan.row, plan.start, plan.count, strict=True)
+        made = max((start + count - self._prompts.get(row, 0) for row, start, count in rows), default=0)
+        until = time.monotonic() + SLOW_SWEEP
+        while self._allowed() < made and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def _allowed(self) -> float:
+        try:
+            return float(self._lever.read_text())
+        except FileNotFoundError:
+            return float("inf")
+        except ValueError:
+            return 0.0  # it is being written
 
 
 async def start(node: Node, config: WorkerConfig) -> None:
     """Entry of the worker process."""
-    execute = Executor.execute
+    execute, levers = Executor.execute, Path(os.environ[LEVERS])
+    brake = Brake(levers / SLOW)
 
-    def hanging(self: Executor, plan: SweepPlan) -> SweepResult:
+    def faulty(self: Executor, plan: SweepPlan) -> SweepResult:
         try:
-            Path(os.environ[HANG]).unlink()
+            (levers / HANG).unlink()
         except FileNotFoundError:
+            brake.hold(plan)
             return execute(self, plan)
         threading.Event().wait()
         raise AssertionError("never returns")
 
-    Executor.execute = hanging  # type: ignore[method-assign]
+    Executor.execute = faulty  # type: ignore[method-assign]
+    while (levers / HOLD).exists():  # noqa: ASYNC110 - another process removes it
+        await asyncio.sleep(0.005)
     await worker_main.start(node, config)
 
 
 if __name__ == "__main__":
     from blockwright.actors import topology
     from blockwright.api.cli import main
+    from blockwright.runtime import cluster
 
     topology.WORKER = "blockwright.tests.system.faulty_worker:start"
+    cluster.STOP_GRACE = 1e6
     raise SystemExit(main())

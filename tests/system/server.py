@@ -6,8 +6,6 @@ lie in a directory of its own, and shared memory is listed before and after. Wai
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import json
 import os
 import re
@@ -16,52 +14,35 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from blockwright.tests.system.faulty_worker import LEVERS
+from blockwright.tests.waiting import PATIENCE, until_now
+
 MARK = "BLOCKWRIGHT_SYSTEM_TEST"
-START_SECONDS = 30.0
-GONE_SECONDS = 8.0  # after the end of a server, for its last process to go
-
-
-async def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
-    """The first true value of ``condition()``, which may be a coroutine; AssertionError after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if inspect.isawaitable(value):
-            value = await value
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or inspect.getsource(condition).strip()}"
-        await asyncio.sleep(0.01)
-
-
-def until_now(condition: Callable[[], Any], seconds: float, what: str) -> None:
-    """The same where no loop runs."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.01)
+# What a busy machine must not bring about where a test does not mean it.
+CALM = {"silence": PATIENCE, "stall_timeout": PATIENCE, "worker_wait": PATIENCE, "drain_timeout": PATIENCE}
 
 
 class Program:
     """A process that starts a cluster, and what it leaves behind. ``arguments`` follow the interpreter."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, arguments: Sequence[str], levers: Sequence[str] = ()) -> None:
         self._mark = f"{MARK}={uuid.uuid4().hex}"
         self._home = Path(tempfile.mkdtemp(prefix="bws-"))
         self.directory = self._home / "sockets"
         self.directory.mkdir()
         self._memory_before = shared_memory()
         name, _, mark = self._mark.partition("=")
-        environment = {**os.environ, **(env or {}), name: mark, "TMPDIR": str(self.directory), "OMP_NUM_THREADS": "1"}
-        self.began = time.monotonic()
+        for lever in levers:
+            self.lever(lever).touch()
+        own = {name: mark, LEVERS: str(self._home), "TMPDIR": str(self.directory), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **own}
         with open(self._home / "out", "wb") as out, open(self._home / "err", "wb") as err:
             command = [sys.executable, *arguments]
             self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=self._home)
@@ -73,6 +54,10 @@ class Program:
     @property
     def err(self) -> str:
         return (self._home / "err").read_text()
+
+    def lever(self, name: str) -> Path:
+        """A file that ``faulty_worker`` looks at."""
+        return self._home / name
 
     def processes(self) -> dict[int, str]:
         """pid -> command line of every living process that this server started, the head included."""
@@ -86,12 +71,12 @@ class Program:
                     continue  # it has just ended
         return found
 
-    def gone(self, seconds: float = GONE_SECONDS) -> None:
+    def gone(self) -> None:
         """No process, no socket, no directory and no shared memory of it is left, or will be in a moment."""
-        until_now(lambda: not self.processes(), seconds, f"end of the processes {self.processes()}")
+        until_now(lambda: not self.processes(), f"end of the processes {self.processes()}")
         left = lambda: [str(path) for path in self.directory.rglob("*")]  # noqa: E731
-        until_now(lambda: not left(), seconds, f"end of {left()}")
-        until_now(lambda: shared_memory() <= self._memory_before, seconds, "end of the shared memory")
+        until_now(lambda: not left(), f"end of {left()}")
+        until_now(lambda: not (shared_memory() - self._memory_before - used_memory()), "end of the shared memory")
 
     def destroy(self) -> None:
         """After a failure: nothing of it may disturb what comes next."""
@@ -113,20 +98,20 @@ class Server(Program):
         *,
         workers: int = 2,
         module: str = "blockwright",
-        env: dict[str, str] | None = None,
+        levers: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        values = {"memory": "32MiB", "threads": 1, "check": "true", **settings}
+        values = {"memory": "32MiB", "threads": 1, "check": "true", **CALM, **settings}
         command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers)]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        super().__init__(command, env)
+        super().__init__(command, levers)
         self.path = model
         self.url = ""
 
     def listening(self) -> str:
         """The address, once the server has said it."""
         if not self.url:
-            until_now(lambda: "listening on" in self.out or self.process.poll() is not None, START_SECONDS, "listening")
+            until_now(lambda: "listening on" in self.out or self.process.poll() is not None, "listening")
             match = re.search(r"http://\S+", self.out)
             assert match, self.err
             self.url = match[0]
@@ -136,9 +121,9 @@ class Server(Program):
         """Wait until all workers serve; destroyed where that fails."""
         try:
             self.listening()
-            until_now(lambda: " ready at " in self.out or self.process.poll() is not None, START_SECONDS, "ready")
+            until_now(lambda: " ready at " in self.out or self.process.poll() is not None, "ready")
             assert self.process.poll() is None, self.err
-            until_now(self._whole, START_SECONDS, "all workers ready")
+            until_now(self._whole, "all workers ready")
         except BaseException:
             print(self.out, self.err)
             self.destroy()
@@ -146,13 +131,13 @@ class Server(Program):
         return self
 
     def _whole(self) -> bool:
-        with urllib.request.urlopen(self.url + "/admin/cluster", timeout=5) as answer:
+        with urllib.request.urlopen(self.url + "/admin/cluster", timeout=PATIENCE) as answer:
             return all(worker["state"] == "ready" for worker in json.load(answer)["workers"])
 
     def status(self, path: str) -> int:
         """Of a GET without a loop; 0 when nobody answers."""
         try:
-            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+            with urllib.request.urlopen(self.url + path, timeout=PATIENCE) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -170,7 +155,7 @@ class Server(Program):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            ended = self.process.wait(timeout=30)
+            ended = self.process.wait(timeout=PATIENCE)
             self.gone()
             assert code is None or ended == code, f"exit code {ended}\n{self.err}"
             assert "Traceback" not in self.err, self.err
@@ -180,3 +165,14 @@ class Server(Program):
 
 def shared_memory() -> set[str]:
     return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def used_memory() -> set[str]:
+    """What processes that live have mapped: where no process of a server is left, that of other programs."""
+    found: set[str] = set()
+    for entry in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            found.update(re.findall(r"/dev/shm/(\S+)", entry.read_text()))
+        except OSError:
+            continue  # it has just ended, or is not ours to look at
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -13,10 +12,11 @@ from typing import Any
 import pytest
 
 from blockwright.tests.gpu.reference import prompt_of
-from blockwright.tests.system.client import Client, body, check
-from blockwright.tests.system.conftest import STREAMS
-from blockwright.tests.system.faulty_worker import HANG
-from blockwright.tests.system.server import Server, until
+from blockwright.tests.system.client import NEW, Client, body, check
+from blockwright.tests.system.conftest import STREAMS, slow
+from blockwright.tests.system.faulty_worker import HANG, HOLD
+from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
 Serve = Callable[..., Server]
@@ -45,20 +45,20 @@ async def test_kill_9_during_loading(serve: Serve, checkpoint: Callable[..., Pat
     server.stop()
 
 
-async def test_a_kernel_that_never_returns(serve: Serve, expected: list[list[int]], tmp_path: Path) -> None:
-    marker = tmp_path / "hang"
-    server = serve(module="blockwright.tests.system.faulty_worker", env={HANG: str(marker)}, stall_timeout=2).whole()
+async def test_a_kernel_that_never_returns(serve: Serve, expected: list[list[int]]) -> None:
+    server = serve(stall_timeout=4).whole()
+    hang = server.lever(HANG)
     async with Client(server) as client:
         before = await client.ready()
         answers = client.load(STREAMS)
         await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
-        marker.touch()
+        hang.touch()
+        await until(lambda: not hang.exists(), "a sweep has begun")
         await client.finished()
-        assert not marker.exists()
         check(answers, expected)
         after = await client.ready()
-        (hung,) = [name for name in after if after[name]["pid"] != before[name]["pid"]]
-        assert after[hung]["cause"] == "stalled"
+        replaced = [name for name in after if after[name]["pid"] != before[name]["pid"]]
+        assert {after[name]["cause"] for name in replaced} == {"stalled"}
     server.stop()
 
 
@@ -81,26 +81,23 @@ async def test_a_request_that_always_kills_its_worker_fails_alone(serve: Serve, 
     server = serve().whole()
     async with Client(server) as client:
         await client.ready()
-        others = client.load(8)
-        poison = asyncio.create_task(client.post(body(0, 400, prompt_of(20, seed=9)), "poison"))
-        kills = 0
-        while not poison.done():
+        attempt = 0
+
+        async def planned() -> str:
+            """Where, once a worker of another attempt has it in a plan; before, a death is not held against it."""
             view = await client.request("poison")
-            if view is None or view["state"] != "running":
-                await asyncio.sleep(0.005)
-                continue
-            with contextlib.suppress(ProcessLookupError):
-                await client.kill(view["home"])
-                kills += 1
-            attempt = view["attempt"]
+            events = view["events"] if view and view["state"] == "running" and view["attempt"] > attempt else ()
+            seen = any(e["event"] in ("first_plan", "resumed") and e["attempt"] == view["attempt"] for e in events)
+            return view["home"] if seen else ""
 
-            async def noticed(attempt: int = attempt) -> bool:
-                now = await client.request("poison")
-                return now is None or now["attempt"] != attempt or now["state"] != "running"
-
-            await until(noticed)
-        assert 3 <= kills <= 10, "a few before it was planned, which are not held against it"
-        status, answer = await poison
+        with slow(server, after=NEW):
+            others = client.load(8)
+            poison = asyncio.create_task(client.post(body(0, 400, prompt_of(20, seed=9)), "poison"))
+            for _ in range(3):
+                home = await until(planned)
+                attempt = (await client.request("poison"))["attempt"]
+                await client.kill(home)
+            status, answer = await poison
         assert (status, answer["error"]["code"]) == (500, "request_kills_workers")
         await client.finished()
         check(others, expected[:8])
@@ -111,36 +108,24 @@ async def test_a_request_that_always_kills_its_worker_fails_alone(serve: Serve, 
 
 async def test_requests_wait_for_workers_so_long_and_no_longer(serve: Serve, expected: list[list[int]]) -> None:
     server = serve(worker_wait=2).whole()
-
-    def down() -> None:
-        """Every worker that there is, and every one that comes."""
-        for pid in server.processes():
-            if pid not in (server.process.pid, forkserver):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    forkserver = server.forkserver()
     async with Client(server) as client:
-        await client.ready()
-        began = client.load(2)
-        await until(lambda: all(answer.tokens for answer in began))
-        loop = asyncio.get_running_loop()
-        down()
-        gone = loop.time()
-        waiting = asyncio.create_task(client.post(body(0)))
-        while not waiting.done() or not all(answer.error for answer in began):
-            down()
-            await asyncio.sleep(0.005)
-            assert loop.time() < gone + 10
-        status, answer = await waiting
-        assert (status, answer["error"]["code"]) == (503, "unavailable")
-        assert loop.time() > gone + 2
+        workers = await client.ready()
+        with slow(server):
+            began = client.load(2)
+            await until(lambda: all(answer.tokens for answer in began))
+            server.lever(HOLD).touch()  # those that come do not get ready
+            for worker in workers.values():
+                os.kill(worker["pid"], signal.SIGKILL)
+            status, answer = await client.post(body(0))
+            assert (status, answer["error"]["code"]) == (503, "unavailable")
+            assert "for 2 seconds" in answer["error"]["message"]
+            await client.finished()
         for index, stream in enumerate(began):
             assert (stream.status, stream.error["code"], stream.done) == (200, "unavailable", False)
             assert stream.tokens == expected[index][: len(stream.tokens)]
         (status, told), (again, other) = await client.get("/health/ready"), await client.get("/health")
         assert (status, again, told["reason"]) == (503, 503, other["reason"])
-        await client.finished()
+        server.lever(HOLD).unlink()
         await client.ready()
         again = client.load(2)
         await client.finished()

@@ -18,7 +18,8 @@ import blockwright
 from blockwright.actors.config import SettingsError
 from blockwright.gpu.errors import CheckpointError
 from blockwright.tests.docs.pages import blocks
-from blockwright.tests.system.server import Program, until, until_now
+from blockwright.tests.system.server import Program
+from blockwright.tests.waiting import PATIENCE, until, until_now
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
@@ -62,9 +63,13 @@ async def test_every_way_to_ask(cluster: blockwright.Cluster) -> None:
         assert unknown.status == 401
 
 
-async def test_leaving_a_stream_frees_its_sequence_and_leaving_the_cluster_everything() -> None:
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    async with blockwright.Cluster(MODEL, **SMALL) as cluster:
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+async def test_leaving_a_stream_frees_its_sequence_and_leaving_the_cluster_everything(pace: Path) -> None:
+    before = children()
+    async with blockwright.Cluster(MODEL, pace=str(pace), **SMALL) as cluster:
         assert cluster.url == ""
         call = cluster.generate("reverse: abcd =", max_tokens=400, ignore_eos=True)
         async for _ in call:
@@ -74,7 +79,7 @@ async def test_leaving_a_stream_frees_its_sequence_and_leaving_the_cluster_every
             return bool((await cluster.get(f"/v1/requests/{call.id}"))["state"] == "cancelled")
 
         await until(cancelled)
-    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+    assert children() <= before
     with pytest.raises(RuntimeError, match="is not open"):
         await cluster.generate("x")
 
@@ -87,13 +92,13 @@ async def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"has no config\.json"):
         async with blockwright.Cluster(tmp_path):
             pass
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = children()
     starting = asyncio.create_task(blockwright.Cluster(MODEL, **SMALL).start())
-    await until(lambda: {child.pid for child in psutil.Process().children(recursive=True)} > before)
+    await until(lambda: children() > before)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await until(lambda: {child.pid for child in psutil.Process().children(recursive=True)} <= before)
+    await until(lambda: children() <= before)
 
 
 async def test_generate_where_a_loop_is_running_as_in_a_notebook(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +130,7 @@ def test_without_await_and_without_a_bar(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_example_of_the_readme() -> None:
     command = [sys.executable, str(ROOT / "examples" / "embedded.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("skcolb\n0123\n", "", 0)
     code = (ROOT / "examples" / "embedded.py").read_text().partition("async def main")[2].partition("\n\n\n")[0]
     lines = f"async def main{code}".replace("MODEL", '"examples/demo-checkpoint"').splitlines()
@@ -147,7 +152,12 @@ def parts() -> list[str]:
 def test_the_programs_of_the_documentation(project: Path) -> None:
     *programs, _ = parts()
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(programs)], cwd=project, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", "\n".join(programs)],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout == "skcolb stop 7\n0123 from 13 tokens\ncba\n0123\ncba\n0123\n"
@@ -163,7 +173,9 @@ def test_the_fixture_in_a_project_of_somebody_else(project: Path) -> None:
     (project / "test_theirs.py").write_text(parts()[-1] + "\n\n" + second)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "blockwright.api.pytest_plugin", "test_theirs.py"]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # as if found by its entry point
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 
@@ -187,10 +199,10 @@ blockwright.generate({model!r}, ["reverse: abc ="] * 40, max_tokens=400, ignore_
 def test_ctrl_c_leaves_nothing_behind(code: str, sign: str, pace: Path) -> None:
     program = Program(["-c", code.format(model=str(MODEL), pace=str(pace))])
     try:
-        until_now(lambda: sign in program.out + program.err, 30, f"{sign}: {program.err}")
+        until_now(lambda: sign in program.out + program.err, f"{sign}: {program.err}")
         assert len(program.processes()) >= 3
         program.process.send_signal(signal.SIGINT)
-        assert program.process.wait(timeout=20) != 0
+        assert program.process.wait(timeout=PATIENCE) != 0
         program.gone()
         assert program.err.rstrip().endswith("KeyboardInterrupt")
     finally:

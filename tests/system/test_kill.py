@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from blockwright.actors.config import Settings
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.system.client import NEW, Answer, Client, body, check
-from blockwright.tests.system.conftest import STREAMS
-from blockwright.tests.system.server import Server, until
+from blockwright.tests.system.conftest import STREAMS, slow
+from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
+PROMPTS = itertools.count(100)  # seeds of prompts that no cache holds
 
 
 def begun(answers: Sequence[Answer], tokens: int = 3) -> bool:
@@ -31,17 +34,15 @@ async def deaths(client: Client, answers: Sequence[Answer]) -> list[dict[str, fl
 async def test_kill_9_of_a_worker_while_32_streams_run(replicas: Server, expected: list[list[int]]) -> None:
     async with Client(replicas) as client:
         before = await client.ready()
-        answers = client.load(STREAMS)
-        await until(lambda: begun(answers))
-        assert not any(answer.finish for answer in answers)
-        await client.kill("w0")
-        killed = time.monotonic()
+        with slow(replicas):
+            answers = client.load(STREAMS)
+            await until(lambda: begun(answers))
+            assert not any(answer.finish for answer in answers)
+            await client.kill("w0")
         await client.finished()
         check(answers, expected)
         moved = [a for a in answers if await deaths(client, [a])]
         assert 0 < len(moved) < STREAMS, "each worker had some of them"
-        waits = [min(t for t in answer.times if t > killed) - killed for answer in moved]
-        print(f"kill to next token: {min(waits):.3f} to {max(waits):.3f} s")
         after = await client.ready()
         assert after["w0"]["pid"] != before["w0"]["pid"]
         assert after["w1"]["pid"] == before["w1"]["pid"]
@@ -54,12 +55,15 @@ async def test_kill_9_of_a_worker_while_32_streams_run(replicas: Server, expecte
 async def test_two_workers_one_after_the_other(replicas: Server, expected: list[list[int]]) -> None:
     async with Client(replicas) as client:
         before = await client.ready()
-        answers = client.load(STREAMS)
-        await until(lambda: begun(answers))
-        await client.kill("w0")
-        await until(lambda: begun(answers, NEW - 16))  # who meets two deaths runs alone from here on, one after the other
-        assert not all(answer.finish for answer in answers)
-        await client.kill("w1")
+        many = NEW - 16  # who meets two deaths runs alone from then on, one after the other
+        with slow(replicas):
+            answers = client.load(STREAMS)
+            await until(lambda: begun(answers))
+            await client.kill("w0")
+        with slow(replicas, after=many):
+            await until(lambda: begun(answers, many))
+            assert not all(answer.finish for answer in answers)
+            await client.kill("w1")
         await client.finished()
         check(answers, expected)
         after = await client.ready()
@@ -67,18 +71,19 @@ async def test_two_workers_one_after_the_other(replicas: Server, expected: list[
 
 
 async def test_kill_9_while_a_prompt_is_being_prefilled(replicas: Server) -> None:
-    prompt = prompt_of(400, seed=time.time_ns() % 1000)
+    prompt = prompt_of(400, seed=next(PROMPTS))
     async with Client(replicas) as client:
         await client.ready()
-        answer = client.begin(body(0, 20, prompt))
 
         async def under_way() -> str:
             view = await client.request(answer.name)
             return view["home"] if view and 0 < view["computed_tokens"] < len(prompt) else ""
 
-        home = await until(under_way)
-        await client.kill(home)
-        assert not answer.tokens
+        with slow(replicas, after=-len(prompt)):
+            answer = client.begin(body(0, 20, prompt))
+            home = await until(under_way)
+            await client.kill(home)
+            assert not answer.tokens
         await client.finished()
         view = await client.request(answer.name)
         assert view is not None
@@ -95,10 +100,11 @@ async def test_kill_9_while_a_prompt_is_being_prefilled(replicas: Server) -> Non
 async def test_kill_9_of_either_worker_of_a_pipeline(pipeline: Server, expected: list[list[int]], victim: str) -> None:
     async with Client(pipeline) as client:
         before = await client.ready()
-        answers = client.load(STREAMS)
-        await until(lambda: begun(answers))
-        assert not any(answer.finish for answer in answers)
-        await client.kill(victim)
+        with slow(pipeline):
+            answers = client.load(STREAMS)
+            await until(lambda: begun(answers))
+            assert not any(answer.finish for answer in answers)
+            await client.kill(victim)
         await client.finished()
         check(answers, expected)
         assert len(await deaths(client, answers)) == STREAMS
@@ -106,23 +112,28 @@ async def test_kill_9_of_either_worker_of_a_pipeline(pipeline: Server, expected:
         assert {name for name in after if after[name]["pid"] != before[name]["pid"]} == {victim}
 
 
-async def test_a_stopped_worker_is_declared_down_within_3_seconds_and_replaced(
-    replicas: Server, expected: list[list[int]]
+def test_what_is_silent_is_declared_down_within_3_seconds() -> None:
+    """A check may come half a heartbeat after the silence is over; ``benchmarks/nodes.py`` measures it."""
+    assert Settings().silence + Settings().heartbeat / 2 <= 3
+
+
+async def test_a_stopped_worker_is_declared_down_and_replaced(
+    serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:
-    async with Client(replicas) as client:
-        before = await client.ready()
-        answers = client.load(STREAMS)
-        await until(lambda: begun(answers))
-        pid = await client.kill("w1", signal.SIGSTOP)
-        stopped = time.monotonic()
-        await until(lambda: pid not in replicas.processes(), 5)
-        seconds = time.monotonic() - stopped
-        print(f"SIGSTOP to fenced and killed: {seconds:.3f} s")
+    server = serve(silence=Settings().silence, chunk_size=16).whole()
+    async with Client(server) as client:
+        await client.ready()
+        with slow(server):
+            answers = client.load(STREAMS)
+            await until(lambda: begun(answers))
+            pid = await client.kill("w1", signal.SIGSTOP)
+            await until(lambda: pid not in server.processes())
         await client.finished()
         check(answers, expected)
         after = await client.ready()
         assert after["w1"]["cause"] == "unreachable"
-        assert after["w1"]["incarnation"] == before["w1"]["incarnation"] + 1
+        assert after["w1"]["pid"] != pid
+    server.stop()
 
 
 async def free(client: Client) -> bool:

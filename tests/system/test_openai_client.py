@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from blockwright.tests.equality.served import serve
+from blockwright.tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 CHECKS = ROOT / "tests" / "compat" / "check_openai.py"
@@ -24,7 +25,7 @@ async def test_the_openai_client() -> None:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(PATIENCE):
                 output, errors = await process.communicate()
         finally:
             if process.returncode is None:

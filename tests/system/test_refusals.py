@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.system
 Serve = Callable[..., Server]
@@ -71,7 +72,7 @@ def test_one_sentence_and_exit_code_2(
     shutil.copytree(model, folder)
     spoil(folder)
     server = serve(folder, **settings)
-    server.process.wait(timeout=30)
+    server.process.wait(timeout=PATIENCE)
     server.gone()
     lines = server.err.splitlines()
     said = [line for line in lines if line.startswith("blockwright: ")]

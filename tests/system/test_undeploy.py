@@ -14,6 +14,7 @@ from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import Generation
 from blockwright.policies.sampling import SamplingParams
 from blockwright.tests.equality.test_sharing import altered
+from blockwright.tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.system
 MIB = 1 << 20
@@ -24,7 +25,7 @@ async def running(applications: dict[str, Path]) -> AsyncIterator[topology.Runni
     settings = Settings(applications={n: str(p) for n, p in applications.items()}, memory=256 * MIB, threads=1)
     cluster = await topology.start(settings)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             await cluster.ready(whole=True)
             yield cluster
     finally:
