@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -38,8 +39,28 @@ async def test_what_is_over_does_not_pile_up():
         deadlines.add(30.0, future, TARGET, "f", 30.0)
         future.set_result(None)
         deadlines.settled()
-    assert len(deadlines._heap) < 1100
+    assert len(deadlines) < 1100
     assert sum(timer.callback is not None for _, _, timer in clock._due) == 1
     clock.advance(60.0)
     assert isinstance(open_one.exception(), DeadlineExceeded)
-    assert deadlines._heap == []
+    assert len(deadlines) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_any_mixture_of_times_falls_due_each_at_its_own(seed):
+    draw, clock = random.Random(seed), ManualClock(0.0)
+    deadlines, loop = Deadlines(clock), asyncio.get_running_loop()
+    waiting: list[tuple[float, asyncio.Future[None]]] = []
+    for _ in range(1500):
+        future, when = loop.create_future(), clock.now() + draw.choice((30.0, 30.0, 30.0, draw.uniform(0.01, 60.0)))
+        deadlines.add(when, future, TARGET, "f", when)
+        if draw.random() < 0.7:
+            future.set_result(None)
+            deadlines.settled()
+        else:
+            waiting.append((when, future))
+        clock.advance(draw.uniform(0.0, 0.1))
+        assert all(future.done() == (when <= clock.now()) for when, future in waiting[-50:])
+    clock.advance(60.0)
+    assert all(isinstance(future.exception(), DeadlineExceeded) for _, future in waiting)
+    assert len(deadlines) == 0
