@@ -81,6 +81,7 @@ class Endpoint:
                 raise TypeError(f"endpoint {function.__qualname__}: annotate parameter {parameter.name!r}")
         self._names = [p.name for p in parameters]
         self._positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        self._arity = len(self._names) if self._names == self._positional else -1  # of a call by position
         self._required = {p.name for p in parameters if p.default is p.empty}
 
     @cached_property
@@ -115,8 +116,10 @@ class Endpoint:
 
     def bind(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Plain data from a message as what the function is called with. Raises DecodeError, naming the parameter."""
-        if not kwargs and len(args) == len(self._positional) == len(self._names):
+        if not kwargs and len(args) == self._arity:
             try:
+                if len(args) == 1:
+                    return (self._plan[0](args[0]),), kwargs
                 return tuple([check(value) for check, value in zip(self._plan, args, strict=True)]), kwargs
             except DecodeError:
                 pass  # once more, for the name

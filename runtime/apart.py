@@ -13,18 +13,17 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 
-async def apart(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Its result."""
-    context = contextvars.copy_context()
+def first_step(coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> tuple[bool, Any]:
+    """(True, its result), or (False, what it waits for), for ``rest``. Most messages need no more."""
     try:
-        waits = context.run(coroutine.send, None)
+        return False, context.run(coroutine.send, None)
     except StopIteration as stop:
-        return stop.value
-    return await _rest(coroutine, context, waits)
+        return True, stop.value
 
 
 @types.coroutine
-def _rest(coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, waits: Any) -> Generator[Any, Any, Any]:
+def rest(coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, waits: Any) -> Generator[Any, Any, Any]:
+    """The result of a coroutine after its first step, awaited."""
     step: Callable[[Any], Any]
     while True:
         value: Any = None

@@ -16,9 +16,9 @@ from typing import Any
 from blockwright.runtime import envelope
 from blockwright.runtime.actor import Endpoint
 from blockwright.runtime.buffers import Sink
-from blockwright.runtime.cell import CastOutcome, Cell, Delivery, FutureOutcome
+from blockwright.runtime.cell import Cell, Delivery
 from blockwright.runtime.clock import LONGEST, Clock, seconds
-from blockwright.runtime.codec import encode, pack, received
+from blockwright.runtime.codec import bare, encode, pack, received
 from blockwright.runtime.dead_letters import DeadLetters
 from blockwright.runtime.deadlines import Deadlines
 from blockwright.runtime.errors import (
@@ -33,6 +33,7 @@ from blockwright.runtime.errors import (
     fault_to_wire,
 )
 from blockwright.runtime.message_log import MessageLog
+from blockwright.runtime.outcomes import CastOutcome, FutureOutcome
 from blockwright.runtime.peers import Peer
 from blockwright.runtime.ref import Address
 from blockwright.runtime.remote_streams import RemoteStreams
@@ -108,30 +109,35 @@ class Calls:
         if isinstance(to, Cell):
             delivery = Delivery(to.declared(endpoint), args, kwargs, FutureOutcome(future), deadline=deadline, trace=trace)
             to.deliver(delivery)
-        else:
-            number, sink = next(self._ids), Sink()
+            self._deadlines.add(deadline, future, target, endpoint, patience)
+            try:
+                return await future
+            except (asyncio.CancelledError, DeadlineExceeded):
+                delivery.cancel()
+                raise
+            finally:
+                self._deadlines.settled()
+        number, frozen = next(self._ids), fingerprint(args, kwargs) if to.itself else b""
+        if kwargs or not all(map(bare, args)):
+            sink = Sink()
             given = encode(args, sink), encode(kwargs, sink) if kwargs else kwargs
-            self.ask(to, [envelope.CALL, number, target.key, endpoint, deadline - now, trace, *given], sink.buffers)
-            to.pending[number] = future
-            frozen = fingerprint(args, kwargs) if to.itself else b""
+            buffers = sink.buffers
+        else:
+            given, buffers = (args, kwargs), []
+        self.ask(to, [envelope.CALL, number, target.key, endpoint, deadline - now, trace, *given], buffers)
+        to.pending[number] = future
         self._deadlines.add(deadline, future, target, endpoint, patience)
         try:
-            result = await future
+            typed, value = await future
         except (asyncio.CancelledError, DeadlineExceeded):
-            if isinstance(to, Cell):
-                delivery.cancel()
-            else:
-                self.cancel(to, number)
+            self.cancel(to, number)
             raise
         finally:
             self._deadlines.settled()
-            if not isinstance(to, Cell):
-                to.pending.pop(number, None)
-        if isinstance(to, Cell):
-            return result
-        if to.itself and fingerprint(args, kwargs) != frozen:
+            to.pending.pop(number, None)
+        if frozen and fingerprint(args, kwargs) != frozen:
             raise EncodeError(f"an argument of {target}.{endpoint} was changed while it was being served; send a copy")
-        return received(f"the answer of {target}.{endpoint}", result[0], result[1], returns)
+        return received("the answer", target, endpoint, typed, value, returns)
 
     def cast(self, to: Peer | Cell, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send; failures to deliver are dead letters. Raises EncodeError for arguments that cannot travel."""
@@ -331,6 +337,9 @@ class _RemoteOutcome:
         self._calls, self._peer, self._number = calls, peer, number
 
     def returned(self, endpoint: Endpoint, value: Any) -> None:
+        if bare(value):
+            self._calls.reply(self._peer, self._number, [envelope.REPLY, self._number, False, value], [])
+            return
         sink = Sink()
         try:
             data = encode(value, sink)

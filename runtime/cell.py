@@ -13,48 +13,29 @@ import contextvars
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from blockwright.runtime.actor import INTERNAL, Actor, Crash, Endpoint
-from blockwright.runtime.apart import apart
+from blockwright.runtime.apart import first_step, rest
 from blockwright.runtime.clock import Clock
-from blockwright.runtime.dead_letters import DeadLetters
 from blockwright.runtime.errors import (
     ActorDied,
     DeadlineExceeded,
     EncodeError,
     MailboxFull,
     NoSuchActor,
-    RemoteError,
     RuntimeFault,
     remote_error,
 )
 from blockwright.runtime.fatal import FATAL, interrupts
 from blockwright.runtime.mailbox import Mailbox
 from blockwright.runtime.message_log import MessageLog
+from blockwright.runtime.outcomes import InternalOutcome, Outcome, Outlet
 from blockwright.runtime.scope import CURRENT, TRACE_BYTES, Scope, new_trace
-from blockwright.runtime.window import Window
 
 log = logging.getLogger("blockwright.runtime")
 
 TURN = 64  # messages handled before others of the event loop have their turn
-
-
-class Outcome(Protocol):
-    """Where the result of a call goes. Exactly one of the two is called, unless the call was cancelled."""
-
-    def returned(self, endpoint: Endpoint, value: Any) -> None: ...
-
-    def failed(self, fault: RuntimeFault) -> None: ...
-
-
-class Outlet(Outcome, Protocol):
-    """Where the items of a stream go; ``returned`` is its end."""
-
-    window: Window
-
-    async def item(self, endpoint: Endpoint, value: Any) -> None:
-        """Send one. Raises EncodeError for a value that cannot travel."""
 
 
 class _Unfit(Exception):
@@ -284,12 +265,16 @@ class Cell:
                 self._fail(delivery, DeadlineExceeded(f"{self.name}.{endpoint.name} expired before it ran"))
                 end = "DeadlineExceeded"
                 return
-            CURRENT.set(delivery)
             self.handled += 1
             if endpoint.stream:
-                value = await apart(self._produce(delivery))
+                work = self._produce(delivery)
             else:
-                value = await apart(endpoint.function(self.actor, *delivery.args, **delivery.kwargs))
+                work = endpoint.function(self.actor, *delivery.args, **delivery.kwargs)
+            context = contextvars.copy_context()
+            context.run(CURRENT.set, delivery)
+            over, value = first_step(work, context)
+            if not over:
+                value = await rest(work, context, value)
             if not delivery.cancelled:
                 delivery.outcome.returned(endpoint, value)
         except _Unfit as error:
@@ -304,7 +289,6 @@ class Cell:
         finally:
             delivery.over = True
             delivery.args, delivery.kwargs = (), {}  # what was left behind may keep the scope, not the arguments
-            CURRENT.set(None)
             if self._log is not None and endpoint is not INTERNAL:
                 self._log.ran(delivery.trace, self.name, endpoint.name, self._clock.now() - delivery.since, end)
 
@@ -350,49 +334,3 @@ async def _forget_cancellation(task: asyncio.Task[None]) -> None:
         await asyncio.sleep(0)
     while task.cancelling():
         task.uncancel()
-
-
-class CastOutcome:
-    """Nobody waits: errors are logged and counted, a value is dropped. ``target``, ``endpoint`` and ``sender`` are for the
-    log."""
-
-    __slots__ = ("_dead", "_endpoint", "_sender", "_target")
-
-    def __init__(self, dead: DeadLetters, target: object, endpoint: str, sender: object = "this node") -> None:
-        self._dead, self._target, self._endpoint, self._sender = dead, target, endpoint, sender
-
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
-        pass
-
-    def failed(self, fault: RuntimeFault) -> None:
-        text = f"a cast of {self._sender} to {self._target}.{self._endpoint} failed: {fault}"
-        self._dead.drop(type(fault).__name__, self._target, text, level=logging.ERROR)
-
-
-class InternalOutcome:
-    """Of what the runtime itself asked the actor to do: an error is logged."""
-
-    def __init__(self, actor: str) -> None:
-        self._actor = actor
-
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
-        pass
-
-    def failed(self, fault: RuntimeFault) -> None:
-        if isinstance(fault, RemoteError):
-            log.error("actor %s failed: %s", self._actor, fault, exc_info=fault.__cause__)
-
-
-class FutureOutcome:
-    """The caller is in this process; the value passes by reference."""
-
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self._future = future
-
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
-        if not self._future.done():
-            self._future.set_result(value)
-
-    def failed(self, fault: RuntimeFault) -> None:
-        if not self._future.done():
-            self._future.set_exception(fault)

@@ -102,6 +102,12 @@ class _Count:
         return value
 
 
+def bare(value: Any) -> bool:
+    """Whether it is its own encoding at first sight: most arguments and answers are, and need no ``Sink``."""
+    kind = type(value)
+    return kind in _PLAIN or (kind is bytes and len(value) <= INLINE_BYTES)
+
+
 def encode(value: Any, sink: Sink) -> Any:
     """Plain data for ``pack``; large parts go to ``sink``. Raises EncodeError, naming the type that cannot travel."""
     kind = type(value)
@@ -160,19 +166,19 @@ def decode(annotation: Any, data: Any) -> Any:
         raise DecodeError("a value is nested too deeply") from error
 
 
-def received(what: str, typed: bool, value: Any, annotation: Any) -> Any:
+def received(what: str, target: object, endpoint: str, typed: bool, value: Any, annotation: Any) -> Any:
     """An answer or an item as its reader wants it. ``annotation`` None: as plain data; ``typed``: it holds dataclasses.
 
-    Raises DecodeError, which begins with ``what`` it is.
+    Raises DecodeError, which begins with ``what`` it is, and whose.
     """
     if annotation is None:
         if typed:
-            raise DecodeError(f"{what} holds dataclasses; call it with returns=TYPE")
+            raise DecodeError(f"{what} of {target}.{endpoint} holds dataclasses; call it with returns=TYPE")
         return value
     try:
         return decode(annotation, value)
     except DecodeError as error:
-        raise DecodeError(f"{what}: {error}") from error
+        raise DecodeError(f"{what} of {target}.{endpoint}: {error}") from error
 
 
 @cache

@@ -339,7 +339,7 @@ class Node(Naming, Looking):
                 raise NodeDown(f"{target} is gone; node {self.name} is in incarnation {self.incarnation}")
             return self._self if self._encode_local else self.lives.find(target.key)
         peer = self.table.current.get(target.node)
-        if peer is None or peer.lost or target.incarnation not in (0, peer.incarnation):
+        if peer is None or peer.lost or (target.incarnation and target.incarnation != peer.id.incarnation):
             raise NodeDown(self._why_down(target.node, target.incarnation))
         return peer
 

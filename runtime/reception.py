@@ -41,11 +41,7 @@ class Reception:
         if not node.open:
             return
         peer = node.known(sender)
-        if peer is None and node.table.fenced(sender):
-            node.dropped["fenced"] += 1
-            return
-        if peer is None and len(body) > MOST_OF_STRANGERS:
-            node.dropped["stranger"] += 1
+        if peer is None and not self._listens_to(sender, body):
             return
         try:
             tag, fields = envelope.parse(body, buffers)
@@ -55,18 +51,30 @@ class Reception:
                 self._unreadable(peer, body, error)
             return
         try:
-            if tag == envelope.HELLO:
-                self._on_hello(sender, *fields)
-            elif peer is None:
-                node.dropped["stranger"] += 1
-            else:
+            if peer is not None and tag != envelope.HELLO:
                 peer.heard = node.clock.now()
-                if tag == envelope.ITEM:
+                if tag == envelope.REPLY:
+                    node.calls.on_reply(peer, *fields)
+                elif tag == envelope.ITEM:
                     node.calls.streams.on_item(peer, size_of(body, buffers), *fields)
                 else:
                     self._on_known(peer, tag, fields)
+            elif tag == envelope.HELLO:
+                self._on_hello(sender, *fields)
+            else:
+                node.dropped["stranger"] += 1
         except (DecodeError, AddressError, KeysError) as error:
             self.on_garbage(f"from {sender}: {error}")
+
+    def _listens_to(self, sender: PeerId, body: Buffer) -> bool:
+        """Whether a message of somebody unknown is looked at."""
+        if self._node.table.fenced(sender):
+            self._node.dropped["fenced"] += 1
+            return False
+        if len(body) > MOST_OF_STRANGERS:
+            self._node.dropped["stranger"] += 1
+            return False
+        return True
 
     def on_shared(self, sender: PeerId, body: Buffer, places: Buffer, buffers: list[memoryview]) -> None:
         if not self._node.open:
@@ -181,8 +189,6 @@ class Reception:
             calls.on_call(peer, *fields)
         elif tag == envelope.CAST:
             calls.on_cast(peer, *fields)
-        elif tag == envelope.REPLY:
-            calls.on_reply(peer, *fields)
         elif tag == envelope.FAULT:
             calls.on_fault(peer, *fields)
         elif tag == envelope.CANCEL:

@@ -43,11 +43,13 @@ class RemoteInlet(Inlet):
 
     __slots__ = ("_credited_bytes", "_credited_items", "_number", "_peer", "_received", "_streams", "_waiting")
 
-    def __init__(self, streams: RemoteStreams, peer: Peer, number: int, label: str, returns: Any) -> None:
-        super().__init__(label, streams.calls.clock, self._on_credit, self._left)
+    def __init__(
+        self, streams: RemoteStreams, peer: Peer, number: int, target: Address, endpoint: str, returns: Any
+    ) -> None:
+        super().__init__(f"{target}.{endpoint}", streams.calls.clock, self._on_credit, self._left)
         self._streams, self._peer, self._number = streams, peer, number
         self._received = self._credited_items = self._credited_bytes = self._waiting = 0
-        self.convert = lambda item: received(f"an item of {label}", item[0], item[1], returns)
+        self.convert = lambda item: received("an item", target, endpoint, item[0], item[1], returns)
 
     def receive(self, number: int, typed: bool, value: Any, size: int) -> None:
         if number <= self._received:
@@ -169,7 +171,7 @@ class RemoteStreams:
             encode(args, sink),
             encode(kwargs, sink),
         ]
-        inlet = RemoteInlet(self, to, number, label, returns)
+        inlet = RemoteInlet(self, to, number, target, endpoint, returns)
         calls.ask(to, [*message, *window], sink.buffers)
         to.streams[number] = inlet
         return inlet

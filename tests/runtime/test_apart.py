@@ -1,15 +1,24 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
+from collections.abc import Coroutine
+from contextvars import ContextVar, copy_context
+from typing import Any
 
 import pytest
 
 from blockwright.runtime import Actor, Node, endpoint
-from blockwright.runtime.apart import apart
+from blockwright.runtime.apart import first_step, rest
 from blockwright.tests.waiting import PATIENCE
 
 NAME: ContextVar[str] = ContextVar("name", default="outer")
+
+
+async def apart(work: Coroutine[Any, Any, Any]) -> Any:
+    """As a cell does it."""
+    context = copy_context()
+    over, value = first_step(work, context)
+    return value if over else await rest(work, context, value)
 
 
 async def test_a_context_of_its_own_in_the_same_task():
