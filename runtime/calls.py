@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from blockwright.runtime.codec import bare, encode, pack, received
 from blockwright.runtime.dead_letters import DeadLetters
 from blockwright.runtime.deadlines import Deadlines
 from blockwright.runtime.errors import (
+    ActorDied,
     DeadlineExceeded,
     DecodeError,
     EncodeError,
@@ -60,7 +62,7 @@ class Calls:
         self.dead = DeadLetters(clock)
         self.clock, self.send, self._find, self._route = clock, send, find, route
         self.message_log = message_log
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._deadlines = Deadlines(clock)
         self._ids = itertools.count(1)
         self.streams = RemoteStreams(self)
@@ -77,6 +79,8 @@ class Calls:
 
     def begin(self, patience: float, label: str) -> tuple[int, float]:
         """(id, seconds left) of a new request. Raises DeadlineExceeded when no time is left."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise elsewhere(label)
         left, inherited = min(patience, LONGEST), inherited_deadline()
         if inherited is not None:
             left = min(left, inherited - self.clock.now())
@@ -94,6 +98,8 @@ class Calls:
         returns: Any,
     ) -> Any:
         """Ask the actor, here or on a peer, and wait. Raises a RuntimeFault; as ``seconds`` does for ``patience``."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise elsewhere(f"{target}.{endpoint}")
         to = self._route(target)
         if type(patience) is not float or not patience >= 0.0:
             patience = seconds("timeout", patience)
@@ -139,8 +145,15 @@ class Calls:
             raise EncodeError(f"an argument of {target}.{endpoint} was changed while it was being served; send a copy")
         return received("the answer", target, endpoint, typed, value, returns)
 
-    def cast(self, to: Peer | Cell, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send; failures to deliver are dead letters. Raises EncodeError for arguments that cannot travel."""
+        if threading.get_ident() != self._thread:
+            raise elsewhere(f"{target}.{endpoint}")
+        try:
+            to = self._route(target)
+        except (NodeDown, NoSuchActor, ActorDied) as fault:
+            self.dead.drop(type(fault).__name__, target, f"a cast to {target}.{endpoint} was dropped: {fault}")
+            return
         trace = self.span(target, endpoint, "cast")
         if isinstance(to, Cell):
             outcome = CastOutcome(self.dead, target, endpoint)
@@ -357,6 +370,14 @@ def fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """All that an argument list holds; two are equal while nobody has changed it."""
     sink = Sink()
     return b"".join([pack([encode(args, sink), encode(kwargs, sink) if kwargs else kwargs]), *sink.buffers])
+
+
+def elsewhere(label: str) -> RuntimeError:
+    """Why it cannot be called: nothing here is locked."""
+    return RuntimeError(
+        f"{label} is used outside of the event loop that its node runs on; from another thread call "
+        "asyncio.run_coroutine_threadsafe(ref.method(...), loop), or loop.call_soon_threadsafe(ref.method.cast, ...)"
+    )
 
 
 def _release(future: asyncio.Future[None]) -> None:

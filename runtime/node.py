@@ -23,7 +23,7 @@ from blockwright.runtime.calls import Calls
 from blockwright.runtime.cell import Cell
 from blockwright.runtime.clock import Clock, LoopClock, Timer, seconds
 from blockwright.runtime.codec import encode, pack
-from blockwright.runtime.errors import ActorDied, NodeDown, NoSuchActor
+from blockwright.runtime.errors import NodeDown
 from blockwright.runtime.inspection import Looking
 from blockwright.runtime.life import STOPPED, Lives
 from blockwright.runtime.linked import Links
@@ -254,12 +254,7 @@ class Node(Naming, Looking):
 
     def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What ``Ref`` does; see there."""
-        try:
-            to = self._route(target)
-        except (NodeDown, NoSuchActor, ActorDied) as fault:
-            self.calls.dead.drop(type(fault).__name__, target, f"a cast to {target}.{endpoint} was dropped: {fault}")
-            return
-        self.calls.cast(to, target, endpoint, args, kwargs)
+        self.calls.cast(target, endpoint, args, kwargs)
 
     # ---- peers
 

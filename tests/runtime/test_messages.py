@@ -271,6 +271,21 @@ async def test_whatever_an_endpoint_raises_reaches_its_caller(sides, what, kind,
         assert caught.value.kind == kind
 
 
+async def test_another_thread_is_told_how(sides):
+    ref = await sides.spawn(Raising())
+    loop = asyncio.get_running_loop()
+    wrong = (
+        lambda: asyncio.run(ref.go("file")),
+        lambda: asyncio.run(anext(sides.caller.ref(f"{sides.callee.name}/actor").items().__aiter__())),
+        lambda: ref.go.cast("file"),
+    )
+    for use in wrong:
+        with pytest.raises(RuntimeError, match=r"outside of the event loop .* asyncio\.run_coroutine_threadsafe"):
+            await asyncio.to_thread(use)
+    with pytest.raises(RemoteError):
+        await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(ref.go("file"), loop).result(60))
+
+
 @pytest.mark.parametrize("wrong", [None, -1, -0.5, float("nan"), "5", True, [1.0]])
 async def test_what_is_no_time_is_refused_by_name(sides, wrong):
     ref, any_ref = await sides.spawn(Raising()), sides.caller.ref(f"{sides.callee.name}/actor")
