@@ -68,10 +68,15 @@ def private_directory(path: Path | None = None) -> Path:
 
 def ipc_endpoint(directory: Path, peer: PeerId) -> str:
     """Where the ROUTER of ``peer`` is bound. Incarnations never share a path, so a late message cannot reach a successor."""
-    path = str(directory / f"{peer.name}-{peer.incarnation}.sock")
-    if len(path.encode()) > _LONGEST_PATH:
+    endpoint = f"ipc://{directory / f'{peer.name}-{peer.incarnation}.sock'}"
+    if len((path := direct_path(endpoint)).encode()) > _LONGEST_PATH:
         raise AddressError(f"socket path {path} is longer than {_LONGEST_PATH} bytes; give a shorter directory")
-    return f"ipc://{path}"
+    return endpoint
+
+
+def direct_path(endpoint: str) -> str:
+    """Where the node with this ``ipc_endpoint`` takes control messages without ZeroMQ."""
+    return endpoint.removeprefix("ipc://").removesuffix(".sock") + ".direct.sock"
 
 
 def tcp_parts(endpoint: str) -> tuple[str, int]:

@@ -103,15 +103,7 @@ class Outbound:
         self._batch.clear()
 
     def _check_room(self, size: int) -> None:
-        if self._closed:
-            raise PeerGone("the connection is closed")
-        if len(self._waiting) + len(self._batch) >= QUEUE_MESSAGES or (
-            self._waiting and self._waiting_bytes + size > QUEUE_BYTES
-        ):
-            raise QueueFull(
-                f"{len(self._waiting)} messages of {self._waiting_bytes} bytes wait for a peer that does not read; "
-                "send less or slower"
-            )
+        check_room(self._closed, len(self._waiting) + len(self._batch), self._waiting_bytes, size)
 
     def _flush_at_tick(self) -> None:
         self._flush_due = False
@@ -187,6 +179,16 @@ class Outbound:
     def _end(self, cause: str) -> None:
         self.close()
         self._on_lost(cause)
+
+
+def check_room(closed: bool, waiting: int, waiting_bytes: int, size: int) -> None:
+    """Whether an out-queue takes a message of ``size`` bytes more. Raises PeerGone, QueueFull."""
+    if closed:
+        raise PeerGone("the connection is closed")
+    if waiting >= QUEUE_MESSAGES or (waiting_bytes and waiting_bytes + size > QUEUE_BYTES):
+        raise QueueFull(
+            f"{waiting} messages of {waiting_bytes} bytes wait for a peer that does not read; send less or slower"
+        )
 
 
 def open_connection(socket: zmq.Socket[bytes], endpoint: str, hello: bytes) -> None:

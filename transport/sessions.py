@@ -12,6 +12,7 @@ from blockwright.transport.errors import Refused
 from blockwright.transport.greeting import Greeting, Lane
 
 MOST = 16384  # connections remembered; three for each peer
+MOST_PAST = 4096  # lives that are over and might still knock
 
 
 class Sessions:
@@ -21,6 +22,7 @@ class Sessions:
         self.peers: dict[bytes, PeerId] = {}  # by connection id
         self.over: set[bytes] = set()  # pulses of peers that are over
         self._claims: dict[tuple[PeerId, Lane], bytes] = {}
+        self._past: dict[PeerId, None] = {}  # the oldest first
         self._own = own
 
     def admit(self, connection: bytes, said: Greeting) -> None:
@@ -28,6 +30,8 @@ class Sessions:
         claim = (said.sender, said.lane)
         if said.to != self._own:
             raise Refused(f"this is node {self._own}, not {said.to}; its address is out of date")
+        if said.sender in self._past:  # it was given up before its connections were all there
+            raise Refused(f"{self._own} has given {said.sender} up")
         if claim in self._claims and said.lane is Lane.CONTROL:  # the others may be taken up again
             raise Refused(f"node {said.sender} is connected already; names and incarnations must be unique")
         if len(self.peers) >= MOST:
@@ -36,7 +40,10 @@ class Sessions:
         self.peers[connection] = said.sender
 
     def release(self, peer: PeerId) -> None:
-        """The peer is over; what still comes on its connections goes on being known as its."""
+        """The peer is over; what still comes on its connections goes on being known as its, and no others are let in."""
+        self._past[peer] = None
+        if len(self._past) > MOST_PAST:
+            del self._past[next(iter(self._past))]
         for lane in Lane:
             connection = self._claims.pop((peer, lane), None)
             if connection is not None and lane is Lane.PULSE:

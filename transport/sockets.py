@@ -4,8 +4,9 @@ Each direction has a socket of its own. The ROUTER sends nothing but answers to 
 up, so it can neither drop silently nor block, and its edge-triggered descriptor needs no care beyond draining until EAGAIN.
 Who speaks is known from the greeting of the connection (``Sessions``), not from a routing id that anybody could claim. Link
 traffic and heartbeats have DEALERs of their own to the same ROUTER: bulk data never delays control messages, and neither
-delays a heartbeat. A wake-up drains at most ``DRAIN`` messages, so that one peer cannot starve the loop. Plain sockets with
-``add_reader``, not ``zmq.asyncio``: half the latency, less CPU.
+delays a heartbeat. Control messages between processes of one machine do without ZeroMQ (``direct.py``). A wake-up drains at
+most ``DRAIN`` messages, so that one peer cannot starve the loop. Plain sockets with ``add_reader``, not ``zmq.asyncio``:
+half the latency, less CPU.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from pathlib import Path
 import zmq
 
 from blockwright.transport import greeting, wire
-from blockwright.transport.address import PeerId, ipc_endpoint, private_directory, remove_directory
+from blockwright.transport.address import PeerId, direct_path, ipc_endpoint, private_directory, remove_directory
 from blockwright.transport.curve import Authenticator, ClusterKeys, check_endpoint
+from blockwright.transport.direct import DirectInbound, DirectOutbound
 from blockwright.transport.errors import AddressError, PeerGone, Refused
 from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.interface import UNREACHABLE, Receiver
@@ -58,11 +60,12 @@ class SocketTransport:
         self._authenticator = Authenticator(self._context, keys) if keys is not None else None
         try:
             self.endpoint = self._bind(wanted)
-        except zmq.ZMQError as error:
+            self._direct = DirectInbound(direct_path(wanted), self) if self._is_direct(wanted) else None
+        except (zmq.ZMQError, OSError) as error:
             self._context.destroy(linger=0)
             raise AddressError(f"cannot listen on {wanted}: {error}") from error
         self._sessions = Sessions(peer)
-        self._lanes: dict[tuple[PeerId, Lane], Outbound] = {}
+        self._lanes: dict[tuple[PeerId, Lane], Outbound | DirectOutbound] = {}
         self._endpoints: dict[PeerId, str] = {}
         self._started = self._closed = False
 
@@ -72,6 +75,8 @@ class SocketTransport:
         self._started = True
         if self._authenticator is not None:
             self._authenticator.start()
+        if self._direct is not None:
+            self._direct.start()
         self._loop.add_reader(self._router.fileno(), self._drain)
         self._loop.call_soon(self._drain)  # what came before the descriptor was watched made its edge already
 
@@ -138,6 +143,8 @@ class SocketTransport:
             self._loop.remove_reader(self._router.fileno())
         if self._authenticator is not None:
             self._authenticator.close()
+        if self._direct is not None:
+            self._direct.close()
         self._router.close(linger=0)
         self._context.destroy(linger=0)
         if self.endpoint.startswith("ipc://"):
@@ -164,15 +171,21 @@ class SocketTransport:
         port = bound.rstrip(b"\0").decode().rpartition(":")[2]
         return f"{wanted.rpartition(':')[0]}:{port}"
 
-    def _open(self, peer: PeerId, lane: Lane) -> Outbound:
-        made = Outbound(
-            self._context,
-            self._endpoints[peer],
-            Greeting(self.peer, peer, lane),
-            lambda cause: self._on_lost(peer, lane, cause),
-            keys=self._keys,
-            patience=self._patience if lane is Lane.PULSE else None,
-        )
+    def _is_direct(self, endpoint: str) -> bool:
+        return endpoint.startswith("ipc://") and self._keys is None
+
+    def _open(self, peer: PeerId, lane: Lane) -> Outbound | DirectOutbound:
+        endpoint, hello = self._endpoints[peer], Greeting(self.peer, peer, lane)
+
+        def on_lost(cause: str) -> None:
+            self._on_lost(peer, lane, cause)
+
+        made: Outbound | DirectOutbound
+        if lane is Lane.CONTROL and self._is_direct(endpoint):
+            made = DirectOutbound(direct_path(endpoint), hello, on_lost)
+        else:
+            patience = self._patience if lane is Lane.PULSE else None
+            made = Outbound(self._context, endpoint, hello, on_lost, keys=self._keys, patience=patience)
         self._lanes[peer, lane] = made
         return made
 
@@ -191,7 +204,7 @@ class SocketTransport:
         self.disconnect(peer)
         self._receiver.on_lost(peer, cause)
 
-    def _on_pulse_lost(self, peer: PeerId, lost: Outbound) -> None:
+    def _on_pulse_lost(self, peer: PeerId, lost: Outbound | DirectOutbound) -> None:
         if peer in self._endpoints and (peer, Lane.PULSE) not in self._lanes:
             self._receiver.on_lost(peer, UNREACHABLE)
 
@@ -209,50 +222,63 @@ class SocketTransport:
                 parts.append(router.recv(copy=False))
             try:
                 if (peer := self._sessions.peers.get(identity)) is not None:
-                    self._deliver(peer, mark, parts)
+                    self._deliver(peer, mark, [part.buffer for part in parts])
                     if identity in self._sessions.over:  # it lives and does not know
                         self._answer(identity, greeting.pack_refusal(f"{self.peer} has given {peer} up"))
                 elif parts:
                     raise WireError("a connection begins with a message instead of a greeting")
                 else:
-                    self._welcome(identity, mark)
-            except (WireError, AddressError) as error:
-                self._receiver.on_garbage(str(error))
-            except Exception as error:  # a fault above must not leave the rest of the messages lying
-                self._loop.call_exception_handler({"message": f"a message to {self.peer} failed", "exception": error})
+                    self._answer(identity, self.admit(identity, mark)[1])
+            except Exception as error:  # of the sender, or above: the rest of the messages must not be left lying
+                self.complain(error)
         self._loop.call_soon(self._drain)
-
-    def _welcome(self, identity: bytes, frame: bytes) -> None:
-        """Answer a connection's first message. Raises WireError if it is no greeting."""
-        try:
-            said = greeting.parse(frame)
-            if isinstance(said, str):
-                answer = self._receiver.on_join(said).pack()
-            else:
-                self._sessions.admit(identity, said)
-                answer = greeting.pack_welcome(self.peer, said.sender)
-        except Refused as error:
-            log.warning("node %s refused a connection: %s", self.peer, error)
-            answer = greeting.pack_refusal(str(error))
-        self._answer(identity, answer)
 
     def _answer(self, identity: bytes, answer: bytes) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it is gone already, or does not read: its affair
             self._router.send_multipart([identity, answer], _NOBLOCK)
 
-    def _deliver(self, peer: PeerId, mark: bytes, parts: list[zmq.Frame]) -> None:
-        if mark[:1] == _BATCH_MARK and not parts:
+    def _deliver(self, peer: PeerId, mark: bytes, rest: list[memoryview]) -> None:
+        if mark[:1] == _BATCH_MARK and not rest:
             for body in wire.unpack_batch(mark):
                 self._receiver.on_message(peer, body, [])
-            return
-        if not 0 < len(parts) < wire.MAX_FRAMES:
-            raise WireError(f"a message of {len(parts)} frames from {peer}")
-        buffers = [part.buffer for part in parts[1:]]
-        if mark == wire.SINGLE_MARK:
-            self._receiver.on_message(peer, parts[0].buffer, buffers)
-        elif mark == wire.SHARED_MARK and buffers:
-            self._receiver.on_shared(peer, parts[0].buffer, buffers[0], buffers[1:])
-        elif mark == wire.LINK_MARK:
-            self._receiver.on_link(peer, [parts[0].buffer, *buffers])
+        elif mark == wire.LINK_MARK and 0 < len(rest) < wire.MAX_FRAMES:
+            self._receiver.on_link(peer, rest)
         else:
-            raise WireError(f"unknown message mark {mark[:8].hex()}")
+            self.take(peer, mark, rest)
+
+    # ---- the Doorman of direct connections, and of the ROUTER's
+
+    def admit(self, connection: bytes, said: bytes) -> tuple[PeerId | None, bytes]:
+        """Whose connection it is by its greeting, None if nobody's, and the answer. Raises WireError."""
+        try:
+            greeted = greeting.parse(said)
+            if isinstance(greeted, str):
+                return None, self._receiver.on_join(greeted).pack()
+            self._sessions.admit(connection, greeted)
+            return greeted.sender, greeting.pack_welcome(self.peer, greeted.sender)
+        except Refused as error:
+            log.warning("node %s refused a connection: %s", self.peer, error)
+            return None, greeting.pack_refusal(str(error))
+
+    def take_small(self, peer: PeerId, body: memoryview) -> None:
+        """A message without buffers."""
+        self._receiver.on_message(peer, body, [])
+
+    def take(self, peer: PeerId, mark: bytes | memoryview, rest: list[memoryview]) -> None:
+        """A message with its buffers. Raises WireError."""
+        if not 0 < len(rest) < wire.MAX_FRAMES:
+            raise WireError(f"a message of {len(rest)} frames from {peer}")
+        body, *buffers = rest
+        if mark == wire.SINGLE_MARK:
+            self._receiver.on_message(peer, body, buffers)
+        elif mark == wire.SHARED_MARK and buffers:
+            self._receiver.on_shared(peer, body, buffers[0], buffers[1:])
+        else:
+            raise WireError(f"unknown message mark {bytes(mark[:8]).hex()}")
+
+    def complain(self, error: Exception) -> None:
+        """What a message gave rise to: the fault of its sender, or one above."""
+        if isinstance(error, WireError | AddressError):
+            self._receiver.on_garbage(str(error))
+        else:
+            self._loop.call_exception_handler({"message": f"a message to {self.peer} failed", "exception": error})

@@ -1,8 +1,9 @@
-"""Rubbish on a node's real socket: before and after a greeting, under forged names, and as bytes that are not ZeroMQ."""
+"""Rubbish on a node's real sockets: before and after a greeting, under forged names, and as bytes that are not ZeroMQ."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import resource
 import socket
@@ -19,8 +20,9 @@ from blockwright.tests.fuzz import rubbish
 from blockwright.tests.fuzz.target import Server
 from blockwright.tests.waiting import PATIENCE, until_now
 from blockwright.transport import wire
-from blockwright.transport.address import PeerId
+from blockwright.transport.address import PeerId, direct_path
 from blockwright.transport.greeting import GREETING, Greeting, Lane
+from blockwright.transport.records import pack_length, pack_lengths
 from blockwright.transport.wire import pack_batch
 
 GROWTH = 256 << 20  # bytes of resident memory
@@ -167,3 +169,52 @@ def test_bytes_that_are_not_zeromq(rig: Rig, data: bytes) -> None:
         raw.connect(rig.node.endpoint.removeprefix("ipc://"))
         raw.sendall(data)
     rig.serve()
+
+
+def on_the_direct_socket(rig: Rig, data: bytes, cut: int) -> None:
+    """In two pieces; the node may close the connection after the first."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.connect(direct_path(rig.node.endpoint))
+        raw.setblocking(False)
+        for piece in (data[:cut], data[cut:]):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                rig.runner.run(asyncio.wait_for(rig.runner.get_loop().sock_sendall(raw, piece), 60))
+            rig.serve()
+
+
+def as_records(messages: list[list[bytes]]) -> bytes:
+    """As ``direct.py`` would send them, also what it would never send."""
+    parts = [pack_lengths(frames) + b"".join(frames) if len(frames) > 1 else record(*frames) for frames in messages]
+    return b"".join(parts)
+
+
+def record(body: bytes = b"") -> bytes:
+    return pack_length(len(body)) + body
+
+
+@bounded
+@given(messages=messages, cut=st.integers(0, 400), rest=st.binary(max_size=40))
+def test_records_after_a_greeting(rig: Rig, messages: list[list[bytes]], cut: int, rest: bytes) -> None:
+    on_the_direct_socket(rig, record(rig.greeting()) + as_records(messages) + rest, cut)
+
+
+@bounded
+@given(data=st.binary(max_size=300) | messages.map(as_records) | st.binary(max_size=60).map(record), cut=st.integers(0, 50))
+def test_bytes_that_are_no_records(rig: Rig, data: bytes, cut: int) -> None:
+    on_the_direct_socket(rig, data, cut)
+
+
+@pytest.mark.parametrize("length", [(1 << 31) - 1, 1 << 31, (1 << 31) + 1, (1 << 31) + 1024, (1 << 32) - 1, 9 << 20])
+def test_lengths_that_lie(rig: Rig, length: int) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for hello in (b"", record(rig.greeting())):
+        on_the_direct_socket(rig, hello + pack_length(length) + b"\xff" * 5000, len(hello))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH >> 10
+
+
+@pytest.mark.parametrize("name", rubbish.bombs())
+def test_bombs_as_records(rig: Rig, name: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    body = rubbish.bombs()[name]
+    on_the_direct_socket(rig, record(rig.greeting()) + record(body) + as_records([[wire.SINGLE_MARK, body, b"x"]]), 4000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH >> 10

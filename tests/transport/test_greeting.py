@@ -28,7 +28,7 @@ def test_asking_to_join():
 
 
 def test_another_version_is_named_whatever_else_it_says():
-    with pytest.raises(Refused, match="version 99 was offered and this node speaks 1; run the same release"):
+    with pytest.raises(Refused, match=f"version 99 was offered and this node speaks {greeting.VERSION}; run the same"):
         greeting.parse(greeting.GREETING + b"blockwright 99 in words of the future")
 
 
@@ -62,7 +62,7 @@ def test_a_connection_for_another_node_is_refused():
     assert table.peers == {}
 
 
-def test_a_second_bearer_of_a_name_is_refused_until_the_first_is_over():
+def test_a_second_bearer_of_a_name_is_refused_for_ever():
     table = Sessions(B)
     for lane in Lane:
         table.admit(lane.value.encode(), Greeting(A, B, lane))
@@ -73,7 +73,20 @@ def test_a_second_bearer_of_a_name_is_refused_until_the_first_is_over():
     table.admit(b"next life", Greeting(PeerId("a", 2), B, Lane.CONTROL))
     table.release(A)
     assert table.peers[b"control"] == A, "what it still sends must be known as its, to be fenced"
-    table.admit(b"second", Greeting(A, B, Lane.CONTROL))
+    with pytest.raises(Refused, match="b#3 has given a#1 up"):
+        table.admit(b"second", Greeting(A, B, Lane.CONTROL))
+
+
+def test_who_was_given_up_before_its_pulse_came_is_told_so(monkeypatch):
+    """Else it would never learn that it is over."""
+    monkeypatch.setattr(sessions, "MOST_PAST", 2)
+    table = Sessions(B)
+    for incarnation in (1, 2, 3):
+        table.release(PeerId("a", incarnation))
+    for incarnation in (2, 3):
+        with pytest.raises(Refused, match=f"b#3 has given a#{incarnation} up"):
+            table.admit(b"late", Greeting(PeerId("a", incarnation), B, Lane.PULSE))
+    assert table.peers == {}
 
 
 def test_only_so_many_connections_are_remembered(monkeypatch):

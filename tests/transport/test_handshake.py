@@ -111,9 +111,9 @@ async def test_another_version_is_refused_at_both_ends(opened, raw, caplog):
     b, _ = opened(B)
     dealer = raw(zmq.DEALER)
     dealer.connect(b.endpoint)
-    dealer.send(greeting.GREETING + b"blockwright 2 control a#1 b#3")
+    dealer.send(greeting.GREETING + b"blockwright 99 control a#1 b#3")
     await asyncio.to_thread(dealer.poll)
-    text = "version 2 was offered and this node speaks 1; run the same release everywhere"
+    text = f"version 99 was offered and this node speaks {greeting.VERSION}; run the same release everywhere"
     assert dealer.recv() == greeting.REFUSAL + text.encode()
     assert text in caplog.text
     router = raw(zmq.ROUTER)

@@ -26,10 +26,15 @@ def directory(tmp_path):
     return tmp_path
 
 
-@pytest.fixture(params=["ipc", "tcp", "tcp with keys"])
+@pytest.fixture(params=["ipc", "ipc with keys", "tcp", "tcp with keys"])
 def way(request, directory):
     """What comes after the peer to make a transport."""
-    ways = {"ipc": (directory,), "tcp": ("tcp://127.0.0.1:0",), "tcp with keys": ("tcp://127.0.0.1:0", KEYS)}
+    ways = {
+        "ipc": (directory,),
+        "ipc with keys": (directory, KEYS),
+        "tcp": ("tcp://127.0.0.1:0",),
+        "tcp with keys": ("tcp://127.0.0.1:0", KEYS),
+    }
     return ways[request.param]
 
 
@@ -69,15 +74,14 @@ def test_messages_arrive_in_order_small_and_large_mixed(run, way, recorder):
     run(main())
 
 
-def test_small_messages_of_a_tick_share_a_frame(run, directory):
+def test_small_messages_of_a_tick_share_a_frame(run):
     async def main():
         context = zmq.Context()
         router = context.socket(zmq.ROUTER)
-        endpoint = f"ipc://{directory}/b-3.sock"
-        router.bind(endpoint)
-        a = SocketTransport(A, directory)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        a = SocketTransport(A, "tcp://127.0.0.1:0")
         a.start(None)
-        a.connect(B, endpoint)
+        a.connect(B, f"tcp://127.0.0.1:{port}")
         for i in range(50):
             a.send(B, b"%d" % i)
         await asyncio.sleep(0)
@@ -255,7 +259,7 @@ def test_sockets_are_private_and_leave_no_file(run, directory, recorder):
     async def main():
         async with Pair(directory / "sub", recorder) as pair:
             assert stat.S_IMODE((directory / "sub").stat().st_mode) == 0o700
-            assert sorted(os.listdir(directory / "sub")) == ["a-1.sock", "b-3.sock"]
+            assert sorted(os.listdir(directory / "sub")) == ["a-1.direct.sock", "a-1.sock", "b-3.direct.sock", "b-3.sock"]
             with pytest.raises(AddressError):
                 pair.a.connect(PeerId("c", 1), "tcp://127.0.0.1:1")
             with pytest.raises(MessageTooLarge):
