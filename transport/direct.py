@@ -30,6 +30,7 @@ CHUNK = 64 << 10  # bytes read at a time, and more where a message is known to b
 LONG_CHUNK = 256 << 10
 PATIENCE = 10.0  # seconds for a greeting, and for its answer
 RETRY = 0.02  # seconds until another attempt where the system has no room for a connection
+FLUSH = 4096  # bytes of a tick's small messages that leave before it ends, so that the other end works meanwhile
 REST = 1.0  # seconds without accepting when no descriptors are left
 BACKLOG = 1024
 SEND_BUFFER = 1 << 20  # bytes asked of the system, which may give less
@@ -55,16 +56,18 @@ class DirectOutbound:
         self._connect()
 
     def send_small(self, body: bytes) -> None:
-        """Send ``body``, at the latest at the end of this loop tick."""
-        self._check_room(len(body))
+        """Send ``body``: at once if it is the first of this loop tick, so that the other end can begin; else with others."""
+        if self._waiting or self._closed:
+            self._check_room(len(body))
         self._batch.append(pack_length(len(body)))
         self._batch.append(body)
         self._batch_bytes += len(body)
-        if self._batch_bytes >= wire.BATCH_LIMIT:
-            self._flush()
-        elif not self._flush_due:
+        if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_at_tick)
+            self._flush()
+        elif self._batch_bytes >= FLUSH:
+            self._flush()
 
     def send_frames(self, frames: Sequence[Buffer]) -> None:
         """Send one message of several frames, after all that was sent before."""

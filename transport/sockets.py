@@ -65,7 +65,8 @@ class SocketTransport:
             self._context.destroy(linger=0)
             raise AddressError(f"cannot listen on {wanted}: {error}") from error
         self._sessions = Sessions(peer)
-        self._lanes: dict[tuple[PeerId, Lane], Outbound | DirectOutbound] = {}
+        self._lanes: dict[Lane, dict[PeerId, Outbound | DirectOutbound]] = {lane: {} for lane in Lane}
+        self._control = self._lanes[Lane.CONTROL]
         self._endpoints: dict[PeerId, str] = {}
         self._started = self._closed = False
 
@@ -97,8 +98,8 @@ class SocketTransport:
     def disconnect(self, peer: PeerId) -> None:
         self._endpoints.pop(peer, None)
         self._sessions.release(peer)
-        for lane in Lane:
-            if outbound := self._lanes.pop((peer, lane), None):
+        for lane in self._lanes.values():
+            if outbound := lane.pop(peer, None):
                 outbound.close()
 
     def watch(self, seconds: float) -> None:
@@ -109,16 +110,19 @@ class SocketTransport:
             self._open(peer, Lane.PULSE)
 
     def send_pulse(self, peer: PeerId, body: bytes) -> None:
-        outbound = self._lanes.get((peer, Lane.PULSE))
+        outbound = self._lanes[Lane.PULSE].get(peer)
         if outbound is None:
             raise PeerGone(f"node {peer} is not connected")
         wire.checked(body, ())
         outbound.send_small(body)
 
     def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = (), places: bytes = b"") -> None:
-        outbound = self._lanes.get((peer, Lane.CONTROL))
+        outbound = self._control.get(peer)
         if outbound is None:
             raise PeerGone(f"node {peer} is not connected")
+        if not buffers and not places and len(body) < wire.BATCH_LIMIT:
+            outbound.send_small(body)
+            return
         flat = wire.checked(body, buffers)
         if places:
             outbound.send_frames([wire.SHARED_MARK, body, places, *flat])
@@ -130,7 +134,7 @@ class SocketTransport:
     def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None:
         if peer not in self._endpoints:
             raise PeerGone(f"node {peer} is not connected")
-        outbound = self._lanes.get((peer, Lane.LINK)) or self._open(peer, Lane.LINK)
+        outbound = self._lanes[Lane.LINK].get(peer) or self._open(peer, Lane.LINK)
         outbound.send_frames([wire.LINK_MARK, *frames])
 
     def close(self) -> None:
@@ -186,7 +190,7 @@ class SocketTransport:
         else:
             patience = self._patience if lane is Lane.PULSE else None
             made = Outbound(self._context, endpoint, hello, on_lost, keys=self._keys, patience=patience)
-        self._lanes[peer, lane] = made
+        self._lanes[lane][peer] = made
         return made
 
     def _on_lost(self, peer: PeerId, lane: Lane, cause: str) -> None:
@@ -194,18 +198,18 @@ class SocketTransport:
             return
         if lane is Lane.PULSE and cause.startswith("disconnected"):
             # Pings are sent here alone. If the process ended, the other connections break in the same moment.
-            lost = self._lanes.pop((peer, lane))
+            lost = self._lanes[lane].pop(peer)
             self._loop.call_later(PULSE_GRACE, self._on_pulse_lost, peer, lost)
             return
         if lane is Lane.LINK and cause.startswith("disconnected"):
-            del self._lanes[peer, lane]
+            del self._lanes[lane][peer]
             self._receiver.on_link_broken(peer)
             return
         self.disconnect(peer)
         self._receiver.on_lost(peer, cause)
 
     def _on_pulse_lost(self, peer: PeerId, lost: Outbound | DirectOutbound) -> None:
-        if peer in self._endpoints and (peer, Lane.PULSE) not in self._lanes:
+        if peer in self._endpoints and peer not in self._lanes[Lane.PULSE]:
             self._receiver.on_lost(peer, UNREACHABLE)
 
     def _drain(self) -> None:

@@ -136,7 +136,7 @@ async def test_a_transfer_survives_a_broken_connection_of_real_sockets(tmp_path,
         progress = sum(transfer.chunks for transfer in transfers)
         await until(lambda p=progress: sum(t.chunks for t in transfers) >= p + 4 or all(t.done for t in transfers))
         for node, peer in ((pair.a, pair.b.id), (pair.b, pair.a.id)):
-            if (outbound := node._transport._lanes.get((peer, Lane.LINK))) is not None:
+            if (outbound := node._transport._lanes[Lane.LINK].get(peer)) is not None:
                 outbound._end("disconnected by the test")
                 breaks += 1
     assert breaks > 2

@@ -290,7 +290,7 @@ async def test_a_lost_pulse_alone_is_unreachable_and_can_be_taken_up_again(opene
         await at_b.until(lambda: at_b.messages != [])
         at_b.messages.clear()
         at_a.causes.clear()
-        a._lanes[B, Lane.PULSE]._end("disconnected")  # as its monitor reports a ping that was not answered
+        a._lanes[Lane.PULSE][B]._end("disconnected")  # as its monitor reports a ping that was not answered
         assert at_a.causes == [], "everything may be lost in the next moment"
         time.pass_by()
         await lost(at_a, UNREACHABLE)

@@ -184,7 +184,7 @@ def test_a_link_that_breaks_is_made_again_while_the_peer_is_connected(run, direc
                 pair.a.send_link(B, [b"%d" % number])
                 await pair.at_b.until(lambda number=number: len(pair.at_b.links) == number)
                 if number < 3:
-                    pair.a._lanes[B, Lane.LINK]._end("disconnected")
+                    pair.a._lanes[Lane.LINK][B]._end("disconnected")
                     assert pair.at_a.broken == [B] * number
             assert pair.at_a.lost == []
             pair.a.disconnect(B)
