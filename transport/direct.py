@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from blockwright.transport import greeting, wire
+from blockwright.transport import greeting
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import AddressError, Refused
 from blockwright.transport.greeting import Greeting
