@@ -178,7 +178,7 @@ def on_the_direct_socket(rig: Rig, data: bytes, cut: int) -> None:
         raw.setblocking(False)
         for piece in (data[:cut], data[cut:]):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                rig.runner.run(asyncio.wait_for(rig.runner.get_loop().sock_sendall(raw, piece), 60))
+                rig.runner.run(asyncio.wait_for(rig.runner.get_loop().sock_sendall(raw, piece), PATIENCE))
             rig.serve()
 
 

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from blockwright.tests.waiting import PATIENCE
 from blockwright.transport import direct, greeting, outbound, wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.direct import DirectInbound, DirectOutbound
@@ -49,7 +50,7 @@ class Door:
             raise ZeroDivisionError
 
     async def until(self, condition):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -93,12 +94,12 @@ def record(body):
 
 
 async def read_record(reader):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "little"))
 
 
 async def cause(outbound):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         return await outbound.causes.get()
 
 
@@ -110,7 +111,7 @@ async def bare(path):
     ends = []
 
     async def accept():
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             ends.append(await arrived.get())
         return ends[-1]
 
@@ -130,7 +131,7 @@ async def test_small_messages_of_a_tick_leave_together_after_the_welcome(connect
     assert not reader._buffer, "nothing is said before the welcome"
     writer.write(record(greeting.pack_welcome(B, A)))
     wanted = b"".join(record(b"%d" % number) for number in range(50))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await reader.read(1 << 16) == wanted
 
 
@@ -162,7 +163,7 @@ async def test_a_full_queue_says_so_and_what_was_taken_arrives(connect, bare, mo
     assert 40 < taken < 1000
     one = pack_lengths([b"m", b"123456", b"x" * 100_000])
     for number in range(taken):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             whole = await reader.readexactly(len(one) + 1 + 6 + 100_000)
         assert whole[len(one) + 1 :][:6] == b"%06d" % number
     a.send_small(b"room again")
@@ -235,7 +236,7 @@ async def test_a_peer_that_dies_while_much_waits_is_lost_once(connect, bare):
 async def test_a_silent_connection_is_closed(door, path, monkeypatch):
     monkeypatch.setattr(direct, "PATIENCE", 0.0)
     reader, writer = await raw(path)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await reader.read() == b""
     writer.close()
 
@@ -244,7 +245,7 @@ async def test_who_is_refused_hears_why_and_the_connection_is_closed(door, path,
     reader, writer = await raw(path)
     writer.write(record(Greeting(PeerId("c", 1), B, Lane.CONTROL).pack()) + record(b"and more"))
     assert await read_record(reader) == greeting.pack_refusal("not you")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await reader.read() == b""
     writer.close()
     assert door.taken == []
@@ -257,7 +258,7 @@ async def test_what_means_nothing_ends_its_connection_alone(door, path, connect)
     await door.until(lambda: door.faults != [])
     assert isinstance(door.faults[0], WireError)
     await read_record(reader)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await reader.read() == b""
     writer.close()
     good.send_small(b"served")
