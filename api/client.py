@@ -126,11 +126,14 @@ class Session:
 
 
 class Client(Session):
-    """A session with a server at ``url``; ``key`` is sent where one is given. Use as ``async with``."""
+    """A session with a server at ``url``, with or without the ``/v1`` at the end of the base URL that other clients ask for.
+
+    ``key`` is sent where one is given. Use as ``async with``.
+    """
 
     def __init__(self, url: str, key: str = "") -> None:
         super().__init__()
-        self.url, self._key = url.rstrip("/"), key
+        self.url, self._key = url.rstrip("/").removesuffix("/v1"), key
 
     async def __aenter__(self) -> Client:
         await self.connect(open_http(self.url, self._key))
@@ -144,7 +147,9 @@ def open_http(base: str, key: str = "", connector: aiohttp.BaseConnector | None 
     """Without limits on connections and time: both are the server's to set."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     connector = connector or aiohttp.TCPConnector(limit=0)
-    return aiohttp.ClientSession(base, headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(sock_connect=10))
+    return aiohttp.ClientSession(
+        f"{base}/", headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(sock_connect=10)
+    )
 
 
 class _Opened:
@@ -156,7 +161,7 @@ class _Opened:
 
     async def __aenter__(self) -> aiohttp.ClientResponse:
         try:
-            self._answer = await self._http.request(self._method, self._path, json=self._body)
+            self._answer = await self._http.request(self._method, self._path.lstrip("/"), json=self._body)
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
             remedy = "check that it speaks https, and name its certificate in SSL_CERT_FILE if that is its own"
             raise RequestError(0, f"no secure connection to {error.host}:{error.port} ({_cause(error)}); {remedy}") from None
@@ -191,7 +196,8 @@ class _Opened:
 
 
 def _why(error: aiohttp.ClientConnectorError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error.strerror or error)
+    number = error.errno or 0  # below 0 where a name is not found: no error of the system
+    return os.strerror(number) if number > 0 else str(error.strerror or error)
 
 
 def _cause(error: BaseException) -> str:

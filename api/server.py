@@ -7,6 +7,7 @@ HTTP comes first, so that liveness answers while blocks load. SIGTERM or SIGINT:
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,7 @@ class Server:
         try:
             await site.start()
         except OSError as error:
-            reason = error.strerror or error
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
             raise SettingsError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from None
         bound = runner.addresses[0]
         self.port = int(bound[1])

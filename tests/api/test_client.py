@@ -6,15 +6,17 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 import blockwright
 from blockwright.actors.gateway.port import GatewayError
-from blockwright.api.client import Client
+from blockwright.api.client import Client, _why
 from blockwright.tests.api.fake_port import EOS, one_by_one
 from blockwright.tests.waiting import PATIENCE
 
@@ -39,6 +41,24 @@ async def raw() -> AsyncIterator[Serving]:
     yield make
     for close in opened:
         await close()
+
+
+async def test_addresses_as_people_write_them(serve: Any) -> None:
+    http, _ = await serve()
+    base = str(http.make_url("")).rstrip("/")
+    for url in (base, f"{base}/", f"{base}/v1", f"{base}/v1/"):
+        async with Client(url) as client:
+            assert (await client.models(), client.url) == (["tiny", "org/other"], base)
+    async with Client(f"{base}/other") as client:  # as behind a proxy; here nothing is
+        with pytest.raises(blockwright.RequestError, match="GET /other/v1/models is not served here"):
+            await client.models()
+
+
+def test_a_name_that_is_not_found() -> None:
+    """Its number is none of the system's."""
+    key: Any = SimpleNamespace(host="h", port=1, ssl=False)
+    error = aiohttp.ClientConnectorError(key, OSError(-2, "Name or service not known"))
+    assert _why(error) == "Name or service not known"
 
 
 async def test_an_answer_is_the_same_whole_and_streamed(serve: Any, say: Any, codec: Any) -> None:

@@ -202,7 +202,7 @@ async def test_a_port_that_is_taken_and_an_open_host(folder: Path, capsys: pytes
         taken.listen()
         port = taken.getsockname()[1]
         assert await Server(Settings(port=port), cluster.start, lambda line: None).run() == 2
-    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use); choose another" in capsys.readouterr().err
     session = Session(cluster, host="0.0.0.0")
     await session.until("no key is needed")
     session.server.stop()
