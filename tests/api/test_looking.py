@@ -12,6 +12,7 @@ import pytest
 from blockwright.api.cli import main
 from blockwright.runtime import Actor, Down, LocalCluster, endpoint
 from blockwright.tests.runtime.conftest import until
+from blockwright.tests.waiting import PATIENCE
 
 
 class Busy(Actor):
@@ -31,7 +32,7 @@ async def _ps(*arguments: str) -> tuple[int | None, str, str]:
 @pytest.mark.system
 @pytest.mark.parametrize("listen", ["", "tcp://127.0.0.1:0"], ids=["ipc", "tcp"])
 async def test_a_cluster_without_a_server(listen: str) -> None:
-    async with LocalCluster(2, listen=listen) as cluster:
+    async with LocalCluster(2, listen=listen, silence=PATIENCE) as cluster:
         downs: list[Down] = []
         cluster.hub.on_down(downs.append)
         ref = await cluster.node.spawn(Busy, name="busy", on="w1")

@@ -6,12 +6,13 @@ import nodes
 import pytest
 
 from blockwright.runtime import LocalCluster
+from blockwright.tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.system
 
 
 async def test_a_crash_is_timed_and_a_wrong_cause_is_an_error() -> None:
-    async with LocalCluster(1) as cluster:
+    async with LocalCluster(1, silence=PATIENCE) as cluster:
         assert await nodes.milliseconds_to_down(cluster, "w0", "crash", "exited -9") > 0
         with pytest.raises(nodes.WrongCauseError, match="declared down as 'exited -9' instead of 'hung'"):
             await nodes.milliseconds_to_down(cluster, "w0", "crash", "hung")

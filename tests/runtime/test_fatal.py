@@ -10,6 +10,7 @@ import pytest
 
 from blockwright.runtime import Actor, ActorDied, Down, LocalCluster, Node, RemoteError, endpoint, run
 from blockwright.tests.runtime.conftest import Sides
+from blockwright.tests.waiting import PATIENCE
 
 KINDS = {"exit": SystemExit, "close": GeneratorExit, "interrupt": KeyboardInterrupt}
 
@@ -115,7 +116,7 @@ class Unborn(Actor):
 
 
 async def test_a_class_that_exits_leaves_the_node_that_was_to_start_it() -> None:
-    async with LocalCluster(1) as cluster:
+    async with LocalCluster(1, silence=PATIENCE) as cluster:
         for _ in range(2):
             with pytest.raises(RemoteError, match="not me"):
                 await cluster.node.spawn(Unborn, name="unborn", on="w0")

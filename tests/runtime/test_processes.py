@@ -300,7 +300,7 @@ from cluster_entries import CounterConfig
 
 async def main():
     launcher = ForkserverLauncher(Path(sys.argv[1]))
-    hub = Cluster("head", launcher=launcher)
+    hub = Cluster("head", launcher=launcher, silence=60.0)
     await hub.start()
     for name in ("w0", "w1"):
         await hub.launch(name, "cluster_entries:counter", CounterConfig())
@@ -341,6 +341,7 @@ from cluster_entries import CounterConfig, counter
 async def main():
     directory, how = Path(sys.argv[1]), sys.argv[2]
     options = {"listen": "tcp://127.0.0.1:0"} if how != "SIGINT" else {}
+    options["silence"] = 60.0
     async with LocalCluster(2, entry=counter, config=CounterConfig(), directory=directory, restarts=3, **options) as cluster:
         pids = [cluster.hub.pid(name) for name in cluster.nodes]
         assert await cluster.node.ref("w0/counter").ask("w1/counter", 1) == 1

@@ -12,6 +12,7 @@ from blockwright.runtime import Backoff, Child, ChildState, Down, NoSuchActor, S
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.processes import ForkserverLauncher
 from blockwright.tests.runtime.lives import Mortal, Placed, Spot
+from blockwright.tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.system
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.system
 async def hub(tmp_path):
     from cluster_entries import CounterConfig
 
-    made = Cluster("head", launcher=ForkserverLauncher(tmp_path / "s"))
+    made = Cluster("head", launcher=ForkserverLauncher(tmp_path / "s"), silence=PATIENCE)
     await made.start()
     for name in ("w0", "w1"):
         await made.launch(name, "cluster_entries:counter", CounterConfig())

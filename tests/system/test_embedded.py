@@ -25,7 +25,7 @@ pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "examples" / "demo-checkpoint"
 GREEDY = {"max_tokens": 24, "temperature": 0}
-SMALL = {"memory": "64MiB", "threads": 1}
+SMALL = {"memory": "64MiB", "threads": 1, "silence": PATIENCE}
 
 
 @pytest.fixture

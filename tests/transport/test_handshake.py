@@ -8,6 +8,7 @@ import stat
 import pytest
 import zmq
 
+from blockwright.tests.waiting import PATIENCE
 from blockwright.transport import curve, greeting, wire
 from blockwright.transport.address import PeerId, is_loopback, own_address, tcp_parts
 from blockwright.transport.curve import ClusterKeys
@@ -329,7 +330,7 @@ async def test_a_large_message_does_not_stop_the_pulse(opened):
     """Pings behind a large message time out (libzmq#2709); they have a way of their own."""
     b, at_b = opened(B, keys=KEYS)
     a, at_a = opened(A, keys=KEYS)
-    a.watch(1.5)
+    a.watch(PATIENCE)
     a.connect(B, b.endpoint)
     big = bytes(64 << 20)
     for _ in range(3):
