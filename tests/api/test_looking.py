@@ -11,8 +11,7 @@ import pytest
 
 from blockwright.api.cli import main
 from blockwright.runtime import Actor, Down, LocalCluster, endpoint
-from blockwright.tests.runtime.conftest import until
-from blockwright.tests.waiting import PATIENCE
+from blockwright.tests.waiting import PATIENCE, until
 
 
 class Busy(Actor):
