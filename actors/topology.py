@@ -17,6 +17,7 @@ from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application, Serve
 from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.gateway.actor import MAILBOX as GATEWAY_MAILBOX
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo
 from blockwright.actors.gateway.state import GatewayState
@@ -176,7 +177,8 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
             limiter=f"{HEAD}/limiter" if limits else "",
             others=gateway_nodes(settings)[1:],
         )
-        await cluster.node.spawn(gateway, name="gateway")  # first: the controller publishes to it from its first tick on
+        # First: the controller publishes to it from its first tick on.
+        await cluster.node.spawn(gateway, name="gateway", mailbox=GATEWAY_MAILBOX)
         await cluster.node.spawn(controller, name="controller")
         for listener in (gateway, controller):
             cluster.on_up(_tell_up(listener, configs))

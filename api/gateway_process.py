@@ -13,7 +13,7 @@ from aiohttp import web
 
 from blockwright.actors.config import Settings
 from blockwright.actors.controller.actor import Controller
-from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway.actor import MAILBOX, Gateway
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.logs import set_up
 from blockwright.actors.topology import HEAD, gateway_state
@@ -51,7 +51,7 @@ async def start(node: Node, config: GatewayConfig) -> None:
         limiter=config.limiter,
         others=config.others,
     )
-    await node.spawn(gateway, name="gateway")
+    await node.spawn(gateway, name="gateway", mailbox=MAILBOX)
     app = make_app(gateway, settings)
     runner = make_runner(app)
     await runner.setup()

@@ -47,6 +47,7 @@ from blockwright.runtime.errors import NodeDown, RuntimeFault
 from blockwright.runtime.inspection import inspect_peers
 from blockwright.runtime.scope import trace
 
+MAILBOX = 1 << 13  # messages: where the loop was held up for a moment, the reports of thousands of short sweeps wait
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
 
 

@@ -8,6 +8,7 @@ import pytest
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.port import GatewayError
 from blockwright.actors.topology import StartError, start
+from blockwright.actors.worker.messages import SweepReport
 from blockwright.api.gateway_process import GatewayConfig
 from blockwright.gpu.errors import CheckpointError
 from blockwright.tests.actors import fake_worker
@@ -260,3 +261,12 @@ async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate)
         assert fill(head, "e") == 9
         await running.cluster.kill("g1")
         assert await filled(head, "f", 10) == 10
+
+
+async def test_reports_of_many_sweeps_at_once_find_room(checkpoint):
+    async with cluster({"m": checkpoint()}, workers=1) as running:
+        gateway = running.cluster.node.ref("head/gateway")
+        for serial in range(5000):
+            gateway.tokens.cast(SweepReport("w9", 1, serial, serial, [], [], [], []))
+        await running.gateway.until(lambda: True)
+        assert running.cluster.node.dead_letters["MailboxFull"] == 0
