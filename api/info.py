@@ -25,8 +25,8 @@ _CLUSTER_SECONDS = 2.0
 
 
 async def version(request: web.Request) -> web.Response:
-    """The numerics of the workers tell whether bits depend on the batch: not with our kernels in float32. In bfloat16 they
-    depend on how a prompt was cut into chunks, and that on what else ran.
+    """The numerics of the workers tell whether bits depend on the batch: not with our kernels in float32. In bfloat16 a page
+    of KV depends on the length of the prompt that wrote it, which another prompt may have done.
     """
     numerics: set[str] = set()
     try:

@@ -1,8 +1,8 @@
 """The native CPU back end: a whole run is one call into the compiled kernels, with their own threads.
 
-Owns the kernels' context, their scratch and the rotary tables. A row's results are bitwise the same alone and in any batch,
-in float32 also in any chunking, on one kind of processor (``numerics`` names the instruction set); in bfloat16 its chunks
-decide the order of sums, as in torch. A call allocates nothing but small index arrays and gives up the GIL once.
+Owns the kernels' context, their scratch and the rotary tables. A row's results are bitwise the same alone, in any batch
+and in any chunking, on one kind of processor (``numerics`` names the instruction set); in bfloat16 they also depend on where
+its prompt ends, as torch's order of sums does. A call allocates nothing but small index arrays and gives up the GIL once.
 
 Shape legend: as in ``gpu/backend.py``; H half a head.
 """
@@ -110,7 +110,13 @@ class NativeBackend:
         tokens_RM, slots_RLP = tables.tokens, tables.slots
         self._max_logits = max(max_tokens, max_rows)
         code = self._lib.bw_tables(
-            self._ctx, _address(tokens_RM), _address(slots_RLP), *tokens_RM.shape, *slots_RLP.shape[1:], self._max_logits
+            self._ctx,
+            _address(tokens_RM),
+            _address(slots_RLP),
+            *tokens_RM.shape,
+            *slots_RLP.shape[1:],
+            self._max_logits,
+            _address(tables.prompt_length),
         )
         if code:
             raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")

@@ -49,7 +49,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bw_destroy": (None, [_PTR]),
     "bw_name": (ctypes.c_char_p, [_PTR]),
     "bw_pack": (None, [_PTR, _PTR, _LONG, _LONG, _INT, _INT, _INT]),
-    "bw_tables": (_INT, [_PTR, _PTR, _PTR, *[_INT] * 5]),
+    "bw_tables": (_INT, [_PTR, _PTR, _PTR, *[_INT] * 5, _PTR]),
     "bw_scratch_need": (_LONG, [_PTR, _PTR, _INT]),
     "bw_scratch": (None, [_PTR, _PTR]),
     "bw_forward": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR, _INT, _PTR, _INT]),

@@ -22,7 +22,8 @@ class WriteTokens:
 
 @dataclass(frozen=True, slots=True)
 class SetSampling:
-    """Table edit: how ``row`` samples; ``prompt_length`` separates prompt from output for the penalties."""
+    """Table edit: how ``row`` samples; ``prompt_length`` separates prompt from output, for the penalties and for the order of
+    attention's sums in bfloat16."""
 
     row: int
     prompt_length: int

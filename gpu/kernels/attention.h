@@ -2,8 +2,9 @@
  *
  * Positions are cut into pieces at absolute limits: in a piece all scores, one maximum, one pass of exp, one
  * product with V; pieces are merged in ascending order. A position outside a row's range has weight exactly zero, so a
- * row's bits do not depend on the other rows of its tile or on what lies in unused places, nor, in float32, on chunking. In
- * bfloat16 they are those of torch, whose order of sums follows from how many queries and keys a call has.
+ * row's bits do not depend on the other rows of its tile, on chunking, or on what lies in unused places. In bfloat16 they are
+ * those of torch, whose order of sums follows from how many queries and keys a call has: for a token of the prompt the whole
+ * prompt at once, for one behind it that token alone.
  */
 #include "tiles.h"
 
@@ -11,6 +12,7 @@
 
 #define FEW_ROWS 4 /* with fewer queries, or with fewer keys, scores are summed by lanes */
 #define FEW_KEYS 12
+#define MANY_KEYS 192 /* with more, values are summed in stretches of at most as many */
 
 typedef struct {
     const bw_comp *m;
@@ -18,7 +20,7 @@ typedef struct {
     int head, rows, group;
     int start;     /* position of the first query token */
     int low, high; /* positions that any of the rows sees */
-    int end;       /* positions behind the last query token of the batch row */
+    int end;       /* positions of the prompt, or for a token behind it those up to itself */
     int tail;      /* the last of these, fewer than a vector: torch takes their e^x one by one; bfloat16, as what follows */
     int together;  /* query tokens that torch multiplies at once with these */
     const at *q;   /* [rows][head_dim], query tokens x heads of the group */
@@ -27,7 +29,7 @@ typedef struct {
 } item;
 
 typedef struct {
-    float *scores, *out, *part; /* [rows][LINE]; [rows][padded head_dim] twice */
+    float *scores, *out, *part, *stretch; /* [rows][LINE]; [rows][padded head_dim] three times */
     float *top, *total;         /* [rows]: maximum and sum so far; total 0: nothing seen yet */
     at *weights;                /* [rows][LINE] */
     uint32_t *gather_k, *gather_v;
@@ -120,9 +122,10 @@ static void score_piece(const item *t, const space *s, const groups *g, int firs
     }
 }
 
-static void value_piece(const item *t, const bw_layout *l, const space *s, const groups *g, int first, int last, int tail,
-                        float *part) {
+/* part[rows][padded head_dim] = weights times V over columns c0..c1 of a piece. */
+static void value_columns(const item *t, const bw_layout *l, const space *s, const groups *g, int c0, int c1, float *part) {
     int alone = BF16 && t->together == 1, most = alone ? LANE_ROWS : SCORE_ROWS;
+    int first = c0 / BW_GROUP, last = (c1 - 1) / BW_GROUP, tail = c1 - last * BW_GROUP;
     for (int row = 0; row < t->rows; row += most) {
         int n = t->rows - row < most ? t->rows - row : most;
         const at *w = s->weights + row * LINE;
@@ -143,6 +146,24 @@ static void value_piece(const item *t, const bw_layout *l, const space *s, const
             value_any_16(n, alone, w, g, first, last, tail, c, to + c, l->padded_dim);
             c += 16;
         }
+    }
+}
+
+/* The same over a whole piece, in stretches that are summed by themselves, as torch does with many queries and keys; `keys`
+ * are the piece's in that call, of which the columns first..c1 were computed. */
+static void value_piece(const item *t, const bw_layout *l, const space *s, const groups *g, int first, int c1, int keys) {
+    int length = keys <= MANY_KEYS ? keys : keys <= 2 * MANY_KEYS ? keys / 2 : MANY_KEYS;
+    int c0 = first * BW_GROUP, in_stretches = BF16 && t->together >= FEW_ROWS && keys > MANY_KEYS;
+    int end = in_stretches ? (c0 / length + 1) * length : c1;
+    value_columns(t, l, s, g, c0, end < c1 ? end : c1, s->part);
+    for (int from = end; from < c1; from += length) {
+        for (int row = 0; row < t->rows; row++) {
+            for (int c = from / BW_GROUP * BW_GROUP; c < from; c++) /* these were in the stretch before */
+                s->weights[row * LINE + (c ^ DP)] = 0;
+        }
+        value_columns(t, l, s, g, from, from + length < c1 ? from + length : c1, s->stretch);
+        for (long d = 0; d < t->rows * l->padded_dim; d += VW)
+            store(s->part + d, load(s->part + d) + load(s->stretch + d));
     }
 }
 
@@ -188,7 +209,7 @@ static void attend(const item *t, const item *then, const bw_layout *l, const sp
             softmax_row(s->scores + row * LINE, s->weights + row * LINE, first, last, c0, c1, t->tail - base,
                         m->softcap ? 1.0f : m->scale, top + row, total + row);
         }
-        value_piece(t, l, s, &g, first, last, high - base - last * BW_GROUP, s->part);
+        value_piece(t, l, s, &g, first, high - base, t->end - base < PIECE ? t->end - base : PIECE);
         for (int row = 0; row < t->rows; row++)
             if (total[row] != 0.0f)
                 merge_row(s->out + row * (long)l->padded_dim, s->part + row * (long)l->padded_dim, l->padded_dim,

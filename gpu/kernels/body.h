@@ -138,15 +138,26 @@ typedef struct {
     int64_t cost;
 } cursor;
 
-/* Where the last block of a row's `count` query tokens begins, as torch cuts them into blocks, or 0 before it. */
-static int last_block(int count, int first) {
-    int block = count >= 768 ? 256 : count >= 192 ? 64 : 32, begin = (count - 1) / block * block;
-    return first < begin ? 0 : begin;
+/* Query tokens around a position whose products torch sums in one way: it cuts a prompt into blocks, of which the last may be
+ * short, and takes each token behind the prompt by itself. */
+typedef struct {
+    int begin, end;
+} block;
+
+static block block_of(int position, int prompt) {
+    int size = prompt >= 768 ? 256 : prompt >= 192 ? 64 : 32, last = (prompt - 1) / size * size;
+    if (position >= prompt)
+        return (block){position, position + 1};
+    if (prompt - last >= FEW_ROWS)
+        return (block){0, prompt};
+    return position < last ? (block){0, last} : (block){last, prompt};
 }
 
-static int tile_tokens(const bw_call *c, const bw_layout *l, const cursor *at) {
-    int count = c->count[at->n], end = BF16 ? last_block(count, count) : 0;
-    int left = at->first < end ? end - at->first : count - at->first;
+static int tile_tokens(const bw_ctx *x, const bw_layout *l, const cursor *at) {
+    const bw_call *c = &x->call;
+    int left = c->count[at->n] - at->first, start = c->start[at->n] + at->first;
+    int end = BF16 ? block_of(start, x->prompt_R[c->row[at->n]]).end : start + left;
+    left = end - start < left ? end - start : left;
     return left < l->tile_tokens ? left : l->tile_tokens;
 }
 
@@ -156,11 +167,12 @@ static int item_low(const bw_call *c, const bw_comp *m, const cursor *at) {
 }
 
 /* Moves on to the next item; 0 at the end. A fresh cursor has first = -1. */
-static int advance(const bw_call *c, const bw_comp *m, const bw_layout *l, cursor *at) {
+static int advance(const bw_ctx *x, const bw_comp *m, const bw_layout *l, cursor *at) {
+    const bw_call *c = &x->call;
     if (at->first < 0) {
         at->first = 0;
     } else {
-        int tokens = tile_tokens(c, l, at), high = c->start[at->n] + at->first + tokens;
+        int tokens = tile_tokens(x, l, at), high = c->start[at->n] + at->first + tokens;
         at->cost += (int64_t)(high - item_low(c, m, at) + BW_GROUP) * (tokens + 1);
         if (++at->head < m->kv_heads)
             return 1;
@@ -174,8 +186,9 @@ static int advance(const bw_call *c, const bw_comp *m, const bw_layout *l, curso
 
 static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const cursor *i, const at *q, at *to) {
     const bw_call *c = &x->call;
-    int group = m->heads / m->kv_heads, tokens = tile_tokens(c, l, i), start = c->start[i->n] + i->first;
-    int end = c->start[i->n] + c->count[i->n], low = item_low(c, m, i);
+    int group = m->heads / m->kv_heads, tokens = tile_tokens(x, l, i), start = c->start[i->n] + i->first;
+    int prompt = x->prompt_R[c->row[i->n]], low = item_low(c, m, i), end = start < prompt ? prompt : start + 1;
+    block together = block_of(start, prompt);
     long token = i->token + i->first;
     return (item){.m = m,
                   .slots = x->slots_RLP + ((long)c->row[i->n] * x->table_layers + m->kv_layer) * x->table_pages,
@@ -186,8 +199,8 @@ static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const
                   .low = low,
                   .high = start + tokens,
                   .end = end,
-                  .together = c->count[i->n] - last_block(c->count[i->n], i->first),
-                  .tail = end - (c->count[i->n] == 1 ? end - low : end) % LATE,
+                  .tail = end - (start < prompt ? end : end - low) % LATE,
+                  .together = together.end - together.begin,
                   .q = q + ((long)i->head * c->tokens + token) * group * m->head_dim,
                   .to = to + token * l->ld_o + (long)i->head * group * m->head_dim,
                   .ld_to = l->ld_o};
@@ -197,14 +210,14 @@ static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const
 static void attend_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const at *q, at *to, int thread) {
     char *mine = x->scratch + l->thread + thread * l->thread_bytes;
     space s = {(float *)(mine + l->scores),      (float *)(mine + l->out),        (float *)(mine + l->part),
-               (float *)(mine + l->top),         (float *)(mine + l->total_seen), (at *)(mine + l->weights),
+               (float *)(mine + l->stretch),     (float *)(mine + l->top),        (float *)(mine + l->total_seen), (at *)(mine + l->weights),
                (uint32_t *)(mine + l->gather_k), (uint32_t *)(mine + l->gather_v)};
     cursor i = {.first = -1}, all = i;
-    while (advance(&x->call, m, l, &all))
+    while (advance(x, m, l, &all))
         ;
     item items[2];
     int found = 0;
-    while (advance(&x->call, m, l, &i)) {
+    while (advance(x, m, l, &i)) {
         if (i.cost * x->threads / all.cost != thread)
             continue;
         items[found % 2] = item_at(x, m, l, &i, q, to);

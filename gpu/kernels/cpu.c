@@ -65,9 +65,10 @@ const char *bw_name(const bw_ctx *x) { return x->kernels->name; }
 
 /* Learns the tables; the arrays stay the caller's. 0, or -1 when there is no memory. */
 int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, int length, int layers, int pages,
-              int max_tokens) {
+              int max_tokens, const int32_t *prompt) {
     x->tokens_RM = tokens;
     x->slots_RLP = slots;
+    x->prompt_R = prompt;
     x->table_rows = rows;
     x->table_length = length;
     x->table_layers = layers;

@@ -8,7 +8,7 @@
  * holds plain rows [token][head_dim] instead, and attention gathers them into groups.
  * In both of attention's the halves of a bfloat16 unit change places where there is a pair product (vec.h).
  * Every output is summed over k in one fixed order, whatever the batch: this is what makes results invariant. In bfloat16
- * attention has the order that torch has for a call of as many queries and keys.
+ * attention has torch's order for the row's whole prompt at once, or for one token behind it, however either is cut.
  */
 #ifndef BW_NATIVE_H
 #define BW_NATIVE_H
@@ -80,7 +80,7 @@ struct bw_ctx {
     const bw_kernels *kernels;
     int threads, element; /* element: bytes of the model type */
     /* tables and scratch, given once */
-    const int32_t *tokens_RM, *slots_RLP;
+    const int32_t *tokens_RM, *slots_RLP, *prompt_R; /* prompt: tokens of each row that are its prompt */
     int32_t table_rows, table_length, table_layers, table_pages, max_tokens;
     int32_t *tok_batch, *tok_pos; /* [max_tokens] */
     char *scratch;
@@ -110,7 +110,7 @@ extern const bw_kernels bw_generic_bf16, bw_generic_f32;
 typedef struct {
     int64_t side, x, y, c, q, o, thread, thread_bytes, total;
     int64_t ld_x, ld_c, ld_o;      /* elements between rows; ld_x also of side and y */
-    int64_t scores, weights, out, part, top, total_seen, gather_k, gather_v; /* inside a thread's part */
+    int64_t scores, weights, out, part, stretch, top, total_seen, gather_k, gather_v; /* inside a thread's part */
     int32_t tile_tokens, padded_dim, direct;
 } bw_layout;
 

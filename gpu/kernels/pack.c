@@ -47,6 +47,7 @@ static void attention_layout(bw_layout *l, const bw_comp *m, int element, int64_
     l->weights = place(&l->thread_bytes, 4 * rows * line);
     l->out = place(&l->thread_bytes, 4 * rows * l->padded_dim);
     l->part = place(&l->thread_bytes, 4 * rows * l->padded_dim);
+    l->stretch = place(&l->thread_bytes, 4 * rows * l->padded_dim);
     l->top = place(&l->thread_bytes, 4 * rows);
     l->total_seen = place(&l->thread_bytes, 4 * rows);
     l->gather_k = place(&l->thread_bytes, l->direct ? 0 : piece * dim);

@@ -200,6 +200,7 @@ class NativeRig:
         self.chain, self.max_tokens = chain, max_tokens
         self.layout = KvLayout(shape.kv_heads, shape.head_dim, dtype, page_size)
         self.tables = Tables(rows, max_length, shape.layers + 1, page_size)
+        self.tables.prompt_length[:] = max_length
         for row in range(rows):
             self.tables.tokens[row] = self.tokens(row, max_length)
         self.backend.reserve(self.tables, max_tokens, rows)
