@@ -134,6 +134,7 @@ async def start(
 
     ``echoes``: for each prompt, where it is to stand before its answers.
     """
+    _check_count(front, len(prompts), options.n)
     limits = [check_prompt(tokens, info, served, options, default_tokens) for tokens in prompts]
     id = front.new_id(prefix)
     request[CALL_ID] = id
@@ -175,6 +176,14 @@ async def start(
     return Call(
         id=id, created=created, info=info, served=served, options=options, prompts=prompts, choices=choices, charge=charge
     )
+
+
+def _check_count(front: Front, prompts: int, n: int) -> None:
+    """A 400 for more choices than there can be places for: to come back, as a 503 says, would be in vain."""
+    most = -(-front.settings.max_waiting // front.settings.gateways)
+    if prompts * n > most:
+        message = f"{prompts * n} choices are more than a gateway ever takes at a time ({most}, by max_waiting and gateways)"
+        raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")
 
 
 async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -> web.StreamResponse:
