@@ -103,11 +103,11 @@ class Endpoint:
         return typing.get_args(declared)[0]
 
     def check_types(self) -> None:
-        """Compile all types; TypeError names an annotation that cannot travel."""
+        """Compile all types; TypeError names an annotation that cannot travel, or is not found."""
         try:
             decoder(self.returns)
             _ = self._decoders
-        except TypeError as error:
+        except (TypeError, NameError) as error:
             raise TypeError(f"endpoint {self.function.__qualname__}: {error}") from error
 
     @cached_property

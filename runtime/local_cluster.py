@@ -66,7 +66,11 @@ class LocalCluster:
     ) -> None:
         if isinstance(nodes, int) and nodes < 0:
             raise ValueError(f"a cluster of {nodes} nodes cannot be; give how many workers there are beside the head")
+        if isinstance(nodes, str) or not isinstance(nodes, int | Sequence):
+            raise TypeError(f"nodes={nodes!r} is neither a number nor a list of names; give 2, or ['w0', 'w1']")
         self.nodes = tuple(f"w{i}" for i in range(nodes)) if isinstance(nodes, int) else tuple(nodes)
+        if len(set(self.nodes)) < len(self.nodes):
+            raise ValueError(f"nodes {list(self.nodes)} are not named apart; give each a name of its own")
         self.gave_up = ""
         self._entry, self._config = entry if isinstance(entry, str) else import_name(entry), config
         if launcher is None:
@@ -143,8 +147,8 @@ class LocalCluster:
 
     async def kill(self, name: str) -> None:
         """SIGKILL; returns when the process is gone. It stays down until ``restart``. Raises KeyError: no such node."""
-        if name not in self.hub.members():
-            raise KeyError(name)
+        if name not in (members := self.hub.members()):
+            raise KeyError(f"there is no node {name!r}; there are {sorted(members)}")
         self._by_hand.add(name)
         await self.hub.kill(name)
 

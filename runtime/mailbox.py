@@ -17,8 +17,8 @@ class Mailbox(Generic[T]):
     """``limit`` messages in each lane."""
 
     def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise ValueError(f"a mailbox of {limit} messages holds nothing; give at least 1")
+        if not isinstance(limit, int) or limit < 1:
+            raise ValueError(f"a mailbox of {limit!r} messages holds nothing; give a number, at least 1")
         self.limit = limit
         self.normal: deque[T] = deque()
         self.urgent: deque[T] = deque()

@@ -12,7 +12,9 @@ def import_name(thing: Any) -> str:
 
     What stands in a script that is being run is found by the script's file name: other processes search the same folders.
     """
-    module, path = thing.__module__, thing.__qualname__
+    module, path = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if module is None or path is None:
+        raise ValueError(f"{thing!r} is neither a class nor a function of a module; give one, or its import name")
     if module == "__main__":
         module = _script() or module
     if module == "__main__" or "<locals>" in path:

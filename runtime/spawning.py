@@ -147,12 +147,16 @@ class Spawn:
 
     async def here(self, node: Node, ticket: str = "") -> Ref:
         actor = self.actor
+        if not isinstance(actor, str | Actor) and not (isinstance(actor, type) and issubclass(actor, Actor)):
+            raise TypeError(f"actor={actor!r} is neither a subclass of Actor, nor an instance of one, nor its import name")
         if isinstance(actor, str):
             actor = reconstruct(load_class(actor), self.args, self.kwargs)
         elif isinstance(actor, type):
             actor = actor(*self.args, **self.kwargs)
         elif self.args or self.kwargs:
             raise ValueError(f"actor {self.name!r} is an instance already; give its class with args and kwargs")
+        elif (living := alive(actor)) is not None:
+            raise ValueError(f"this instance lives already, as {living}; give its class, or another instance")
         for declared in actor.endpoints.values():
             declared.check_types()
         return await node.lives.start(
@@ -177,6 +181,13 @@ class Spawn:
             node.cast(target, "discard", (self.name, ticket), {})
             raise
         return Ref(node, parse_address(address), self.actor if isinstance(self.actor, type) else None)
+
+
+def alive(actor: Actor) -> Ref | None:
+    """Where this instance is an actor now."""
+    ref: Ref | None = vars(actor).get("ref")
+    life = actor.node.lives.current.get(ref.name) if ref is not None else None
+    return ref if life is not None and life.actor is actor else None
 
 
 async def end_anywhere(node: Node, target: Address, drain: float | None) -> None:

@@ -143,6 +143,13 @@ async def test_empty_nodes():
 def test_clusters_that_cannot_be():
     with pytest.raises(ValueError, match="-1 nodes"):
         LocalCluster(-1)
+    for wrong in ("w0", 2.5, None):
+        with pytest.raises(TypeError, match=f"nodes={wrong!r} is neither a number nor a list of names"):
+            LocalCluster(wrong)
+    with pytest.raises(ValueError, match="are not named apart"):
+        LocalCluster(["a", "b", "a"])
+    with pytest.raises(ValueError, match="3 is neither a class nor a function"):
+        LocalCluster(1, entry=3)
     for heartbeat, silence in ((0, 2.5), (0.5, 0.5)):
         with pytest.raises(ValueError, match="0 < heartbeat < silence"):
             LocalCluster(1, heartbeat=heartbeat, silence=silence)

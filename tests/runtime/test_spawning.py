@@ -15,6 +15,7 @@ from blockwright.runtime import (
     NodeDown,
     NoSuchActor,
     RemoteError,
+    endpoint,
 )
 from blockwright.runtime.names import import_name
 from blockwright.runtime.spawning import load_class
@@ -239,3 +240,34 @@ async def test_an_owned_actor_does_not_outlive_its_owner(nodes, node, other):
     await turns()
     assert set(other.lives.current) == {"$node"}
     assert PeerId("a", 1) == node.id
+
+
+class Unfound(Actor):
+    @endpoint
+    async def get(self) -> Nowhere:  # noqa: F821 - that is the point
+        raise NotImplementedError
+
+
+async def test_what_is_no_actor_is_refused_by_name(node):
+    for wrong in (dict, 3, None, object()):
+        with pytest.raises(TypeError, match="neither a subclass of Actor"):
+            await node.spawn(wrong, name="x")
+    with pytest.raises(TypeError, match=r"endpoint Unfound\.get: name 'Nowhere' is not defined"):
+        await node.spawn(Unfound, name="x")
+    for wrong in ("9", None, 0):
+        with pytest.raises(ValueError, match=f"a mailbox of {wrong!r} messages"):
+            await node.spawn(Mortal, name="x", mailbox=wrong)
+    for wrong in (None, 5, await node.spawn(Mortal, name="x")):
+        with pytest.raises(AddressError, match="is no text of the form node/actor"):
+            node.ref(wrong)
+
+
+async def test_an_instance_lives_once_at_a_time(nodes, node):
+    other, actor = await nodes.add("b"), Mortal()
+    ref = await node.spawn(actor, name="first")
+    for where in (node, other):
+        with pytest.raises(ValueError, match=r"this instance lives already, as a/first#1\.1"):
+            await where.spawn(actor, name="second")
+    await node.stop_actor(ref)
+    again = await other.spawn(actor, name="second")
+    assert await again.echo(1) == 1
