@@ -20,7 +20,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime import envelope
 from blockwright.runtime.clock import Clock, Timer, seconds
@@ -99,6 +99,13 @@ class Cluster:
         self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
         self._stopping = False  # no callbacks, nothing is launched
         self._stop: asyncio.Task[None] | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "node":
+                raise RuntimeError("the cluster was not started; use 'async with', or await its start() first")
+            raise AttributeError(name)
 
     # ---- what the application calls
 

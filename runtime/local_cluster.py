@@ -71,7 +71,7 @@ class LocalCluster:
         self.nodes = tuple(f"w{i}" for i in range(nodes)) if isinstance(nodes, int) else tuple(nodes)
         if len(set(self.nodes)) < len(self.nodes):
             raise ValueError(f"nodes {list(self.nodes)} are not named apart; give each a name of its own")
-        self.gave_up = ""
+        self.gave_up, self._started = "", False
         self._entry, self._config = entry if isinstance(entry, str) else import_name(entry), config
         if launcher is None:
             launcher = ForkserverLauncher(directory, preload=[self._entry.partition(":")[0], *preload])
@@ -112,8 +112,11 @@ class LocalCluster:
         await self.stop()
 
     async def start(self) -> None:
-        """Returns when all nodes are up. Raises LaunchError, NodeDown with the cause of the first that ended; then nothing
-        is left."""
+        """Once; returns when all nodes are up. Raises LaunchError, NodeDown with the cause of the first that ended; then
+        nothing is left. RuntimeError when it was started before."""
+        if self._started:
+            raise RuntimeError("this cluster was started before; make another")
+        self._started = True
         await self.hub.start()
         try:
             if self._keys is not None and self._launcher.directory:
@@ -130,6 +133,8 @@ class LocalCluster:
 
     async def stop(self) -> None:
         """In order: nodes stop their actors and end; what does not is killed. Idempotent."""
+        if not self._started:
+            return
         if self._timer is not None:
             self._timer.cancel()
         for task in self._revivals:

@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockwright.runtime import envelope
 from blockwright.runtime.actor import Actor
@@ -120,9 +120,19 @@ class Node(Naming, Looking):
         """Casts, answers and messages of links that reached nobody, by cause."""
         return self.calls.dead.counts
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("calls", "clock"):
+                raise RuntimeError(f"node {self.id} was not started; await its start() first")
+            raise AttributeError(name)
+
     # ---- life
 
     async def start(self) -> None:
+        """Once. Raises RuntimeError; AddressError, KeysError for an address that it cannot listen at."""
+        if "calls" in vars(self):
+            raise RuntimeError(f"node {self.id} was started before; make another")
         self.clock: Clock = self._clock_given if self._clock_given is not None else LoopClock()
         messages = MessageLog(self._log_path, str(self.id)) if self._log_path is not None else None
         self.calls = Calls(self.clock, self._send, self.lives.find, self._route, messages)
@@ -271,8 +281,10 @@ class Node(Naming, Looking):
     def link(self, node: str) -> Link:
         """The one sender to the node's current life. Raises NodeDown."""
         peer = self._self if node == self.name else self.table.current.get(node)
-        if peer is None or peer.lost or self._transport is None:
-            raise NodeDown(self._why_down(node))
+        if self._transport is None:
+            raise NodeDown(f"node {self.id} does not listen, and so has no links")
+        if peer is None or peer.lost:
+            raise NodeDown(self.table.why_down(node))
         return self.tensor_links.link(peer.id)
 
     def on_arrival(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -335,17 +347,8 @@ class Node(Naming, Looking):
             return self._self if self._encode_local else self.lives.find(target.key)
         peer = self.table.current.get(target.node)
         if peer is None or peer.lost or (target.incarnation and target.incarnation != peer.id.incarnation):
-            raise NodeDown(self._why_down(target.node, target.incarnation))
+            raise NodeDown(self.table.why_down(target.node, target.incarnation))
         return peer
-
-    def _why_down(self, node: str, incarnation: int = 0) -> str:
-        over = self.table.last_down.get(node)
-        known = self.table.current.get(node)
-        if known is not None and incarnation not in (0, known.incarnation):
-            return f"node {node}#{incarnation} is gone; its current incarnation is {known.incarnation}"
-        if known is not None:
-            return f"node {known.id} is down: the connection broke"
-        return f"node {node} is not known" if over is None else f"node {node}#{over.incarnation} is down: {over.cause}"
 
     def _send(self, peer: Peer, body: bytes, buffers: list[Buffer]) -> None:
         if peer is self._self:

@@ -112,6 +112,16 @@ class PeerTable:
             known is not None and peer.incarnation < known.incarnation
         )
 
+    def why_down(self, node: str, incarnation: int = 0) -> str:
+        """Why that node, or that life of it, cannot be reached: for an error."""
+        over = self.last_down.get(node)
+        known = self.current.get(node)
+        if known is not None and incarnation not in (0, known.incarnation):
+            return f"node {node}#{incarnation} is gone; its current incarnation is {known.incarnation}"
+        if known is not None:
+            return f"node {known.id} is down: the connection broke"
+        return f"node {node} is not known" if over is None else f"node {node}#{over.incarnation} is down: {over.cause}"
+
     def add(self, peer: Peer) -> None:
         """Make it current. Its predecessor, if any, was removed before."""
         assert peer.id.name not in self.current, "the predecessor must be declared down first"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from blockwright.runtime import Backoff, LocalCluster, ManualClock, NodeDown
+from blockwright.runtime import Backoff, LocalCluster, ManualClock, Node, NodeDown
 from blockwright.runtime.inprocess import InProcessLauncher
 from blockwright.runtime.launcher import LaunchError
 from blockwright.runtime.names import import_name
@@ -138,6 +138,30 @@ async def test_empty_nodes():
     async with rig.cluster as cluster:
         assert set(cluster.node.peers()) == {"w0", "w1"}
         assert cluster.invitation == "blockwright node --join loop://head-1"
+
+
+async def test_what_was_not_started_or_was_before_is_told():
+    cluster = LocalCluster(1, launcher=InProcessLauncher())
+    with pytest.raises(RuntimeError, match="the cluster was not started"):
+        _ = cluster.node
+    await cluster.stop()  # nothing to do
+    async with cluster:
+        with pytest.raises(RuntimeError, match="was started before"):
+            await cluster.start()
+        assert set(cluster.node.peers()) == {"w0"}, "and it goes on"
+    with pytest.raises(RuntimeError, match="was started before"):
+        await cluster.start()
+    node = Node("alone", listen=False)
+    for use in (node.inspect, lambda: node.ref("alone/x").f.cast(), lambda: node.dead_letters, lambda: node.clock):
+        with pytest.raises(RuntimeError, match="node alone#1 was not started"):
+            use()
+    assert not hasattr(node, "nothing")
+    await node.start()
+    with pytest.raises(RuntimeError, match="node alone#1 was started before"):
+        await node.start()
+    with pytest.raises(NodeDown, match="does not listen"):
+        node.link("alone")
+    await node.stop()
 
 
 def test_clusters_that_cannot_be():
