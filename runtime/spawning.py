@@ -21,7 +21,7 @@ from blockwright.runtime.actor import Actor
 from blockwright.runtime.buffers import Sink
 from blockwright.runtime.clock import LONGEST
 from blockwright.runtime.codec import decode, encode, field_names, pack, unpack
-from blockwright.runtime.errors import DeadlineExceeded, DecodeError, EncodeError, NoSuchActor
+from blockwright.runtime.errors import ActorDied, DeadlineExceeded, DecodeError, EncodeError, NoSuchActor, remote_error
 from blockwright.runtime.monitors import SYSTEM
 from blockwright.runtime.names import import_name
 from blockwright.runtime.ref import Address, Ref, parse_address
@@ -192,12 +192,33 @@ def alive(actor: Actor) -> Ref | None:
 
 async def end_anywhere(node: Node, target: Address, drain: float | None) -> None:
     """What ``Node.stop_actor`` and, without ``drain``, ``Node.kill_actor`` do."""
+    if drain is not None and target.node == node.name and target.incarnation in (0, node.incarnation):
+        # Not through the system actor: one that stops itself would wait there for its own end.
+        existed = await _stop_here(node, target, drain)
+    else:
+        existed = await _end_there(node, target, drain)
+    if not existed:
+        raise NoSuchActor(f"node {target.node} has no actor {target.name!r}")
+
+
+async def _stop_here(node: Node, target: Address, drain: float) -> bool:
+    try:
+        await node.lives.stop(target.name, target.life, drain=drain)
+    except NoSuchActor:
+        return False
+    except ActorDied:  # it is over
+        return True
+    except Exception as error:
+        raise remote_error(error) from error
+    return True
+
+
+async def _end_there(node: Node, target: Address, drain: float | None) -> bool:
     system = Address(target.node, SYSTEM, target.incarnation or node.current_incarnation(target.node))
     arguments = (target.key,) if drain is None else (target.key, drain)
     # Its own node bounds the end of an actor; that the node itself is alive is seen by others.
-    existed = await node.call(system, "kill" if drain is None else "stop", arguments, {}, LONGEST, None)
-    if not existed:
-        raise NoSuchActor(f"node {target.node} has no actor {target.name!r}")
+    existed: bool = await node.call(system, "kill" if drain is None else "stop", arguments, {}, LONGEST, None)
+    return existed
 
 
 def _annotations(kind: type[Actor]) -> dict[str, Any]:

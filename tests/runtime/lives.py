@@ -71,6 +71,11 @@ class Mortal(Actor):
         await self.node.despawn(self.ref.name)
         return "left"
 
+    @endpoint
+    async def stop_itself(self) -> str:
+        await self.node.stop_actor(self.ref)
+        return "stopped"
+
 
 class Brittle(Mortal):
     crashes_on = (KeyError,)

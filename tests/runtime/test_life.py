@@ -233,6 +233,10 @@ async def test_an_actor_may_end_itself(node, caller):
     assert await caller.ref("a/x").leave() == "left"
     with pytest.raises(NoSuchActor):
         await caller.ref("a/x").echo(1)
+    await node.spawn(Mortal(), name="y")
+    assert await caller.ref("a/y").stop_itself() == "stopped", "it does not wait for itself"
+    with pytest.raises(NoSuchActor):
+        await caller.ref("a/y").echo(1)
 
 
 async def test_a_start_can_be_ended(nodes, node):
