@@ -27,6 +27,7 @@ from blockwright.runtime.clock import Clock, Timer, seconds
 from blockwright.runtime.errors import NodeDown
 from blockwright.runtime.host import encode_config
 from blockwright.runtime.launcher import Launcher, LaunchError, NodeSpec
+from blockwright.runtime.names import refuse_while_importing
 from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down, Peer
 from blockwright.transport.address import PeerId, check_name
@@ -110,7 +111,8 @@ class Cluster:
     # ---- what the application calls
 
     async def start(self) -> None:
-        """Raises LaunchError, AddressError, KeysError; then nothing is left."""
+        """Raises LaunchError, AddressError, KeysError, RuntimeError (a script is only imported); then nothing is left."""
+        refuse_while_importing()
         try:
             await self._launcher.start(self._exited)
             transport = self._launcher.head_transport(self._id, self._listen, self._keys)

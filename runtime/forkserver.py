@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import importlib
 import os
 import random
 import selectors
@@ -28,6 +27,7 @@ from blockwright.runtime.codec import pack, unpack
 from blockwright.runtime.host import live
 from blockwright.runtime.launcher import NodeSpec
 from blockwright.runtime.loop import loop_factory
+from blockwright.runtime.names import import_module
 from blockwright.transport.address import remove_directory
 
 SETUP, SPAWN, KILL = 1, 2, 3  # to this process
@@ -101,7 +101,7 @@ class Forkserver:
         failures = []
         for module in preload:
             try:
-                importlib.import_module(module)
+                import_module(module)
             except Exception as error:  # children meet it again where they need the module
                 failures.append(f"{module}: {type(error).__name__}: {error}")
         gc.collect()

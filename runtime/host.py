@@ -7,7 +7,6 @@ Owns the resolution of entry points and of their configuration's type (by annota
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import typing
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from blockwright.runtime.buffers import Sink
 from blockwright.runtime.clock import Clock
 from blockwright.runtime.codec import decode, encode, pack, unpack
 from blockwright.runtime.launcher import NodeSpec
+from blockwright.runtime.names import import_module
 from blockwright.runtime.node import Node
 from blockwright.transport.address import parse_identity
 from blockwright.transport.curve import ClusterKeys
@@ -38,7 +38,7 @@ def load_entry(path: str) -> tuple[Entry, Any]:
     module, colon, name = path.partition(":")
     if not colon:
         raise ValueError(f"entry {path!r} is not of the form module:function")
-    function = getattr(importlib.import_module(module), name, None)
+    function = getattr(import_module(module), name, None)
     if not inspect.iscoroutinefunction(function):
         raise ValueError(f"entry {path!r} is not an async def function")
     parameters = list(inspect.signature(function).parameters)

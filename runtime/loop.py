@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from blockwright.runtime.names import refuse_while_importing
+
 T = TypeVar("T")
 
 
@@ -23,6 +25,11 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run`` on that loop."""
+    """``asyncio.run`` on that loop. Raises RuntimeError in a script that another process only imports."""
+    try:
+        refuse_while_importing()
+    except RuntimeError:
+        main.close()
+        raise
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)

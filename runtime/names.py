@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from contextvars import ContextVar
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+_importing: ContextVar[str] = ContextVar("importing", default="")
 
 
 def import_name(thing: Any) -> str:
@@ -20,6 +25,25 @@ def import_name(thing: Any) -> str:
     if module == "__main__" or "<locals>" in path:
         raise ValueError(f"{module}:{path} cannot be imported by another process; move it to the top of a module")
     return f"{module}:{path}"
+
+
+def import_module(name: str) -> ModuleType:
+    """The module, imported on behalf of another process. No program can be started while that lasts."""
+    token = _importing.set(name)
+    try:
+        return importlib.import_module(name)
+    finally:
+        _importing.reset(token)
+
+
+def refuse_while_importing() -> None:
+    """For whoever starts programs or processes: a script without a guard, imported by a worker to find an actor's class,
+    would start workers that import it, for ever. Raises RuntimeError."""
+    if name := _importing.get():
+        raise RuntimeError(
+            f"another process imports {name} to find what it defines, and {name} starts a program while it is imported; "
+            'put what it runs below: if __name__ == "__main__":'
+        )
 
 
 def _script() -> str:

@@ -77,7 +77,7 @@ class Reception:
         return True
 
     def on_shared(self, sender: PeerId, body: Buffer, places: Buffer, buffers: list[memoryview]) -> None:
-        if not self._node.open:
+        if not self._node.open or self._is_strange(sender):
             return
         try:
             restored = self._node.tensor_links.restore(sender, places, buffers)
@@ -88,15 +88,20 @@ class Reception:
 
     def on_link(self, sender: PeerId, frames: list[memoryview]) -> None:
         node = self._node
-        if not node.open:
-            return
-        if sender != node.id and node.known(sender) is None:
-            node.dropped["fenced" if node.table.fenced(sender) else "stranger"] += 1
+        if not node.open or (sender != node.id and self._is_strange(sender)):
             return
         try:
             node.tensor_links.on_frames(sender, frames)
         except WireError as error:
             self.on_garbage(f"from {sender}: {error}")
+
+    def _is_strange(self, sender: PeerId) -> bool:
+        """Whether it is nobody who is let in; then what it sent is counted as dropped."""
+        node = self._node
+        if node.known(sender) is not None:
+            return False
+        node.dropped["fenced" if node.table.fenced(sender) else "stranger"] += 1
+        return True
 
     def on_link_broken(self, peer: PeerId) -> None:
         if self._node.open:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import importlib
 import inspect
 import itertools
 import sys
@@ -23,7 +22,7 @@ from blockwright.runtime.clock import LONGEST
 from blockwright.runtime.codec import decode, encode, field_names, pack, unpack
 from blockwright.runtime.errors import ActorDied, DeadlineExceeded, DecodeError, EncodeError, NoSuchActor, remote_error
 from blockwright.runtime.monitors import SYSTEM
-from blockwright.runtime.names import import_name
+from blockwright.runtime.names import import_module, import_name
 from blockwright.runtime.ref import Address, Ref, parse_address
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def load_class(name: str) -> type[Actor]:
     module, colon, path = name.partition(":")
     if not colon:
         raise ValueError(f"actor class {name!r} is not of the form module:Qualname")
-    found: Any = importlib.import_module(module)
+    found: Any = import_module(module)
     for part in path.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, Actor)):

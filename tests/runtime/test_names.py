@@ -48,3 +48,32 @@ def test_what_is_in_a_script_is_found_by_the_scripts_name(tmp_path: Path) -> Non
     assert said(["-m", "shop"], tmp_path) == "shop:Thing"
     assert "move it to the top of a module" in said(["my-shop.py"], tmp_path)
     assert "move it to the top of a module" in said(["-c", SHOW], tmp_path)
+
+
+UNGUARDED = """
+from blockwright.runtime import Actor, LocalCluster, RemoteError, endpoint, run
+import asyncio, sys
+
+class Greeter(Actor):
+    @endpoint
+    async def greet(self) -> str:
+        return "hello"
+
+async def main():
+    async with LocalCluster(1) as cluster:
+        try:
+            print(await (await cluster.node.spawn(Greeter, name="greeter", on="w0")).greet())
+        except RemoteError as error:
+            print(error)
+
+"""
+
+
+@pytest.mark.parametrize("start", ["run(main())", "asyncio.run(main())"])
+def test_a_script_without_a_guard_is_told_what_to_write_and_does_not_multiply(tmp_path: Path, start: str) -> None:
+    (tmp_path / "bare.py").write_text(UNGUARDED + start)
+    (tmp_path / "guarded.py").write_text(UNGUARDED + f'if __name__ == "__main__":\n    {start}')
+    assert said(["guarded.py"], tmp_path) == "hello"
+    told = said(["bare.py"], tmp_path)
+    assert "another process imports bare to find what it defines" in told
+    assert told.endswith('put what it runs below: if __name__ == "__main__":')

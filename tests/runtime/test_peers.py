@@ -157,6 +157,9 @@ async def test_a_fenced_incarnation_is_not_let_in_again(rig, pair):
     await turns()
     assert a.dropped["fenced"] > seen
     assert a.peers() == {}
+    seen = a.dropped["fenced"]
+    a._reception.on_shared(b.id, b"", b"what lay in its memory, which is not held any more", [])
+    assert a.dropped == {"fenced": seen + 1}
 
 
 async def test_a_new_incarnation_replaces_the_old_one(rig, pair):
