@@ -66,7 +66,7 @@ async def test_one_that_takes_too_much_is_ended_and_the_loop_goes_on(templates: 
         "the chat template takes more than 0.5 s or 256 MiB; let it loop less",
     )
     beside.cancel()
-    assert turns > 100
+    assert turns > 10  # and none where the loop waits for it
     assert await render(templates, "{{ messages[0].content }}") == "hi", "in another process"
 
 

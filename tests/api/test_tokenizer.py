@@ -64,19 +64,24 @@ def test_texts(tmp_path: Path, config: dict[str, bool], processor: bool) -> None
 
 
 def test_a_long_text_leaves_the_interpreter_to_others(tmp_path: Path) -> None:
-    codec = TextCodec.load(folder_with(tmp_path))
-    text, ended, turns = "the in on " * 60_000, threading.Event(), 0
+    codec, text = TextCodec.load(folder_with(tmp_path)), "the in on " * 60_000
 
-    def encode() -> None:
-        codec.encode(text, special=False)
-        ended.set()
+    def turns() -> int:
+        """Of this thread while another one encodes."""
+        ended, count = threading.Event(), 0
 
-    thread = threading.Thread(target=encode)
-    thread.start()
-    while not ended.wait(0.001):
-        turns += 1
-    thread.join()
-    assert turns > 10  # with the lock held all along: one or two
+        def encode() -> None:
+            codec.encode(text, special=False)
+            ended.set()
+
+        thread = threading.Thread(target=encode)
+        thread.start()
+        while not ended.wait(0.001):
+            count += 1
+        thread.join()
+        return count
+
+    assert any(turns() > 10 for _ in range(20))  # with the lock held all along: one or two; a busy machine may give few
 
 
 @pytest.mark.parametrize("where", ["config", "file", "list"])

@@ -149,7 +149,7 @@ pool = SharedPool(1 << 20)
 slot = pool.put(b"from the dead")
 o = pool.offer
 print(o.process, o.descriptor, o.size, o.token.hex(), slot.offset, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
