@@ -2,9 +2,9 @@
  *
  * Positions are cut into pieces at absolute limits: in a piece all scores, one maximum, one pass of exp, one
  * product with V; pieces are merged in ascending order. A position outside a row's range has weight exactly zero, so a
- * row's bits do not depend on the other rows of its tile, on chunking, or on what lies in unused places. In bfloat16 they are
- * those of torch, whose order of sums follows from how many queries and keys a call has: for a token of the prompt the whole
- * prompt at once, for one behind it that token alone.
+ * row's bits do not depend on the other rows of its tile, on chunking, or on what lies in unused places. In bfloat16 they
+ * are those of torch, whose order of sums follows from how many queries and keys a call has: for a token of the prompt the
+ * whole prompt at once, for one behind it that token alone.
  */
 #include "tiles.h"
 

@@ -138,8 +138,8 @@ typedef struct {
     int64_t cost;
 } cursor;
 
-/* Query tokens around a position whose products torch sums in one way: it cuts a prompt into blocks, of which the last may be
- * short, and takes each token behind the prompt by itself. */
+/* Query tokens around a position whose products torch sums in one way: it cuts a prompt into blocks, of which the last may
+ * be short, and takes each token behind the prompt by itself. */
 typedef struct {
     int begin, end;
 } block;
@@ -210,7 +210,8 @@ static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const
 static void attend_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const at *q, at *to, int thread) {
     char *mine = x->scratch + l->thread + thread * l->thread_bytes;
     space s = {(float *)(mine + l->scores),      (float *)(mine + l->out),        (float *)(mine + l->part),
-               (float *)(mine + l->stretch),     (float *)(mine + l->top),        (float *)(mine + l->total_seen), (at *)(mine + l->weights),
+               (float *)(mine + l->stretch),     (float *)(mine + l->top),        (float *)(mine + l->total_seen),
+               (at *)(mine + l->weights),
                (uint32_t *)(mine + l->gather_k), (uint32_t *)(mine + l->gather_v)};
     cursor i = {.first = -1}, all = i;
     while (advance(x, m, l, &all))

@@ -27,17 +27,20 @@ static void softmax_row(float *scores, at *weights, int first, int last, int c0,
         vi seen = (lane + c >= c0) & (lane + c < c1);
         vf x = product_of(load(scores + c), splat(scale)) - most;
         vf weight = pick(seen, vexp_cubic(x), zero);
-        store_at(weights + c, weight);
-        put_in_order(weights + c, VW);
-        sum = sum + (c + VW > late ? pick(lane + c < late, weight, zero) : weight);
-        store(scores + c, x);
+        if (c + VW <= late) {
+            store_in_order(weights + c, weight);
+            sum = sum + weight;
+            continue;
+        }
+        vi early = lane + c < late;
+        vf exact = pick(seen, vexp_exact(x), zero);
+        store(scores + c, exact);
+        store_in_order(weights + c, pick(early, weight, exact));
+        sum = sum + pick(early, weight, zero);
     }
     float all = lanes_sum(sum);
-    for (int c = late; c < c1; c++) {
-        float weight = expf(scores[c]);
-        all += weight;
-        weights[c ^ DP] = at_of(weight);
-    }
+    for (int c = late; c < c1; c++)
+        all += scores[c];
     *top = most;
     *total = all;
 }

@@ -197,8 +197,25 @@ AI vf vfloor(vf x) {
     return whole - pick(whole > x, splat(1.0f), splat(0.0f));
 #endif
 }
+typedef double vd __attribute__((vector_size(8 * VW)));
+typedef int64_t vl __attribute__((vector_size(8 * VW)));
+/* e^x for x <= 0, rounded from a value within 1e-9 of it. */
+AI vf vexp_exact(vf x) {
+    vd wide = __builtin_convertvector(pick(x < -100.0f, splat(-100.0f), x), vd);
+    vd shifted = wide * 1.4426950408889634 + 6755399441055744.0; /* 1.5 * 2^52, as in vexp */
+    vd r = wide - (shifted - 6755399441055744.0) * 0.6931471805599453;
+    vd y = r * (1.0 / 40320) + 1.0 / 5040;
+    y = y * r + 1.0 / 720;
+    y = y * r + 1.0 / 120;
+    y = y * r + 1.0 / 24;
+    y = y * r + 1.0 / 6;
+    y = y * r + 0.5;
+    y = y * r + 1.0;
+    y = y * r + 1.0;
+    return __builtin_convertvector((vd)((vl)y + ((vl)shifted << 52)), vf);
+}
 /* e^x within 1e-4 of itself, 0 below -87.3: 2^(whole part of x / ln 2), whose fraction a cubic corrects, written as the bits
- * of a float (Malossi et al., "Fast Exponential Computation on SIMD Architectures"); the bits are those of torch's attention. */
+ * of a float (Malossi et al., "Fast Exponential Computation on SIMD Architectures"); torch's attention has the same bits. */
 AI vf vexp_cubic(vf x) {
     vf power = product_of(x, splat(1.44269502162933349609375f));
     vf part = power - vfloor(power);
@@ -294,4 +311,13 @@ AI void put_in_order(void *elements, int n) {
     u32 *units = elements;
     for (int i = 0; DP && i < n / 2; i++)
         units[i] = units[i] << 16 | units[i] >> 16;
+}
+AI void store_in_order(at *p, vf v) {
+#if DP
+    typedef uint32_t units __attribute__((vector_size(2 * VW), aligned(2), may_alias));
+    units u = (units)narrow(v);
+    *(units *)p = u << 16 | u >> 16;
+#else
+    store_at(p, v);
+#endif
 }
