@@ -230,9 +230,9 @@ async def test_a_launch_that_is_cancelled_leaves_no_process(rig, until):
 
 
 async def test_a_start_that_is_cancelled_leaves_no_process(tmp_path, until):
-    """At every turn of the loop up to its end."""
+    """At turns of the loop up to its end, which has many where a process is slow to start."""
     children = psutil.Process().children
-    for turns in range(1000):
+    for turns in (*range(30), *(round(30 * 1.5**n) for n in range(1, 40))):
         launcher = ForkserverLauncher(tmp_path / f"{turns}")
         starting = asyncio.ensure_future(launcher.start(lambda node, status: None))
         for _ in range(turns):
