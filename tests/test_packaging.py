@@ -58,6 +58,13 @@ def test_every_direct_dependency_has_a_pinned_release_that_fits() -> None:
     assert lines[0].startswith("torch==")
 
 
+def test_committed_links_stay_inside() -> None:
+    """Another would lead to a folder of the machine where it was made."""
+    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    links = [ROOT / line.partition("\t")[2] for line in listed.splitlines() if line.startswith("120000")]
+    assert [link.name for link in links if not link.resolve().is_relative_to(ROOT)] == []
+
+
 @pytest.mark.system
 def test_the_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
     """Built from a copy of the sources, so that no build folder is left behind here."""
