@@ -1,4 +1,4 @@
-"""Asyncio actors over ZeroMQ: bounded mailboxes, deadlines, cancellation that reaches the callee, no pickle.
+"""Asyncio actors: bounded mailboxes, deadlines, cancellation that reaches the callee, no pickle.
 
     class Counter(Actor):
         @endpoint
