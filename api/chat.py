@@ -20,6 +20,7 @@ from blockwright.api.generate import Call, answer, start, truncated
 from blockwright.api.logprobs import chat_logprobs, prompt_logprobs
 from blockwright.api.openai_schema import TemplateOptions, parse_chat
 from blockwright.api.request_body import read_body
+from blockwright.api.template_engine import Rendering
 from blockwright.api.version import FINGERPRINT
 
 _MANY = 1000  # messages; to render so many takes some milliseconds
@@ -52,18 +53,13 @@ async def render(
     front: Front, model: str, served: ServedModel, messages: list[dict[str, Any]], options: TemplateOptions
 ) -> str:
     """The prompt of a conversation. Raises a 400."""
-    given: dict[str, Any] = {
-        "begin": options.add_generation_prompt,
-        "proceed": options.continue_final_message,
-        "variables": options.variables,
-        "longest": front.max_body,
-    }
+    how = Rendering(options.add_generation_prompt, options.continue_final_message, options.variables, front.max_body)
     if options.template is not None:
         if not front.settings.request_chat_template:
             message = "chat_template is not taken from requests; leave it out, or serve with --set request_chat_template=yes"
             raise bad_request(message, "chat_template", "unsupported_parameter")
         with refusals():
-            return await front.templates.render(options.template, served.codec.named, messages, **given)
+            return await front.templates.render(options.template, served.codec.named, messages, how)
     if served.template is None:
         raise bad_request(
             f"{model} has no chat template (chat_template.jinja, or chat_template of tokenizer_config.json); "
@@ -71,8 +67,9 @@ async def render(
             "messages",
             "no_chat_template",
         )
-    write = partial(served.template.render, messages, **given)
-    return write() if len(messages) < _MANY else await asyncio.to_thread(write)
+    if len(messages) < _MANY:
+        return served.template.render(messages, how)
+    return await asyncio.to_thread(served.template.render, messages, how)
 
 
 class ChatShape:

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.api.errors import bad_request
-from blockwright.api.template_engine import Engine, TemplateFault
+from blockwright.api.template_engine import Engine, Rendering, TemplateFault
 from blockwright.api.tokenizer import read_json
-
-ANY = 1 << 62
 
 
 class ChatTemplate:
@@ -31,18 +29,10 @@ class ChatTemplate:
             source = {t.get("name"): t.get("template") for t in source if isinstance(t, dict)}.get("default")
         return cls(source, named) if isinstance(source, str) else None
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        begin: bool = True,
-        proceed: bool = False,
-        variables: Mapping[str, Any] | None = None,
-        longest: int = ANY,
-    ) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str:
         """See ``Engine``. Raises a 400 with the template's own words."""
         with refusals():
-            return self._engine.render(messages, begin=begin, proceed=proceed, variables=variables or {}, longest=longest)
+            return self._engine.render(messages, how)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from blockwright.api.metrics import Meter
 from blockwright.api.openai_schema import Options
 from blockwright.api.sampling import sampling_of, stop_tokens
 from blockwright.api.sse import EventStream
+from blockwright.policies.admit import part
 from blockwright.runtime.scope import current_traceparent
 
 log = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ async def start(
 
 def _check_count(front: Front, prompts: int, n: int) -> None:
     """A 400 for more choices than there can be places for: to come back, as a 503 says, would be in vain."""
-    most = -(-front.settings.max_waiting // front.settings.gateways)
+    most = part(front.settings.max_waiting, 0, 0, front.settings.gateways)
     if prompts * n > most:
         message = f"{prompts * n} choices are more than a gateway ever takes at a time ({most}, by max_waiting and gateways)"
         raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")

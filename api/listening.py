@@ -39,7 +39,7 @@ class _Connection(web.RequestHandler):
 
 class _Server(web.Server):
     def __call__(self) -> _Connection:
-        return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]  # it may be
+        return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]  # None means none
 
 
 class _Runner(web.AppRunner):

@@ -98,12 +98,12 @@ class Herald:
     async def follow(self) -> None:
         """A line for each of the cluster's stages, as it comes. Never returns."""
         while True:
-            if self._show_stages() and self._ready is not None:  # further workers have come: there is more room
+            if self.show_stages() and self._ready is not None:  # further workers have come: there is more room
                 self._speaker.note(self._ready())
             await asyncio.sleep(POLL_SECONDS)
 
-    def _show_stages(self) -> bool:
-        """Whether there were new ones."""
+    def show_stages(self) -> bool:
+        """What the cluster has reached meanwhile; whether there was anything new."""
         new = self._running.stages[self._shown :]
         for name, seconds in new:
             self._speaker.reach(name, at=self._offset + seconds)
@@ -126,7 +126,7 @@ class Herald:
                 await asyncio.sleep(POLL_SECONDS)
         gc.collect()
         gc.freeze()  # what has been loaded stays: no later collection walks it
-        self._show_stages()  # first: the start-up ends with where and how much
+        self.show_stages()  # first: the start-up ends with where and how much
         self._ready = lambda: self._where(address)
         self._speaker.reach("ready", self._ready())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,17 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks where the last message ends, as transformers does it
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How messages become a prompt: up to where the assistant speaks (``begin``), or to the end of the last message's text
+    (``proceed``). ``variables``: further names for the template; ``longest``: characters of the prompt."""
+
+    begin: bool
+    proceed: bool
+    variables: Mapping[str, Any]
+    longest: int
 
 
 class TemplateFault(Exception):
@@ -78,36 +90,27 @@ class Engine:
         except Exception as error:  # jinja2 computes what is constant
             self._broken = f"{type(error).__name__}: {error}"  # completions work without; chat says why it does not
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        begin: bool,
-        proceed: bool,
-        variables: Mapping[str, Any],
-        longest: int,
-    ) -> str:
-        """The prompt, up to where the assistant speaks (``begin``), or to the end of the last message's text (``proceed``).
-
-        longest: characters. Raises TemplateFault with the template's own words, and MemoryError.
-        """
+    def render(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str:
+        """The prompt. Raises TemplateFault with the template's own words, and MemoryError."""
         blamed = self._field or "messages"
         if self._broken:
             raise TemplateFault(f"the chat template does not compile ({self._broken}); use /v1/completions", blamed)
         given = list(messages)
-        if proceed:
+        if how.proceed:
             given[-1] = {**given[-1], "content": given[-1]["content"] + _TAG}
-        names = {**self._named, **variables}
+        names = {**self._named, **how.variables}
         try:
-            text = self._template.render(messages=given, tools=None, documents=None, add_generation_prompt=begin, **names)
+            text = self._template.render(
+                messages=given, tools=None, documents=None, add_generation_prompt=how.begin, **names
+            )
         except MemoryError:
             raise
         except Exception as error:  # a template can raise anything when messages are not what it expects
             message = f"the chat template refuses these messages: {error}; change their roles or order"
             raise TemplateFault(message, "messages") from None
-        text = _cut(text) if proceed else text
-        if len(text) > longest:  # a loop can make of a short body what no tokenizer's memory holds
-            made = f"the chat template makes {len(text)} characters of these messages, more than max_body ({longest})"
+        text = _cut(text) if how.proceed else text
+        if len(text) > how.longest:  # a loop can make of a short body what no tokenizer's memory holds
+            made = f"the chat template makes {len(text)} characters of these messages, more than max_body ({how.longest})"
             raise TemplateFault(f"{made}; send less", blamed)
         try:
             text.encode()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import resource
 import signal
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from blockwright.api.template_engine import Engine, TemplateFault
+from blockwright.api.template_engine import Engine, Rendering, TemplateFault
 
 SECONDS = 1.0  # of processor time for one conversation
 MEMORY = 1 << 30  # bytes of address space, the interpreter's 50 MiB included
@@ -36,19 +37,11 @@ class TemplateProcess:
         self._turn = asyncio.Lock()
 
     async def render(
-        self,
-        source: str,
-        named: Mapping[str, str],
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        begin: bool,
-        proceed: bool,
-        variables: Mapping[str, Any],
-        longest: int,
+        self, source: str, named: Mapping[str, str], messages: Sequence[Mapping[str, Any]], how: Rendering
     ) -> str:
         """See ``Engine``. Raises TemplateFault, also for a template that takes too long or too much memory."""
-        options = {"begin": begin, "proceed": proceed, "variables": variables, "longest": longest}
-        asked = json.dumps({"source": source, "named": named, "messages": messages, "options": options}).encode()
+        given = {"source": source, "named": named, "messages": messages, "how": dataclasses.asdict(how)}
+        asked = json.dumps(given).encode()
         async with self._turn:
             try:
                 answer = json.loads(await self._exchange(asked))
@@ -106,8 +99,8 @@ def _read(given: BinaryIO) -> bytes | None:
     return given.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else None
 
 
-def _answer(source: str, named: dict[str, str], messages: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, str]:
+def _answer(source: str, named: dict[str, str], messages: list[dict[str, Any]], how: dict[str, Any]) -> dict[str, str]:
     try:
-        return {"text": Engine(source, named, FIELD).render(messages, **options)}
+        return {"text": Engine(source, named, FIELD).render(messages, Rendering(**how))}
     except TemplateFault as fault:
         return {"message": fault.message, "param": fault.param}

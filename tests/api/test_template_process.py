@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.api.template_engine import TemplateFault
+from blockwright.api.template_engine import Rendering, TemplateFault
 from blockwright.api.template_process import TemplateProcess
 
 HI = [{"role": "user", "content": "hi"}]
@@ -25,8 +25,8 @@ async def templates() -> AsyncIterator[TemplateProcess]:
 
 
 def render(templates: TemplateProcess, source: str, **options: Any) -> Any:
-    given = {"begin": True, "proceed": False, "variables": {}, "longest": 1000, **options}
-    return templates.render(source, {"bos_token": "<s>"}, HI, **given)
+    how = Rendering(**{"begin": True, "proceed": False, "variables": {}, "longest": 1000, **options})
+    return templates.render(source, {"bos_token": "<s>"}, HI, how)
 
 
 async def refused(templates: TemplateProcess, source: str, **options: Any) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from tokenizers.processors import TemplateProcessing
 
 from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.chat_template import ChatTemplate
+from blockwright.api.template_engine import Rendering
 from blockwright.api.tokenizer import TextCodec
 from blockwright.gpu.checkpoint import CheckpointError
 from blockwright.tests.checkpoints import write_tokenizer
 
+WHOLE = Rendering(begin=True, proceed=False, variables={}, longest=1000)
 CHAT = [
     {"role": "system", "content": "be kind <b> & 'so' on"},
     {"role": "user", "content": "grüße 🙂\n"},
@@ -95,7 +98,7 @@ def test_chats(tmp_path: Path, where: str) -> None:
     codec = TextCodec.load(folder)
     template = ChatTemplate.load(folder, codec.named)
     assert template is not None
-    text = template.render(CHAT)
+    text = template.render(CHAT, WHOLE)
     reference = oracle(folder)
     assert text == reference.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     ids = reference.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
@@ -108,18 +111,18 @@ def test_a_last_message_that_is_continued(tmp_path: Path, template: str, text: s
     folder = folder_with(tmp_path, chat_template=template)
     codec, chat = TextCodec.load(folder), [*CHAT, {"role": "assistant", "content": text}]
     want = oracle(folder).apply_chat_template(chat, tokenize=False, continue_final_message=True)
-    assert ChatTemplate(template, codec.named).render(chat, begin=False, proceed=True) == want
+    assert ChatTemplate(template, codec.named).render(chat, replace(WHOLE, begin=False, proceed=True)) == want
     with pytest.raises(GatewayError, match="does not print the last message"):
-        ChatTemplate("nothing", codec.named).render(chat, begin=False, proceed=True)
+        ChatTemplate("nothing", codec.named).render(chat, replace(WHOLE, begin=False, proceed=True))
 
 
 def test_the_date_of_today() -> None:
-    assert ChatTemplate("{{ strftime_now('%d') }}", {}).render(CHAT).isdigit()
+    assert ChatTemplate("{{ strftime_now('%d') }}", {}).render(CHAT, WHOLE).isdigit()
 
 
 def test_templates_cannot_change_what_they_are_given() -> None:
     with pytest.raises(GatewayError, match="refuses these messages"):
-        ChatTemplate("{{ messages.append(1) }}", {}).render(list(CHAT))
+        ChatTemplate("{{ messages.append(1) }}", {}).render(list(CHAT), WHOLE)
 
 
 def test_an_end_token_in_the_vocabulary_is_hidden_even_if_the_file_does_not_mark_it(tmp_path: Path) -> None:
