@@ -66,7 +66,9 @@ def serve(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, told: Path | N
     socket = context.socket(zmq.ROUTER)
     socket.bind(endpoint)
     if told is not None:
-        told.write_text(str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
+        begun = told.with_suffix(".part")
+        begun.write_text(str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
+        begun.rename(told)  # who waits for the file finds it whole
     while True:
         who, data = socket.recv_multipart()
         socket.send_multipart([who, answer(data)])
