@@ -176,6 +176,16 @@ class Lives:
         """End a life without drain and without ``on_stop``, also one that is being stopped."""
         await asyncio.shield(self.end(self._living(name, number), KILLED, spare=asyncio.current_task()))
 
+    async def end_named(self, name: str, number: int, drain: float | None) -> bool:
+        """``stop`` or, without ``drain``, ``kill``; also of a life that is over. Whether there was such an actor."""
+        try:
+            await (self.kill(name, number) if drain is None else self.stop(name, number, drain=drain))
+        except NoSuchActor:
+            return False
+        except ActorDied:
+            pass
+        return True
+
     def crashed(self, life: Life, error: BaseException) -> None:
         """An endpoint raised what its actor does not survive. The system actor does: it was what it started for others."""
         if life.address.name == SYSTEM:

@@ -20,7 +20,7 @@ from blockwright.runtime.actor import Actor
 from blockwright.runtime.buffers import Sink
 from blockwright.runtime.clock import LONGEST
 from blockwright.runtime.codec import decode, encode, field_names, pack, unpack
-from blockwright.runtime.errors import ActorDied, DeadlineExceeded, DecodeError, EncodeError, NoSuchActor, remote_error
+from blockwright.runtime.errors import DeadlineExceeded, DecodeError, EncodeError, NoSuchActor, remote_error
 from blockwright.runtime.monitors import SYSTEM
 from blockwright.runtime.names import import_module, import_name
 from blockwright.runtime.ref import Address, Ref, parse_address
@@ -202,14 +202,9 @@ async def end_anywhere(node: Node, target: Address, drain: float | None) -> None
 
 async def _stop_here(node: Node, target: Address, drain: float) -> bool:
     try:
-        await node.lives.stop(target.name, target.life, drain=drain)
-    except NoSuchActor:
-        return False
-    except ActorDied:  # it is over
-        return True
+        return await node.lives.end_named(target.name, target.life, drain)
     except Exception as error:
         raise remote_error(error) from error
-    return True
 
 
 async def _end_there(node: Node, target: Address, drain: float | None) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.clock import seconds
-from blockwright.runtime.errors import ActorDied, NoSuchActor
 from blockwright.runtime.inspection import NodeView, inspect_node
 from blockwright.runtime.ref import parse_address
 from blockwright.runtime.spawning import Imports, Spawn, construct
@@ -63,7 +62,7 @@ class System(Actor):
     @endpoint(concurrent=True)
     async def stop(self, key: str, drain: float) -> bool:
         """Whether there was such an actor. Raises what its ``on_stop`` raised."""
-        return await self._end(key, drain)
+        return await self._end(key, seconds("drain", drain))
 
     @endpoint(concurrent=True)
     async def kill(self, key: str) -> bool:
@@ -72,16 +71,7 @@ class System(Actor):
 
     async def _end(self, key: str, drain: float | None) -> bool:
         name, _, life = key.partition("#")
-        try:
-            if drain is None:
-                await self.node.lives.kill(check_name(name), int(life or 0))
-            else:
-                await self.node.lives.stop(check_name(name), int(life or 0), drain=seconds("drain", drain))
-        except NoSuchActor:
-            return False
-        except ActorDied:
-            pass
-        return True
+        return await self.node.lives.end_named(check_name(name), int(life or 0), drain)
 
     @endpoint(concurrent=True)
     async def inspect(self) -> NodeView:

@@ -9,7 +9,10 @@ On a terminal the tables are refreshed until Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import add_url, connected
@@ -44,32 +47,24 @@ def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.observe import ps_view
     from blockwright.api.screens import ps_tables, show
 
-    if arguments.join is not None:
-        return _run_joined(arguments)
-    with connected(arguments) as session:
-        return show(
-            lambda: (
-                actors_view(session.get("/admin/actors")) if arguments.actors else ps_view(session.get("/admin/cluster"))
-            ),
-            actors_tables if arguments.actors else ps_tables,
-            once=arguments.once,
-            as_json=arguments.json,
-            interval=arguments.interval,
-        )
-
-
-def _run_joined(arguments: argparse.Namespace) -> int:
-    from blockwright.api.actor_screen import actors_tables, actors_view
-    from blockwright.api.looking import joined
-    from blockwright.api.screens import show
-
-    if not arguments.actors:
+    if arguments.join is not None and not arguments.actors:
         raise CommandError("--join shows actors, since applications are known to servers; add --actors", 2)
-    with joined(arguments.join, arguments.keys) as look:
-        return show(
-            lambda: actors_view(look()),
-            actors_tables,
-            once=arguments.once,
-            as_json=arguments.json,
-            interval=arguments.interval,
-        )
+    if arguments.keys is not None and arguments.join is None:
+        raise CommandError("--keys are those of a cluster that is joined; add --join ADDRESS", 2)
+    view, tables = (actors_view, actors_tables) if arguments.actors else (ps_view, ps_tables)
+    with _looks(arguments) as look:
+        return show(lambda: view(look()), tables, once=arguments.once, as_json=arguments.json, interval=arguments.interval)
+
+
+@contextlib.contextmanager
+def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
+    """What looks once, at a server or as a node of a cluster."""
+    if arguments.join is None:
+        path = "/admin/actors" if arguments.actors else "/admin/cluster"
+        with connected(arguments) as session:
+            yield lambda: session.get(path)
+    else:
+        from blockwright.api.looking import joined
+
+        with joined(arguments.join, arguments.keys) as look:
+            yield look

@@ -59,3 +59,5 @@ def test_where_there_is_no_cluster(tmp_path: Path, capsys) -> None:
     assert "neither tcp://HOST:PORT nor ipc:///PATH" in capsys.readouterr().err
     assert main(["ps", "--join", f"ipc://{tmp_path}/head-1.sock"]) == 2
     assert "add --actors" in capsys.readouterr().err
+    assert main(["ps", "--actors", "--keys", str(tmp_path / "keys")]) == 2
+    assert "add --join" in capsys.readouterr().err
