@@ -14,7 +14,7 @@ from pathlib import Path
 from blockwright.actors.gateway.port import GatewayError, GatewayPort, ModelInfo
 from blockwright.api.chat_template import ChatTemplate
 from blockwright.api.checks import shown
-from blockwright.api.nearest import nearest
+from blockwright.api.nearest import suggestion
 from blockwright.api.tokenizer import TextCodec
 from blockwright.gpu.checkpoint import Checkpoint
 
@@ -84,9 +84,8 @@ class Catalog:
             if info.id == model:
                 return info
         ids = [info.id for info in models]
-        near = nearest(model, ids)
-        hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(ids)}"
-        raise GatewayError(404, f"the model {shown(model)} does not exist; {hint}", param="model", code="model_not_found")
+        message = f"the model {shown(model)} does not exist; {suggestion(model, ids, repr)}"
+        raise GatewayError(404, message, param="model", code="model_not_found")
 
     async def load(self, info: ModelInfo) -> ServedModel:
         """Raises CheckpointError."""

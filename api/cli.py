@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from blockwright.api.commands import COMMANDS, CommandError, CommandModule
-from blockwright.api.nearest import nearest
+from blockwright.api.nearest import nearest, suggestion
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 _LIST = "Serves many language models from shared blocks."
@@ -84,9 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _no_command(name: str) -> str:
     if not name:
         return f"no command is given; there are: {', '.join(COMMANDS)}"
-    near = nearest(name, COMMANDS)
-    hint = f"did you mean {near}?" if near else f"there are: {', '.join(COMMANDS)}"
-    return f"there is no command {name!r}; {hint}"
+    return f"there is no command {name!r}; {suggestion(name, COMMANDS)}"
 
 
 def _refuse(message: str, code: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -11,3 +11,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     folded = {one.casefold(): one for one in known}
     found = difflib.get_close_matches(name.casefold(), folded, 1)
     return folded[found[0]] if found else ""
+
+
+def suggestion(name: str, known: Collection[str], form: Callable[[str], str] = str) -> str:
+    """What a sentence says after a name that is not known: the nearest one in this form, or all that there are."""
+    near = nearest(name, known)
+    return f"did you mean {form(near)}?" if near else f"there are: {', '.join(known)}"

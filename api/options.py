@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.api.nearest import nearest
+from blockwright.api.nearest import suggestion
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1}
@@ -149,9 +149,7 @@ def _integer(name: str, value: Any) -> int:
 def _known(name: str) -> str:
     if name in _FIELDS:
         return name
-    near = nearest(name, _FIELDS)
-    hint = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(_FIELDS))}"
-    raise SettingsError(f"there is no setting {name!r}; {hint}")
+    raise SettingsError(f"there is no setting {name!r}; {suggestion(name, sorted(_FIELDS))}")
 
 
 def _assign(values: Values, text: str) -> None:

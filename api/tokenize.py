@@ -59,8 +59,8 @@ async def tokenize(request: web.Request) -> web.Response:
         }
         return json.dumps(answer)
 
-    text = written() if len(tokens) < _MANY else await asyncio.to_thread(written)
-    return web.json_response(text=text)
+    body = written() if len(tokens) < _MANY else await asyncio.to_thread(written)
+    return web.json_response(text=body)
 
 
 async def detokenize(request: web.Request) -> web.Response:

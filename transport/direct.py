@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -125,7 +126,7 @@ class DirectOutbound:
                 if len(waiting) == 1:
                     sent = self._socket.send(waiting[0])
                 else:
-                    sent = self._socket.sendmsg([waiting[at] for at in range(min(len(waiting), PIECES))])
+                    sent = self._socket.sendmsg(list(itertools.islice(waiting, PIECES)))
                 self._waiting_bytes -= sent
                 while waiting and sent >= len(waiting[0]):
                     sent -= len(waiting.popleft())
@@ -211,6 +212,7 @@ class DirectInbound:
     def __init__(self, path: str, doorman: Doorman) -> None:
         self._path, self._doorman = path, doorman
         self._numbers = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it is started
         self._connections: set[_Connection] = set()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -223,11 +225,13 @@ class DirectInbound:
             raise
 
     def start(self) -> None:
+        """Accept, or accept again; nothing where it is closed."""
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket.fileno(), self._accept)
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
-        if hasattr(self, "_loop"):
+        if self._loop is not None:
             self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         for connection in list(self._connections):
@@ -241,16 +245,13 @@ class DirectInbound:
             return
         except OSError as error:  # no descriptors left: who knocks waits, and the loop does not spin
             self._doorman.complain(error)
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.call_later(REST, self._resume)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._socket.fileno())
+            loop.call_later(REST, self.start)
             return
         self._numbers += 1
         name = b"direct-%d" % self._numbers
         self._connections.add(_Connection(name, accepted, self._doorman, self._connections.discard))
-
-    def _resume(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.add_reader(self._socket.fileno(), self._accept)
 
 
 class _Connection:

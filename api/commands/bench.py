@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import add_url, read_key, refusals
-from blockwright.api.nearest import nearest
+from blockwright.api.nearest import suggestion
 
 if TYPE_CHECKING:
     from blockwright.api.client import Client
@@ -125,9 +125,8 @@ async def _check_alias(client: Client, model: str, listed: list[str]) -> None:
     except RequestError as error:
         if error.status not in (404, 405):
             raise
-        near = nearest(model, listed)
-        hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(listed)}"
-        raise CommandError(f"{client.url} serves no model {model!r}; {hint}", 2) from None
+        message = f"{client.url} serves no model {model!r}; {suggestion(model, listed, repr)}"
+        raise CommandError(message, 2) from None
 
 
 async def _server(client: Client) -> dict[str, Any]:

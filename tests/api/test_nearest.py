@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.api.nearest import nearest
+from blockwright.api.nearest import nearest, suggestion
 
 KNOWN = ["Qwen/Qwen3-0.6B", "tiny", "serve"]
 
@@ -16,3 +16,9 @@ KNOWN = ["Qwen/Qwen3-0.6B", "tiny", "serve"]
 def test_the_nearest_one_whatever_its_letters(name: str, meant: str) -> None:
     assert nearest(name, KNOWN) == meant
     assert nearest(name, []) == ""
+
+
+def test_what_is_said_of_a_name() -> None:
+    assert suggestion("TINY", KNOWN) == "did you mean tiny?"
+    assert suggestion("TINY", KNOWN, repr) == "did you mean 'tiny'?"
+    assert suggestion("no", KNOWN, repr) == "there are: Qwen/Qwen3-0.6B, tiny, serve"

@@ -92,9 +92,8 @@ def test_what_has_no_outline(body: bytes) -> None:
     assert envelope.outline(body) is None
 
 
+@pytest.mark.parametrize("sides", ["encoded", "remote"], indirect=True)
 async def test_a_mask_and_too_many_items_are_refused_before_they_leave(sides: Sides) -> None:
-    if sides.caller is sides.callee and not sides.caller._encode_local:
-        return  # nothing leaves
     ref = await sides.spawn(Maker())
     with pytest.raises(EncodeError, match="masked array"):
         await ref.take(np.ma.array([1, 2], mask=[False, True]))

@@ -84,11 +84,6 @@ def connect(path):
         each.close()
 
 
-async def raw(path):
-    reader, writer = await asyncio.open_unix_connection(path)
-    return reader, writer
-
-
 def record(body):
     return pack_length(len(body)) + body
 
@@ -235,14 +230,14 @@ async def test_a_peer_that_dies_while_much_waits_is_lost_once(connect, bare):
 
 async def test_a_silent_connection_is_closed(door, path, monkeypatch):
     monkeypatch.setattr(direct, "PATIENCE", 0.0)
-    reader, writer = await raw(path)
+    reader, writer = await asyncio.open_unix_connection(path)
     async with asyncio.timeout(PATIENCE):
         assert await reader.read() == b""
     writer.close()
 
 
 async def test_who_is_refused_hears_why_and_the_connection_is_closed(door, path, connect):
-    reader, writer = await raw(path)
+    reader, writer = await asyncio.open_unix_connection(path)
     writer.write(record(Greeting(PeerId("c", 1), B, Lane.CONTROL).pack()) + record(b"and more"))
     assert await read_record(reader) == greeting.pack_refusal("not you")
     async with asyncio.timeout(PATIENCE):
@@ -253,7 +248,7 @@ async def test_who_is_refused_hears_why_and_the_connection_is_closed(door, path,
 
 async def test_what_means_nothing_ends_its_connection_alone(door, path, connect):
     good = connect()
-    reader, writer = await raw(path)
+    reader, writer = await asyncio.open_unix_connection(path)
     writer.write(record(HELLO.pack()) + record(b"fine") + pack_length(wire.MAX_BODY + 1) + record(b"never"))
     await door.until(lambda: door.faults != [])
     assert isinstance(door.faults[0], WireError)
