@@ -14,7 +14,7 @@ from blockwright.gpu.errors import BackendError
 
 EMBEDDING, ATTENTION, MLP, HEAD = range(4)
 RMS, RMS_WIDE, LAYER = range(3)
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "gelu_new": 3, "gelu_fast": 4}
 HALVES, HALVES_WIDE, NEIGHBOURS = range(3)
 KEEP, JOIN = 1, 2
 

@@ -82,12 +82,34 @@ AI void put_float(const product *g, const float *tile_sums, int row, int rows, i
     }
 }
 
-AI vf activate(int kind, vf v) {
+#if BF16
+/* As torch computes them: `new` and `fast` are formulas in transformers, rounded after each operation; the others are single
+ * operations, in which 1 + tanh or erf loses what is beyond 2^-24. */
+AI vf gelu(int kind, vf v) {
+    vf half = v * 0.5f;
+    if (kind == BW_GELU)
+        return half * (1.0f + verf(v * 0.70710678118654752f));
+    if (kind == BW_GELU_TANH) {
+        vf inner = 0.79788456080286536f * (v + 0.044715f * (v * v * v));
+        return half * (1.0f + (2.0f / (1.0f + vexp(inner * -2.0f)) - 1.0f));
+    }
+    vf inner;
+    if (kind == BW_GELU_NEW)
+        inner = rounded(v + rounded(rounded(rounded(v * v) * v) * 0.044715f)) * 0.79788456080286536f;
+    else
+        inner = rounded(v * 0.7978845608f) * rounded(1.0f + rounded(rounded(v * 0.044715f) * v));
+    return rounded(half) * rounded(1.0f + rounded(vtanh(rounded(inner))));
+}
+#else
+AI vf gelu(int kind, vf v) {
     if (kind == BW_GELU)
         return v * 0.5f * (1.0f + verf(v * 0.70710678118654752f));
-    vf z = kind == BW_GELU_TANH ? v * (1.59576912160573071f + v * v * 0.0713548162726f) : v;
+    vf z = v * (1.59576912160573071f + v * v * 0.0713548162726f);
     return v / (1.0f + vexp(-z));
 }
+#endif
+
+AI vf activate(int kind, vf v) { return kind == BW_SILU ? v / (1.0f + vexp(-v)) : gelu(kind, v); }
 
 /* to[r][c] = act(sum + bias); columns beyond the last are those of zero weights */
 AI void put_activated(const product *g, const float *tile_sums, int row, int rows, int panel) {

@@ -27,7 +27,7 @@
 
 enum { BW_EMBEDDING, BW_ATTENTION, BW_MLP, BW_HEAD };
 enum { BW_RMS, BW_RMS_WIDE, BW_LAYER }; /* norms; wide: scaled before it is rounded */
-enum { BW_SILU, BW_GELU, BW_GELU_TANH };
+enum { BW_SILU, BW_GELU, BW_GELU_TANH, BW_GELU_NEW, BW_GELU_FAST }; /* the last three differ in their roundings */
 enum { BW_HALVES, BW_HALVES_WIDE, BW_NEIGHBOURS }; /* the pairs that are rotated; wide: rounded once, at the end */
 enum { BW_ALONE, BW_KEEP, BW_JOIN }; /* attention that is kept aside, feed-forward that it is added to */
 enum { BW_OK, BW_BAD_COUNT, BW_BAD_ROW, BW_BAD_POSITION, BW_BAD_TOKEN, BW_TOO_MANY };

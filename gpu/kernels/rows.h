@@ -50,6 +50,90 @@ AI float squares(const int floats, const void *x, int width, float mean) {
         all += chain[j] + chain[8 + j] + chain[16 + j] + chain[24 + j];
     return all;
 }
+
+/* Means, and sums of squares around them, of every SIDE-th element: Welford's algorithm in the order of torch's layer norm,
+ * whose lanes and levels are joined with products rounded by themselves. */
+#define SIDE 8
+#define MOMENTS_STRETCH 256 /* elements whose moments are taken by themselves */
+#define LEVELS 24           /* each joins twice as many stretches as the one before */
+
+typedef struct {
+    float count, mean[2 * SIDE + 16], squares[2 * SIDE + 16]; /* more than the lanes: they are read in whole vectors */
+} moments;
+
+AI void join_moments(const moments *more, int lane, moments *all) {
+    float count = all->count + more->count;
+    vf share = splat(count ? more->count / count : 0.0f);
+    for (int j = 0; j < SIDE; j += VW) {
+        vf mean = load(all->mean + j), squares = load(all->squares + j) + load(more->squares + lane + j);
+        vf apart = load(more->mean + lane + j) - mean, step = product_of(share, apart);
+        store(all->mean + j, mean + step);
+        store(all->squares + j, apart * all->count * step + squares);
+    }
+    all->count = count;
+}
+
+/* The moments of elements first..last, at most a stretch: those of the first SIDE lanes, then those of the others. */
+AI void stretch_moments(const int floats, const void *x, int first, int last, moments *all) {
+    const int n = 2 * SIDE / VW;
+    vf mean[n], squares[n];
+    UNROLL for (int j = 0; j < n; j++) mean[j] = squares[j] = splat(0.0f);
+    all->count = 0.0f;
+    for (int i = first; i < last; i += 2 * SIDE) {
+        all->count += 1.0f;
+        float share = 1.0f / all->count;
+        UNROLL for (int j = 0; j < n; j++) {
+            vf v = norm_in(floats, x, i + j * VW, VW), apart = v - mean[j];
+            mean[j] = apart * share + mean[j];
+            squares[j] = apart * (v - mean[j]) + squares[j];
+        }
+    }
+    UNROLL for (int j = 0; j < n; j++) {
+        store(all->mean + j * VW, mean[j]);
+        store(all->squares + j * VW, squares[j]);
+    }
+}
+
+/* The mean of a row; `variance` becomes the mean square around it. */
+AI float mean_of(const int floats, const void *x, int width, float *variance) {
+    const int stretch = MOMENTS_STRETCH, whole = width / (2 * SIDE) * 2 * SIDE;
+    int depth = 1;
+    while (1 << depth < (whole + stretch - 1) / stretch)
+        depth++;
+    moments level[LEVELS], part = {0};
+    memset(level, 0, depth * sizeof *level);
+    for (int i = 0, done = 1; i < whole; i += stretch, done++) {
+        stretch_moments(floats, x, i, i + stretch < whole ? i + stretch : whole, &part);
+        join_moments(&part, 0, level);
+        join_moments(&part, SIDE, level);
+        for (int j = 1; j < depth && done % (1 << j) == 0; j++) {
+            join_moments(level + j - 1, 0, level + j);
+            memset(level + j - 1, 0, sizeof *level);
+        }
+    }
+    for (int j = 1; j < depth; j++)
+        join_moments(level + j, 0, level);
+    float count = 0.0f;
+    vf mean = splat(0.0f), squares = mean;
+    for (int i = whole; i < width; i++) {
+        vf v = splat(norm_in(floats, x, i, 1)[0]), apart = v - mean;
+        count += 1.0f;
+        mean = mean + apart / count;
+        squares = squares + product_of(apart, v - mean);
+    }
+    for (int j = 0; j < SIDE && level->count; j++) {
+        vf share = splat(level->count / (count + level->count)), apart = level->mean[j] - mean;
+        mean = share * apart + mean;
+        squares = squares + (apart * apart * share * count + level->squares[j]);
+        count += level->count;
+    }
+    *variance = squares[0] / width;
+    return mean[0];
+}
+
+AI vf scaled(vf v, float mean, float factor, vf weight, vf bias) {
+    return (v * factor + -factor * mean) * weight + bias;
+}
 #else
 AI float squares(const int floats, const void *x, int width, float mean) {
     vf sum = splat(0.0f);
@@ -64,26 +148,35 @@ AI float squares(const int floats, const void *x, int width, float mean) {
     }
     return lanes_sum(sum);
 }
+
+AI float mean_of(const int floats, const void *x, int width, float *variance) {
+    vf sum = splat(0.0f);
+    for (int i = 0; i < width; i += VW)
+        sum = sum + norm_in(floats, x, i, width - i);
+    float mean = lanes_sum(sum) / width;
+    *variance = squares(floats, x, width, mean) / width;
+    return mean;
+}
+
+AI vf scaled(vf v, float mean, float factor, vf weight, vf bias) { return (v - mean) * factor * weight + bias; }
 #endif
 
 /* Norm of one row: hidden states into a scratch row for products, with padding, or floats into floats, also in place. */
 AI void norm_row(const int floats, const void *x, int width, const norm *g, void *to) {
-    float mean = 0.0f;
-    if (g->kind == BW_LAYER) {
-        vf sum = splat(0.0f);
-        for (int i = 0; i < width; i += VW)
-            sum = sum + norm_in(floats, x, i, width - i);
-        mean = lanes_sum(sum) / width;
-    }
-    float factor = 1.0f / sqrtf(squares(floats, x, width, mean) / width + g->eps);
+    float mean = 0.0f, variance;
+    if (g->kind == BW_LAYER)
+        mean = mean_of(floats, x, width, &variance);
+    else
+        variance = squares(floats, x, width, 0.0f) / width;
+    float factor = 1.0f / sqrtf(variance + g->eps);
     for (int i = 0; i < width; i += VW) {
-        vf v = (norm_in(floats, x, i, width - i) - mean) * factor;
+        vf v = norm_in(floats, x, i, width - i), weight = load(g->weight + i);
         if (g->kind == BW_RMS)
-            v = rounded(v) * load(g->weight + i);
+            v = rounded(v * factor) * weight;
         else if (g->kind == BW_RMS_WIDE)
-            v = v * load(g->weight + i);
+            v = v * factor * weight;
         else
-            v = v * load(g->weight + i) + load(g->bias + i);
+            v = scaled(v, mean, factor, weight, load(g->bias + i));
         norm_out(floats, to, i, width - i, v);
     }
 }

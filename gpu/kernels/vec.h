@@ -226,7 +226,7 @@ AI vf vexp_cubic(vf x) {
     return pick(x < -87.3365478515625f, splat(0.0f), (vf)__builtin_convertvector(bits, vi));
 }
 #endif
-/* tanh and erf as quotients of polynomials (those of Eigen), within 7 units in the last place. */
+/* tanh and, in float32, erf as quotients of polynomials (those of Eigen), within 7 units in the last place. */
 AI vf vtanh(vf x) {
     x = pick(x < -7.90531110f, splat(-7.90531110f), x);
     x = pick(x > 7.90531110f, splat(7.90531110f), x);
@@ -242,6 +242,18 @@ AI vf vtanh(vf x) {
     q = q * s + 4.89352518554385e-03f;
     return x * p / q;
 }
+#if BF16
+/* Within 1.5e-7, as in torch (Abramowitz and Stegun, 7.1.26). */
+AI vf verf(vf x) {
+    vf size = (vf)((vu)x & 0x7fffffffu), t = 1.0f / (size * 0.3275911f + 1.0f);
+    vf p = t * 1.061405429f + -1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t + -0.284496736f;
+    p = p * t + 0.254829592f;
+    vf y = 1.0f - product_of(vexp(-product_of(x, x)), t) * p;
+    return (vf)((vu)y | ((vu)x & 0x80000000u));
+}
+#else
 AI vf verf(vf x) {
     x = pick(x < -4.0f, splat(-4.0f), x);
     x = pick(x > 4.0f, splat(4.0f), x);
@@ -258,6 +270,7 @@ AI vf verf(vf x) {
     q = q * s + -1.42647390514189e-02f;
     return x * p / q;
 }
+#endif
 AI float exp1(float x) { return vexp(splat(x))[0]; }
 
 /* One unit of weights in VW columns, ready to be multiplied; one unit of a row, in all lanes. */

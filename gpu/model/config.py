@@ -83,7 +83,7 @@ class MlpConfig:
     hidden: int
     intermediate: int
     norm: NormConfig
-    activation: str = "silu"  # "silu" | "gelu" | "gelu_tanh"
+    activation: str = "silu"  # "silu" | "gelu" | "gelu_tanh", or as formulas "gelu_new" | "gelu_fast"
     gated: bool = True  # act(gate) * up, else act(up)
     bias: bool = False
     pre_norm: bool = True

@@ -27,8 +27,8 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_new",
+    "gelu_fast": "gelu_fast",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
