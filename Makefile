@@ -20,7 +20,7 @@ help:
 	@echo "make equality  the full cross product of the comparison with transformers"
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
-	@echo "make bench     the benchmarks, each with --quick, without keeping their results"
+	@echo "make bench     the benchmarks of serving and failover with --quick, without keeping their results"
 
 setup: $(STAMP)
 
@@ -67,5 +67,5 @@ bench: setup
 	for name in serving failover; do $(BIN)/python benchmarks/$$name.py --quick || exit 1; done
 
 clean:
-	rm -rf $(VENV) .compat build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .compat .peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f gpu/kernels/*.so

@@ -1,4 +1,7 @@
-"""By which name another process imports a class or function of this one. Nothing of theirs travels but the name."""
+"""By which name another process imports a class or function of this one. Nothing of theirs travels but the name.
+
+Owns that import, too, during which no program may be started.
+"""
 
 from __future__ import annotations
 
