@@ -167,7 +167,7 @@ class _Opened:
             raise RequestError(0, f"no secure connection to {error.host}:{error.port} ({_cause(error)}); {remedy}") from None
         except aiohttp.ClientConnectorError as error:
             where = f"{error.host}:{error.port}"
-            hint = "start a server with 'blockwright serve MODEL', or name another one with --url"
+            hint = "start a server with 'blockwright serve MODEL', or give the address of another one"
             raise RequestError(0, f"nothing answers at {where} ({_why(error)}); {hint}") from None
         except aiohttp.ClientError as error:
             raise RequestError(0, f"the connection failed ({error}); is the server still there?") from None

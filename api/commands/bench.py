@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["serve"], help="serve: a server that runs")
+    parser.add_argument("what", metavar="serve", choices=["serve"], help="a server that runs")
     add_url(parser)
     parser.add_argument("--model", metavar="ID", help="model id (the server's first)")
     parser.add_argument("--endpoint", choices=["completions", "chat"], default="completions", help="(completions)")

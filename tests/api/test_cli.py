@@ -70,6 +70,7 @@ def test_there_is_no_new_flag(name: str) -> None:
         (["serve", "x", "--set", "workerz=1"], "blockwright: there is no setting 'workerz'; did you mean workers?\n"),
         (["serve", "x", "--worker", "1"], "blockwright serve: there is no argument '--worker'; did you mean --workers?\n"),
         (["serve", "x", "--port"], "blockwright serve: argument --port: expected one argument\n"),
+        (["bench"], "blockwright bench: the following arguments are required: serve\n"),
         (
             ["ps", "--url", "there"],
             "blockwright ps: argument --url: is 'there'; give an address like http://127.0.0.1:8000\n",

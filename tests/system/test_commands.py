@@ -182,6 +182,9 @@ def test_nobody_is_there(run: Any, tmp_path: Path) -> None:
     ):
         code, out, err = run(*words, "http://127.0.0.1:9")
         assert (code, out) == (1, "")
-        assert "nothing answers at 127.0.0.1:9 (Connection refused); start a server with 'blockwright serve MODEL'" in err
+        assert (
+            "nothing answers at 127.0.0.1:9 (Connection refused); start a server with 'blockwright serve MODEL', or" in err
+        )
+        assert err.endswith("or give the address of another one\n"), "which not all of them take with --url"
     code, _, err = run("ps", "--api-key-file", str(tmp_path / "none"))
     assert (code, "No such file" in err) == (2, True)
