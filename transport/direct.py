@@ -29,7 +29,7 @@ from blockwright.transport.wire import Buffer, WireError
 
 CHUNK = 64 << 10  # bytes read at a time, and more where a message is known to be longer:
 LONG_CHUNK = 256 << 10
-PATIENCE = 10.0  # seconds for a greeting, and for its answer
+PATIENCE = 60.0  # seconds for a greeting; who waits for its answer is told by others when the node there hangs
 RETRY = 0.02  # seconds until another attempt where the system has no room for a connection
 FLUSH = 4096  # bytes of a tick's small messages that leave before it ends, so that the other end works meanwhile
 REST = 1.0  # seconds without accepting when no descriptors are left
@@ -53,7 +53,6 @@ class DirectOutbound:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        self._deadline = self._loop.call_later(PATIENCE, self._end, f"disconnected: no welcome within {PATIENCE:g} s")
         self._connect()
 
     def send_small(self, body: bytes) -> None:
@@ -87,7 +86,6 @@ class DirectOutbound:
         if self._closed:
             return
         self._closed = True
-        self._deadline.cancel()
         self._watch(False)
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
@@ -174,7 +172,6 @@ class DirectOutbound:
                 if greeting.parse_answer(bytes(answer)) != (self._hello.to, self._hello.sender):
                     raise Refused("another node answered")
                 self._welcomed = True
-                self._deadline.cancel()
         except BlockingIOError:
             return
         except OSError:
