@@ -34,6 +34,7 @@ from blockwright.runtime.inspection import Measure
 from blockwright.runtime.launcher import Launcher
 from blockwright.runtime.peers import Down
 from blockwright.runtime.processes import ForkserverLauncher
+from blockwright.transport.errors import AddressError
 
 HEAD = "head"
 WORKER = "blockwright.actors.worker.main:start"
@@ -160,8 +161,10 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
     cluster = Cluster(HEAD, launcher=launcher, heartbeat=settings.heartbeat, silence=settings.silence)
     try:
         await cluster.start()
-    except BaseException:
+    except BaseException as error:
         await launcher.stop()
+        if isinstance(error, AddressError | OSError):  # of the sockets' directory, which a setting or TMPDIR names
+            raise SettingsError(f"directory: the cluster's sockets cannot lie there: {error}") from error
         raise
     try:
         gateway_address = f"{HEAD}/gateway"

@@ -22,7 +22,7 @@ from typing import Any
 from blockwright.runtime.codec import unpack
 from blockwright.runtime.forkserver import EXITED, FAILED, KILL, LENGTH, READY, SETUP, SPAWN, SPAWNED, frame
 from blockwright.runtime.launcher import LaunchError, NodeSpec, OnExit
-from blockwright.transport.address import PeerId, private_directory, remove_directory
+from blockwright.transport.address import PeerId, private_directory, remove_directory, remove_sockets
 from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.sockets import SocketTransport
@@ -150,7 +150,7 @@ class ForkserverLauncher:
             self._fail(request, f"the forkserver exited with {status}")
         children, self._children = self._children, {}
         for node in children.values():
-            self._on_exit(node, -signal.SIGKILL)
+            self._ended(node, -signal.SIGKILL)
         if self._stopping:
             return False
         if not self._serving and status >= 0:  # it ended by itself; another would fare no better
@@ -175,9 +175,15 @@ class ForkserverLauncher:
                 log.error("preloading failed for %s", failure)
         elif tag == EXITED:
             pid, status = fields
-            self._on_exit(self._children.pop(pid), status)
+            self._ended(self._children.pop(pid), status)
         elif tag == FAILED:
             self._fail(*fields)
+
+    def _ended(self, node: PeerId, status: int) -> None:
+        """What was killed could not remove its sockets, and nodes may die for as long as the cluster lives."""
+        if self._path is not None:
+            remove_sockets(self._path, node)
+        self._on_exit(node, status)
 
     def _fail(self, request: int, text: str) -> None:
         spec, future = self._pending.pop(request)
