@@ -64,6 +64,8 @@ class TemplateProcess:
             await process.wait()
 
     async def _exchange(self, asked: bytes) -> bytes:
+        if self._process is not None and self._process.stdin is not None and self._process.stdin.is_closing():
+            await self.close()  # somebody ended it while it had nothing to do, for which this template is not to blame
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-c", _PROGRAM, str(self._seconds), str(self._memory)),

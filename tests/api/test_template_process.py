@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import uvloop
 
 from blockwright.api.template_engine import Rendering, TemplateFault
 from blockwright.api.template_process import TemplateProcess
+from blockwright.tests.waiting import until
 
 HI = [{"role": "user", "content": "hi"}]
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -99,6 +101,22 @@ async def test_a_client_that_leaves_does_not_give_its_answer_to_the_next(templat
     assert await second == "mine"
     with contextlib.suppress(asyncio.CancelledError):
         await first
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_one_that_was_ended_while_idle_is_replaced(loop: str) -> None:
+    async def ended() -> None:
+        made = TemplateProcess(SECONDS, MEMORY)
+        await render(made, "a")
+        process = made._process
+        assert process is not None
+        process.kill()
+        await process.wait()
+        await until(lambda: process.stdin is not None and process.stdin.is_closing())
+        assert await render(made, "{{ messages[0].content }}") == "hi"
+        await made.close()
+
+    (uvloop if loop == "uvloop" else asyncio).run(ended())
 
 
 async def test_it_ends_with_its_gateway() -> None:
