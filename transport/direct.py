@@ -31,7 +31,7 @@ CHUNK = 64 << 10  # bytes read at a time, and more where a message is known to b
 LONG_CHUNK = 256 << 10
 PATIENCE = 60.0  # seconds for a greeting; who waits for its answer is told by others when the node there hangs
 RETRY = 0.02  # seconds until another attempt where the system has no room for a connection
-FLUSH = 4096  # bytes of a tick's small messages that leave before it ends, so that the other end works meanwhile
+FLUSH = CHUNK  # bytes of a loop tick's small messages that leave before it ends
 REST = 1.0  # seconds without accepting when no descriptors are left
 BACKLOG = 1024
 SEND_BUFFER = 1 << 20  # bytes asked of the system, which may give less
@@ -56,7 +56,7 @@ class DirectOutbound:
         self._connect()
 
     def send_small(self, body: bytes) -> None:
-        """Send ``body``: at once if it is the first of this loop tick, so that the other end can begin; else with others."""
+        """Send ``body`` with the others of this loop tick, at its end: each time the other end is woken costs both."""
         if self._waiting or self._closed:
             self._check_room(len(body))
         self._batch.append(pack_length(len(body)))
@@ -65,8 +65,7 @@ class DirectOutbound:
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_at_tick)
-            self._flush()
-        elif self._batch_bytes >= FLUSH:
+        if self._batch_bytes >= FLUSH:
             self._flush()
 
     def send_frames(self, frames: Sequence[Buffer]) -> None:

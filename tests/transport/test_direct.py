@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import errno
+import fcntl
 import socket
+import sys
+import termios
 
 import pytest
 
@@ -93,6 +96,12 @@ async def read_record(reader):
         return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "little"))
 
 
+def arrived(writer):
+    """Bytes that the system holds for this end."""
+    number = writer.get_extra_info("socket").fileno()
+    return int.from_bytes(fcntl.ioctl(number, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 async def cause(outbound):
     async with asyncio.timeout(PATIENCE):
         return await outbound.causes.get()
@@ -128,6 +137,12 @@ async def test_small_messages_of_a_tick_leave_together_after_the_welcome(connect
     wanted = b"".join(record(b"%d" % number) for number in range(50))
     async with asyncio.timeout(PATIENCE):
         assert await reader.read(1 << 16) == wanted
+        for number in range(50):
+            a.send_small(b"%d" % number)
+        assert not arrived(writer), "a message that leaves alone wakes the other end for itself"
+        assert await reader.read(1 << 16) == wanted
+    a.send_small(b"x" * direct.FLUSH)
+    assert arrived(writer), "so much does not wait"
 
 
 async def test_order_of_small_and_large(door, connect):
