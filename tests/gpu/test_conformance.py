@@ -33,6 +33,7 @@ DEEP: list[tuple[str, dict[str, Any]]] = [
     ("mistral-window", {"num_hidden_layers": 6, "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3}),
     ("qwen2", {"num_hidden_layers": 8, "hidden_size": 192, "intermediate_size": 300}),
     ("qwen3", {"num_hidden_layers": 5, "head_dim": 32}),
+    *((name, {"num_hidden_layers": 8}) for name in ("gemma", "gemma2", "glm", "glm4", "granite", "olmo2", "phi3")),
     ("gpt-neox", {"num_hidden_layers": 8}),
     ("gpt-neox-serial", {"num_hidden_layers": 6}),
     ("gpt-neox-serial", {"num_hidden_layers": 6, "hidden_act": "gelu_new", "hidden_size": 72, "intermediate_size": 128}),
