@@ -5,6 +5,7 @@ A tensor is a view over a private mapping of its own pages; it vanishes, and its
 
 from __future__ import annotations
 
+import errno
 import mmap
 
 import torch
@@ -29,7 +30,9 @@ def read_tensor(ref: TensorRef) -> torch.Tensor:
             # a copy-on-write mapping counts as writable, which torch asks of buffers; nobody writes
             pages = mmap.mmap(file.fileno(), skip + nbytes, access=mmap.ACCESS_COPY, offset=base)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{ref.path}: tensor {ref.name} cannot be read ({error}); download the file again") from None
+        crowded = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+        remedy = "allow more open files (ulimit -n)" if crowded else "download the file again"
+        raise CheckpointError(f"{ref.path}: tensor {ref.name} cannot be read ({error}); {remedy}") from None
     pages.madvise(mmap.MADV_SEQUENTIAL)
     raw = torch.frombuffer(pages, dtype=torch.uint8, count=nbytes, offset=skip)
     if ref.stretch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -54,3 +56,14 @@ def test_missing_and_short_files(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_tensor(ref)
     assert read_tensor(replace(ref, shape=(0,), nbytes=0)).shape == (0,)
+
+
+def test_too_many_open_files_are_not_held_against_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(16))
+    monkeypatch.setattr(mmap, "mmap", full)
+    with pytest.raises(CheckpointError, match=r"Too many open files.*ulimit -n"):
+        read_tensor(TensorRef(str(path), "t", "F32", (4,), 0, 16))
