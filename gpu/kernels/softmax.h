@@ -16,7 +16,7 @@ static void softmax_row(float *scores, at *weights, int first, int last, int c0,
     const vi lane = lanes();
     int begin = first * BW_GROUP, end = (last + 1) * BW_GROUP;
     int late = tail > c0 ? tail : c0;
-    vf best = low, sum = zero;
+    vf best = low, sum = zero, other = zero;
     for (int c = begin; c < end; c += VW) {
         vi seen = (lane + c >= c0) & (lane + c < c1);
         best = vmax(best, pick(seen, load(scores + c), low));
@@ -29,7 +29,9 @@ static void softmax_row(float *scores, at *weights, int first, int last, int c0,
         vf weight = pick(seen, vexp_cubic(x), zero);
         if (c + VW <= late) {
             store_in_order(weights + c, weight);
-            sum = sum + weight;
+            vf before = sum; /* every second vector has a sum of its own */
+            sum = other + weight;
+            other = before;
             continue;
         }
         vi early = lane + c < late;
@@ -38,7 +40,7 @@ static void softmax_row(float *scores, at *weights, int first, int last, int c0,
         store_in_order(weights + c, pick(early, weight, exact));
         sum = sum + pick(early, weight, zero);
     }
-    float all = lanes_sum(sum);
+    float all = lanes_sum(sum + other);
     for (int c = late; c < c1; c++)
         all += scores[c];
     *top = most;
