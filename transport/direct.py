@@ -46,6 +46,7 @@ class DirectOutbound:
         self._batch: list[bytes] = []  # small messages of this loop tick, lengths and bodies
         self._batch_bytes = 0
         self._flush_due = False
+        self._in_tick, self._alone = 0, True  # small messages of this tick; whether the last one had a single one
         self._waiting: deque[Buffer] = deque()  # not empty only until welcomed and while the system takes no more
         self._waiting_bytes = 0
         self._welcomed = self._closed = self._watching = False
@@ -56,16 +57,18 @@ class DirectOutbound:
         self._connect()
 
     def send_small(self, body: bytes) -> None:
-        """Send ``body`` with the others of this loop tick, at its end: each time the other end is woken costs both."""
+        """Send ``body`` at the end of this loop tick, with its others: each time the other end is woken costs both. Where
+        messages come one in a tick, as of a caller that waits for each answer, at once."""
         if self._waiting or self._closed:
             self._check_room(len(body))
         self._batch.append(pack_length(len(body)))
         self._batch.append(body)
         self._batch_bytes += len(body)
-        if not self._flush_due:
+        self._in_tick += 1
+        if first := not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_at_tick)
-        if self._batch_bytes >= FLUSH:
+        if (first and self._alone) or self._batch_bytes >= FLUSH:
             self._flush()
 
     def send_frames(self, frames: Sequence[Buffer]) -> None:
@@ -98,6 +101,7 @@ class DirectOutbound:
 
     def _flush_at_tick(self) -> None:
         self._flush_due = False
+        self._alone, self._in_tick = self._in_tick == 1, 0
         self._flush()
 
     def _flush(self) -> None:

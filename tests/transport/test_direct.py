@@ -145,6 +145,25 @@ async def test_small_messages_of_a_tick_leave_together_after_the_welcome(connect
     assert arrived(writer), "so much does not wait"
 
 
+async def test_messages_that_come_one_in_a_tick_leave_at_once(connect, bare):
+    a = connect()
+    reader, writer = await bare()
+    await read_record(reader)
+    writer.write(record(greeting.pack_welcome(B, A)))
+    a.send_small(b"first")
+    assert await read_record(reader) == b"first"
+    a.send_small(b"alone")
+    assert arrived(writer), "nobody is to wait for the end of the tick"
+    a.send_small(b"not alone")
+    assert [await read_record(reader), await read_record(reader)] == [b"alone", b"not alone"]
+    a.send_small(b"after two in one tick")
+    assert not arrived(writer), "they come together, so they leave together"
+    assert await read_record(reader) == b"after two in one tick"
+    await asyncio.sleep(0)
+    a.send_small(b"alone again")
+    assert arrived(writer)
+
+
 async def test_order_of_small_and_large(door, connect):
     a, wanted = connect(), []
     for number in range(40):
