@@ -116,13 +116,17 @@ class Cluster:
         try:
             await self._launcher.start(self._exited)
             transport = self._launcher.head_transport(self._id, self._listen, self._keys)
+            try:
+                transport.watch(PING_SHARE * self._silence)
+                self.node = Node(self._id.name, transport=transport, clock=self._clock, heartbeat_interval=self._heartbeat)
+                self.node.membership = self
+                await self.node.start()
+            except BaseException:
+                transport.close()
+                raise
         except BaseException:
             await self._launcher.stop()
             raise
-        transport.watch(PING_SHARE * self._silence)
-        self.node = Node(self._id.name, transport=transport, clock=self._clock, heartbeat_interval=self._heartbeat)
-        self.node.membership = self
-        await self.node.start()
         self._checked = self.node.clock.now()
         self._check()
 

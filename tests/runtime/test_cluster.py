@@ -53,6 +53,23 @@ async def rig():
     await made.hub.stop()
 
 
+async def test_a_start_that_is_cancelled_leaves_no_socket():
+    """At whatever turn of the loop."""
+    for count in range(50):
+        launcher = InProcessLauncher(clock=ManualClock())
+        hub = Cluster("head", launcher=launcher, heartbeat=0.5, silence=2.5, startup=60.0)
+        starting = asyncio.create_task(hub.start())
+        await turns(count)
+        if not starting.cancel():
+            await hub.stop()
+            assert launcher.network.members == {}
+            break
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert launcher.network.members == {}
+    assert 1 < count < 49, "it was cancelled, and at the end it was not"
+
+
 async def test_launch_and_call(rig):
     from cluster_entries import Status
 
