@@ -45,7 +45,6 @@ class DirectOutbound:
         self._loop, self._path, self._hello, self._on_lost = asyncio.get_running_loop(), path, hello, on_lost
         self._batch: list[bytes] = []  # small messages of this loop tick, lengths and bodies
         self._batch_bytes = 0
-        self._flush_due = False
         self._in_tick, self._alone = 0, True  # small messages of this tick; whether the last one had a single one
         self._waiting: deque[Buffer] = deque()  # not empty only until welcomed and while the system takes no more
         self._waiting_bytes = 0
@@ -64,10 +63,9 @@ class DirectOutbound:
         self._batch.append(pack_length(len(body)))
         self._batch.append(body)
         self._batch_bytes += len(body)
-        self._in_tick += 1
-        if first := not self._flush_due:
-            self._flush_due = True
+        if first := self._in_tick == 0:
             self._loop.call_soon(self._flush_at_tick)
+        self._in_tick += 1
         if (first and self._alone) or self._batch_bytes >= FLUSH:
             self._flush()
 
@@ -100,7 +98,6 @@ class DirectOutbound:
         check_room(self._closed, len(self._waiting) + len(self._batch) // 2, self._waiting_bytes, size)
 
     def _flush_at_tick(self) -> None:
-        self._flush_due = False
         self._alone, self._in_tick = self._in_tick == 1, 0
         self._flush()
 
