@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from blockwright.gpu import torch_ops
 from blockwright.gpu.backend import Batch, Packed
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import (
@@ -50,11 +51,11 @@ from blockwright.gpu.native_library import (
 )
 from blockwright.gpu.native_packing import DTYPES, SECOND, NativePacked, pack, packed_bytes, second
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.torch_ops import rotary_table
 from blockwright.policies.chain import KvLayout
 
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256
+SINGLE_OPERATIONS = ("gelu", "gelu_tanh")  # of torch, whose approximations differ with the processor
 MAX_HEAD_DIM = 1024  # elements; kernels keep one head on the stack
 
 
@@ -92,6 +93,7 @@ class NativeBackend:
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
         self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._activations: dict[str, torch.Tensor] = {}
         self._tables: Tables | None = None
         self._max_logits = 0
         self._scratch = torch.empty(0, dtype=torch.uint8)
@@ -197,7 +199,7 @@ class NativeBackend:
                 record.softcap = config.softcap
                 _describe_norm(config.norm, record)
             case MlpConfig():
-                _describe_mlp(config, record)
+                self._describe_mlp(config, record)
             case AttentionConfig():
                 self._describe_attention(part, config, record, kv_layer)
             case ParallelConfig():
@@ -205,7 +207,7 @@ class NativeBackend:
                 record.side = KEEP
                 follower = next(records)
                 follower.width, follower.side = config.hidden, JOIN
-                _describe_mlp(config.mlp, follower)
+                self._describe_mlp(config.mlp, follower)
                 _point(follower, second(part.parts))
         _point(record, {name: address for name, address in part.parts.items() if not name.startswith(SECOND)})
 
@@ -231,7 +233,7 @@ class NativeBackend:
                 f"{pages} pages; make the tables larger"
             )
         record.kind, record.scale, record.softcap, record.factor = ATTENTION, config.scale, config.softcap, config.multiplier
-        record.qk_whole = config.qk_norm == "whole"
+        record.qk_whole, record.joined = config.qk_norm == "whole", config.joined
         _describe_norm(config.norm, record)
         record.heads, record.kv_heads, record.head_dim = config.heads, config.kv_heads, config.head_dim
         record.window, record.kv_layer, record.page_size = config.window or 0, kv_layer, layout.page_size
@@ -240,9 +242,23 @@ class NativeBackend:
         record.cos, record.sin, record.rotary = cos_MH.data_ptr(), sin_MH.data_ptr(), 2 * cos_MH.shape[1]
         record.rope = NEIGHBOURS if config.rope.interleaved else HALVES_WIDE if config.rope.wide else HALVES
 
+    def _describe_mlp(self, config: MlpConfig, record: ComponentRecord) -> None:
+        record.kind, record.inner, record.factor = MLP, config.intermediate, config.multiplier
+        record.activation, record.gated, record.joined = ACTIVATIONS[config.activation], config.gated, config.joined
+        if self.dtype == torch.bfloat16 and config.activation in SINGLE_OPERATIONS:
+            record.activated = self._activated(config.activation).data_ptr()
+        _describe_norm(config.norm, record)
+
+    def _activated(self, activation: str) -> torch.Tensor:
+        """bfloat16 [65536]: what torch makes of every value, by its bits."""
+        if activation not in self._activations:
+            all_V = torch.arange(1 << 16).to(torch.uint16).view(torch.bfloat16)
+            self._activations[activation] = torch_ops.ACTIVATIONS[activation](all_V)
+        return self._activations[activation]
+
     def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         if (rope, head_dim) not in self._rope:
-            cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), self.dtype)
+            cos_MH, sin_MH = torch_ops.rotary_table(rope, head_dim, torch.arange(length), self.dtype)
             self._rope[rope, head_dim] = cos_MH.float().contiguous(), sin_MH.float().contiguous()
         return self._rope[rope, head_dim]
 
@@ -250,12 +266,6 @@ class NativeBackend:
         if need > self._scratch.numel():
             self._scratch = torch.empty(need + 64, dtype=torch.uint8)
             self._lib.bw_scratch(self._ctx, -(-self._scratch.data_ptr() // 64) * 64)
-
-
-def _describe_mlp(config: MlpConfig, record: ComponentRecord) -> None:
-    record.kind, record.inner, record.factor = MLP, config.intermediate, config.multiplier
-    record.activation, record.gated = ACTIVATIONS[config.activation], config.gated
-    _describe_norm(config.norm, record)
 
 
 def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:

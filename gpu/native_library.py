@@ -35,11 +35,11 @@ class ComponentRecord(ctypes.Structure):
     _fields_ = [
         *((name, _INT) for name in ("kind", "width", "heads", "kv_heads", "head_dim", "window")),
         *((name, _INT) for name in ("kv_layer", "page_size", "inner", "rotary", "rope", "qk_whole", "activation", "gated")),
-        *((name, _INT) for name in ("norm_kind", "side")),
+        *((name, _INT) for name in ("norm_kind", "side", "joined")),
         *((name, ctypes.c_float) for name in ("eps", "scale", "softcap", "factor")),
         ("slot_bytes", _LONG),
         *((name, _PTR) for name in ("w0", "w1", "b0", "b1", "norm", "norm_bias", "post_norm", "q_norm", "k_norm")),
-        *((name, _PTR) for name in ("cos", "sin", "arena")),
+        *((name, _PTR) for name in ("cos", "sin", "activated", "arena")),
     ]
 
 

@@ -2,7 +2,7 @@
 
 Rows of one token are computed together, longer rows one by one. Only positions that a row may attend to are read, so what
 lies in the rest of a page never matters. Legend: T tokens of the step, N rows, S positions read, G query heads per KV head,
-K KV heads, H head size, C slots of the arena, O tokens of a page.
+K KV heads, H head size, C slots of the arena, O tokens of a page, Q query heads.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _single(
 ) -> torch.Tensor:
     """One query per row, all rows together; rows of fewer positions repeat their last one, masked."""
     window = config.window
-    page, kv_heads, size = kv_C2OKH.shape[2:]
+    page, kv_heads = kv_C2OKH.shape[2:4]
     last_N = index.start_N[index.single_N].astype(np.int64)
     first_N = np.zeros_like(last_N) if window is None else np.maximum(last_N - window + 1, 0)
     position_NS = first_N[:, None] + np.arange(int((last_N - first_N).max()) + 1)
@@ -84,10 +84,13 @@ def _single(
     within_NS = torch.from_numpy(position_NS % page)
     k_NKSH = kv_C2OKH[slot_NS, 0, within_NS].transpose(1, 2)
     v_NKSH = kv_C2OKH[slot_NS, 1, within_NS].transpose(1, 2)
-    q_NKGH = q_NQH.view(q_NQH.shape[0], kv_heads, -1, size)
     mask_N11S = None if valid_NS.all() else torch.from_numpy(valid_NS)[:, None, None]
-    out_NKGH = _weigh(q_NKGH, k_NKSH, v_NKSH, mask_N11S, config)
-    return out_NKGH.flatten(1, 2)
+    # The query heads of a group are rows of one product where a window is full, as in transformers, else products of their
+    # own: the order of sums depends on it.
+    rows = 1 if window is None or position_NS.shape[1] < window else q_NQH.shape[1] // kv_heads
+    repeats = q_NQH.shape[1] // kv_heads // rows
+    k_NKSH, v_NKSH = k_NKSH.repeat_interleave(repeats, 1), v_NKSH.repeat_interleave(repeats, 1)
+    return _weigh(q_NQH.view(len(q_NQH), -1, rows, q_NQH.shape[2]), k_NKSH, v_NKSH, mask_N11S, config).flatten(1, 2)
 
 
 def _longer(

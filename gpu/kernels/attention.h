@@ -22,7 +22,9 @@ typedef struct {
     int low, high; /* positions that any of the rows sees */
     int end;       /* positions of the prompt, or for a token behind it those up to itself */
     int tail;      /* the last of these, fewer than a vector: torch takes their e^x one by one; bfloat16, as what follows */
-    int together;  /* query tokens that torch multiplies at once with these */
+    int call;      /* query tokens of torch's call: the prompt, or one */
+    int origin;    /* position of its first key */
+    int together;  /* of them, those that it multiplies at once with these */
     const at *q;   /* [rows][head_dim], query tokens x heads of the group */
     at *to;        /* output of the first row; rows of a token lie head_dim apart, tokens ld_to */
     long ld_to;
@@ -42,6 +44,9 @@ static void cap_row(float *scores, int first, int last, float scale, float cap) 
         store(scores + c, rounded(rounded(vtanh(score)) * cap));
     }
 }
+
+/* Of a position: which half of its unit of values. */
+AI int place_of(const bw_comp *m, int position) { return m->softcap ? position % KS : place_in_unit(position); }
 
 /* Where the group of keys that begins at a position lies; its values lie one half of the head's page further. */
 static const uint32_t *keys_at(const item *t, int position) {
@@ -72,7 +77,7 @@ static void gather(const item *t, const bw_layout *l, const space *s, int base, 
                 k[d * BW_GROUP + c] = ((const u32 *)row)[d];
             row += m->page_size * dim;
             for (long d = 0; d < dim; d++)
-                ((st *)v)[c / KS * KS * padded + d * KS + place_in_unit(c)] = row[d];
+                ((st *)v)[c / KS * KS * padded + d * KS + place_of(m, c)] = row[d];
         }
     }
     g->ld_v = padded;
@@ -90,6 +95,7 @@ static void peek(const item *t, const bw_layout *l, int position, groups *g, int
 
 static void find_groups(const item *t, const bw_layout *l, const space *s, int base, int low, int high, groups *g) {
     const bw_comp *m = t->m;
+    g->single = place_of(m, 0) ? 0xffff0000u : 0xffffu;
     if (!l->direct) {
         gather(t, l, s, base, low, high, g);
         return;
@@ -124,7 +130,7 @@ static void score_piece(const item *t, const space *s, const groups *g, int firs
 
 /* part[rows][padded head_dim] = weights times V over columns c0..c1 of a piece. */
 static void value_columns(const item *t, const bw_layout *l, const space *s, const groups *g, int c0, int c1, float *part) {
-    int alone = BF16 && t->together == 1, most = alone ? LANE_ROWS : SCORE_ROWS;
+    int alone = BF16 && t->together == 1 && !t->m->softcap, most = alone ? LANE_ROWS : SCORE_ROWS;
     int first = c0 / BW_GROUP, last = (c1 - 1) / BW_GROUP, tail = c1 - last * BW_GROUP;
     for (int row = 0; row < t->rows; row += most) {
         int n = t->rows - row < most ? t->rows - row : most;
@@ -167,6 +173,15 @@ static void value_piece(const item *t, const bw_layout *l, const space *s, const
     }
 }
 
+/* Weighs what a row has so far by e^(its maximum - the common one): into `to`, from where its sums may go on. */
+static void weigh_row(const float *out, float *to, int width, float *top, float *total, float most) {
+    float old = *total == 0.0f ? 0.0f : exp1(*top - most);
+    for (int d = 0; d < width; d += VW)
+        store(to + d, *total == 0.0f ? splat(0.0f) : product_of(load(out + d), splat(old)));
+    *top = most;
+    *total *= old;
+}
+
 /* Adds a piece's result to the row's: both are weighted by e^(their maximum - the common one). */
 static void merge_row(float *out, const float *part, int width, float *top, float *total, float part_top, float part_total) {
     if (*total == 0.0f) {
@@ -183,38 +198,31 @@ static void merge_row(float *out, const float *part, int width, float *top, floa
     *total = *total * old + part_total * new;
 }
 
-/* One item; `then` is the item that this thread does next, or null. */
-static void attend(const item *t, const item *then, const bw_layout *l, const space *s) {
+/* The positions of a piece that a row sees, as columns. */
+typedef struct {
+    int from, to;
+} span;
+
+static span seen_by(const item *t, int row, int base, int high) {
+    int position = t->start + row / t->group, window = t->m->window;
+    int from = window && position >= window ? position - window + 1 : 0;
+    return (span){from > base ? from - base : 0, position + 1 < high ? position + 1 - base : high - base};
+}
+
+/* Finds the groups of the piece at `base`, and those that are needed next. */
+static void open_piece(const item *t, const item *then, const bw_layout *l, const space *s, int base, int low, int high,
+                       groups *g) {
+    int last = (high - 1 - base) / BW_GROUP;
+    find_groups(t, l, s, base, low, high, g);
+    g->from = t->origin > base ? t->origin - base : 0;
+    if (base + PIECE < t->high)
+        peek(t, l, base + PIECE, g, last);
+    else
+        peek(then, l, then ? then->low : 0, g, last);
+}
+
+static void put_rows(const item *t, const bw_layout *l, const space *s) {
     const bw_comp *m = t->m;
-    for (int row = 0; row < t->rows; row++)
-        s->total[row] = 0.0f;
-    for (int base = t->low / PIECE * PIECE; base < t->high; base += PIECE) {
-        int low = t->low > base ? t->low : base, high = t->high < base + PIECE ? t->high : base + PIECE;
-        int first = (low - base) / BW_GROUP, last = (high - 1 - base) / BW_GROUP;
-        groups g;
-        float top[t->rows], total[t->rows];
-        find_groups(t, l, s, base, low, high, &g);
-        if (base + PIECE < t->high)
-            peek(t, l, base + PIECE, &g, last);
-        else
-            peek(then, l, then ? then->low : 0, &g, last);
-        score_piece(t, s, &g, first, last, BF16 && (t->together < FEW_ROWS || t->end - base < FEW_KEYS));
-        for (int row = 0; row < t->rows; row++) {
-            int position = t->start + row / t->group;
-            int from = m->window && position >= m->window ? position - m->window + 1 : 0;
-            int c0 = from > base ? from - base : 0, c1 = position + 1 < high ? position + 1 - base : high - base;
-            if (m->softcap)
-                cap_row(s->scores + row * LINE, first, last, m->scale, m->softcap);
-            top[row] = s->total[row] == 0.0f ? -INFINITY : s->top[row];
-            softmax_row(s->scores + row * LINE, s->weights + row * LINE, first, last, c0, c1, t->tail - base,
-                        m->softcap ? 1.0f : m->scale, top + row, total + row);
-        }
-        value_piece(t, l, s, &g, first, high - base, t->end - base < PIECE ? t->end - base : PIECE);
-        for (int row = 0; row < t->rows; row++)
-            if (total[row] != 0.0f)
-                merge_row(s->out + row * (long)l->padded_dim, s->part + row * (long)l->padded_dim, l->padded_dim,
-                          s->top + row, s->total + row, top[row], total[row]);
-    }
     for (int row = 0; row < t->rows; row++) {
         at *to = t->to + row / t->group * t->ld_to + row % t->group * m->head_dim;
         const float *out = s->out + row * (long)l->padded_dim;
@@ -224,4 +232,51 @@ static void attend(const item *t, const item *then, const bw_layout *l, const sp
             memcpy(to + d, part, (m->head_dim - d < VW ? m->head_dim - d : VW) * sizeof(at));
         }
     }
+}
+
+#if BF16
+#include "capped.h"
+#endif
+
+/* One item; `then` is the item that this thread does next, or null. */
+static void attend(const item *t, const item *then, const bw_layout *l, const space *s) {
+    const bw_comp *m = t->m;
+#if BF16
+    if (m->softcap) {
+        attend_capped(t, then, l, s);
+        return;
+    }
+#endif
+    for (int row = 0; row < t->rows; row++)
+        s->total[row] = 0.0f;
+    for (int base = t->low / PIECE * PIECE; base < t->high; base += PIECE) {
+        int low = t->low > base ? t->low : base, high = t->high < base + PIECE ? t->high : base + PIECE;
+        int first = (low - base) / BW_GROUP, last = (high - 1 - base) / BW_GROUP;
+        groups g;
+        float top[t->rows], total[t->rows];
+        open_piece(t, then, l, s, base, low, high, &g);
+        score_piece(t, s, &g, first, last, BF16 && (t->together < FEW_ROWS || t->end - base < FEW_KEYS));
+        for (int row = 0; row < t->rows; row++) {
+            span seen = seen_by(t, row, base, high);
+            if (m->softcap)
+                cap_row(s->scores + row * LINE, first, last, m->scale, m->softcap);
+            top[row] = s->total[row] == 0.0f ? -INFINITY : s->top[row];
+            softmax_row(s->scores + row * LINE, s->weights + row * LINE, first, last, seen.from, seen.to, t->origin - base,
+                        t->tail - base, m->softcap ? 1.0f : m->scale, top + row, total + row);
+        }
+        g.going = BF16 && t->together == 1;
+        for (int row = 0; g.going && row < t->rows; row++)
+            weigh_row(s->out + row * (long)l->padded_dim, s->part + row * (long)l->padded_dim, l->padded_dim, s->top + row,
+                      s->total + row, top[row]);
+        value_piece(t, l, s, &g, first, high - base, t->end - base < PIECE ? t->end - base : PIECE);
+        for (int row = 0; g.going && row < t->rows; row++) {
+            memcpy(s->out + row * (long)l->padded_dim, s->part + row * (long)l->padded_dim, l->padded_dim * sizeof(float));
+            s->total[row] += total[row];
+        }
+        for (int row = 0; !g.going && row < t->rows; row++)
+            if (total[row] != 0.0f)
+                merge_row(s->out + row * (long)l->padded_dim, s->part + row * (long)l->padded_dim, l->padded_dim,
+                          s->top + row, s->total + row, top[row], total[row]);
+    }
+    put_rows(t, l, s);
 }

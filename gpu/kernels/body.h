@@ -11,18 +11,21 @@
 
 #include "rows.h"
 
-AI void rotate_as(const int neighbours, const int wide, const float *x, const float *cos, const float *sin, int half,
-                  float *to) {
+AI void rotate_as(const int neighbours, const float *x, const float *cos, const float *sin, int half, float *to) {
     for (int i = 0; i < half; i++) {
         int one = neighbours ? 2 * i : i, other = neighbours ? one + 1 : half + i;
         float a = x[one], b = x[other];
-        if (wide) {
-            to[one] = a * cos[i] - b * sin[i];
-            to[other] = b * cos[i] + a * sin[i];
-        } else {
-            to[one] = rounded1(a * cos[i]) - rounded1(b * sin[i]);
-            to[other] = rounded1(b * cos[i]) + rounded1(a * sin[i]);
-        }
+        to[one] = rounded1(a * cos[i]) - rounded1(b * sin[i]);
+        to[other] = rounded1(b * cos[i]) + rounded1(a * sin[i]);
+    }
+}
+
+static void rotate_wide(const float *x, const float *cos, const float *sin, int half, float *to) {
+    for (int i = 0; i < half; i += VW) {
+        int n = half - i < VW ? half - i : VW;
+        vf a = load_part(x + i, n), b = load_part(x + half + i, n), c = load_part(cos + i, n), s = load_part(sin + i, n);
+        store_part(to + i, product_of(a, c) - product_of(b, s), n);
+        store_part(to + half + i, product_of(b, c) + product_of(a, s), n);
     }
 }
 
@@ -30,11 +33,11 @@ AI void rotate_as(const int neighbours, const int wide, const float *x, const fl
 static void rotate(const bw_comp *m, const float *x, const float *cos, const float *sin, float *to) {
     int half = m->rotary / 2;
     if (m->rope == BW_HALVES)
-        rotate_as(0, 0, x, cos, sin, half, to);
+        rotate_as(0, x, cos, sin, half, to);
     else if (m->rope == BW_HALVES_WIDE)
-        rotate_as(0, 1, x, cos, sin, half, to);
+        rotate_wide(x, cos, sin, half, to);
     else
-        rotate_as(1, 0, x, cos, sin, half, to);
+        rotate_as(1, x, cos, sin, half, to);
     if (m->rotary < m->head_dim)
         memcpy(to + m->rotary, x + m->rotary, (m->head_dim - m->rotary) * sizeof *x);
 }
@@ -73,7 +76,7 @@ static void write_kv(const bw_comp *m, const bw_layout *l, const int32_t *slots,
     u32 *units = (u32 *)(keys + place / BW_GROUP * BW_GROUP * dim) + place % BW_GROUP;
     for (long d = 0; d < dim / KS; d++)
         units[d * BW_GROUP] = ((const u32 *)k)[d];
-    values += place / KS * KS * dim + place_in_unit(place);
+    values += place / KS * KS * dim + place_of(m, place);
     for (long d = 0; d < dim; d++)
         values[d * KS] = v[d];
 }
@@ -120,11 +123,13 @@ static void rotate_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, co
             turn(m, from + (head * group + j) * dim, m->q_norm, position, rotated);
             at *query = q + ((head * call->tokens + t) * group + j) * dim;
             round_at(rotated, dim, query);
-            put_in_order(query, dim);
+            if (!m->softcap)
+                put_in_order(query, dim);
         }
         turn(m, from + k0 + head * dim, m->k_norm, position, rotated);
         round_st(rotated, dim, key);
-        put_in_order(key, dim);
+        if (!m->softcap)
+            put_in_order(key, dim);
         round_st(from + v0 + head * dim, dim, value);
         const int32_t *slots = x->slots_RLP +
                                ((long)call->row[x->tok_batch[t]] * x->table_layers + m->kv_layer) * x->table_pages;
@@ -189,6 +194,7 @@ static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const
     int group = m->heads / m->kv_heads, tokens = tile_tokens(x, l, i), start = c->start[i->n] + i->first;
     int prompt = x->prompt_R[c->row[i->n]], low = item_low(c, m, i), end = start < prompt ? prompt : start + 1;
     block together = block_of(start, prompt);
+    int packed = start >= prompt && m->window && start + 1 >= m->window; /* transformers: a group's heads are rows then */
     long token = i->token + i->first;
     return (item){.m = m,
                   .slots = x->slots_RLP + ((long)c->row[i->n] * x->table_layers + m->kv_layer) * x->table_pages,
@@ -200,7 +206,9 @@ static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const
                   .high = start + tokens,
                   .end = end,
                   .tail = end - (start < prompt ? end : end - low) % LATE,
-                  .together = together.end - together.begin,
+                  .call = start < prompt ? prompt : 1,
+                  .origin = start < prompt && prompt > 1 ? 0 : low,
+                  .together = packed ? group : together.end - together.begin,
                   .q = q + ((long)i->head * c->tokens + token) * group * m->head_dim,
                   .to = to + token * l->ld_o + (long)i->head * group * m->head_dim,
                   .ld_to = l->ld_o};
@@ -232,7 +240,9 @@ static void attend_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, co
 /* The last product of a component and the sum with the hidden states; o [tokens][width] is its left side. */
 static void project(bw_ctx *x, const bw_comp *m, const bw_layout *l, const at *o, long width, int thread) {
     int rows = x->call.tokens;
-    product out = {o, m->w1, m->b1, x->call.hidden, l->ld_o, (width + KS - 1) / KS, m->width, rows, m->width, 0};
+    product out = {.x = o, .ld_x = l->ld_o, .w = m->w1, .bias = m->b1, .units = (width + KS - 1) / KS, .rows = rows,
+                   .to = x->call.hidden, .ld_to = m->width, .columns = m->width, .together = x->tok_together,
+                   .width = (int)width, .narrow = m->width};
     if (bw_plain(m)) {
         multiply(&out, TO_RESIDUAL, thread, x->threads);
         bw_barrier(x);
@@ -256,7 +266,11 @@ static void attention(bw_ctx *x, const bw_comp *m, int thread) {
     norm_rows(x->call.hidden, m, rows, normed, l.ld_x, thread, x->threads);
     bw_barrier(x);
     long columns = values_from(m) + bw_round((long)m->kv_heads * m->head_dim, BW_PANEL);
-    product qkv = {normed, m->w0, m->b0, c, l.ld_x, (m->width + KS - 1) / KS, l.ld_c, rows, (int)columns, 0};
+    product qkv = {.x = normed, .ld_x = l.ld_x, .w = m->w0, .bias = m->b0, .units = (m->width + KS - 1) / KS, .rows = rows,
+                   .to = c, .ld_to = l.ld_c, .columns = (int)columns, .together = x->tok_together, .width = m->width,
+                   .border = (int)(m->joined ? columns : keys_from(m)) / BW_PANEL,
+                   .wide = (m->heads + (m->joined ? 2 * m->kv_heads : 0)) * m->head_dim,
+                   .narrow = m->kv_heads * m->head_dim};
     multiply(&qkv, TO_FLOAT, thread, x->threads);
     bw_barrier(x);
     if (m->qk_whole) {
@@ -276,7 +290,9 @@ static void feed_forward(bw_ctx *x, const bw_comp *m, int thread) {
     int rows = x->call.tokens;
     norm_rows(x->call.hidden, m, rows, normed, l.ld_x, thread, x->threads);
     bw_barrier(x);
-    product up = {normed, m->w0, m->b0, o, l.ld_x, (m->width + KS - 1) / KS, l.ld_o, rows, m->inner, m->activation};
+    product up = {.x = normed, .ld_x = l.ld_x, .w = m->w0, .bias = m->b0, .units = (m->width + KS - 1) / KS, .rows = rows,
+                  .to = o, .ld_to = l.ld_o, .columns = m->inner, .activation = m->activation, .activated = m->activated,
+                  .together = x->tok_together, .width = m->width, .narrow = m->inner * (m->joined ? 2 : 1)};
     if (m->gated)
         multiply(&up, TO_GATED, thread, x->threads);
     else
@@ -323,7 +339,8 @@ static void head(bw_ctx *x, int thread) {
     at *normed = (at *)(x->scratch + l.x);
     norm_rows(x->call.hidden, m, x->call.rows, normed, l.ld_x, thread, x->threads);
     bw_barrier(x);
-    product out = {normed, m->w0, NULL, x->call.logits, l.ld_x, (m->width + KS - 1) / KS, m->inner, x->call.rows, m->inner, 0};
+    product out = {.x = normed, .ld_x = l.ld_x, .w = m->w0, .units = (m->width + KS - 1) / KS, .rows = x->call.rows,
+                   .to = x->call.logits, .ld_to = m->inner, .columns = m->inner};
     multiply(&out, TO_FLOAT, thread, x->threads);
     if (m->factor != 1.0f || m->softcap)
         finish_logits(x, m, thread);

@@ -58,6 +58,7 @@ void bw_destroy(bw_ctx *x) {
     bw_pool_stop(x);
     free(x->tok_batch);
     free(x->tok_pos);
+    free(x->tok_together);
     free(x);
 }
 
@@ -76,7 +77,8 @@ int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, 
     x->max_tokens = max_tokens;
     x->tok_batch = malloc(max_tokens * sizeof(int32_t));
     x->tok_pos = malloc(max_tokens * sizeof(int32_t));
-    return x->tok_batch && x->tok_pos ? 0 : -1;
+    x->tok_together = malloc(max_tokens);
+    return x->tok_batch && x->tok_pos && x->tok_together ? 0 : -1;
 }
 
 int64_t bw_scratch_need(const bw_ctx *x, const bw_comp *comps, int n) {
@@ -102,9 +104,11 @@ static int prepare(bw_ctx *x) {
             return BW_BAD_COUNT;
         if (c->start[n] < 0 || c->start[n] > x->table_length - c->count[n])
             return BW_BAD_POSITION;
+        int32_t prompt = x->prompt_R[c->row[n]];
         for (int i = 0; i < c->count[n]; i++, t++) {
             x->tok_batch[t] = n;
             x->tok_pos[t] = c->start[n] + i;
+            x->tok_together[t] = x->tok_pos[t] >= prompt ? 1 : prompt < 255 ? prompt : 255;
             if (first->kind == BW_EMBEDDING) {
                 int32_t token = x->tokens_RM[(int64_t)c->row[n] * x->table_length + x->tok_pos[t]];
                 if (token < 0 || token >= first->inner)

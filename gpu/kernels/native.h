@@ -38,7 +38,7 @@ typedef struct {
     int32_t heads, kv_heads, head_dim, window;   /* window 0: none */
     int32_t kv_layer, page_size, inner, rotary;  /* inner: intermediate width, or vocabulary; rotary: elements that turn */
     int32_t rope, qk_whole, activation, gated;   /* qk_whole: queries and keys are normed over all heads together */
-    int32_t norm_kind, side;
+    int32_t norm_kind, side, joined;             /* joined: q, k and v, or gate and up, are one tensor in the checkpoint */
     float eps, scale;
     float softcap, factor;                       /* factor: of the embedding or of what is added; divisor of logits */
     int64_t slot_bytes;
@@ -46,6 +46,7 @@ typedef struct {
     const float *b0, *b1;                        /* float32, padded like the columns; null: none, as below */
     const float *norm, *norm_bias, *post_norm, *q_norm, *k_norm;
     const float *cos, *sin;                      /* [max_length][rotary / 2] */
+    const uint16_t *activated;                   /* bfloat16: the activation of all 65,536 values; null: it is computed */
     char *arena;
 } bw_comp;
 
@@ -83,6 +84,7 @@ struct bw_ctx {
     const int32_t *tokens_RM, *slots_RLP, *prompt_R; /* prompt: tokens of each row that are its prompt */
     int32_t table_rows, table_length, table_layers, table_pages, max_tokens;
     int32_t *tok_batch, *tok_pos; /* [max_tokens] */
+    uint8_t *tok_together;        /* [max_tokens]: tokens that torch computes at once, as of a prompt; at most 255 */
     char *scratch;
     int64_t scratch_bytes;
     /* pool */

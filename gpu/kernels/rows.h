@@ -132,7 +132,7 @@ AI float mean_of(const int floats, const void *x, int width, float *variance) {
 }
 
 AI vf scaled(vf v, float mean, float factor, vf weight, vf bias) {
-    return (v * factor + -factor * mean) * weight + bias;
+    return fused(fused(v, splat(factor), product_of(splat(-factor), splat(mean))), weight, bias);
 }
 #else
 AI float squares(const int floats, const void *x, int width, float mean) {

@@ -8,15 +8,25 @@
 #define LATE 16 /* the last positions are fewer than this */
 
 #if BF16
+/* The sum of `n` vectors, at most two, of lanes that count from column 0 on, as lanes that count from `origin` on. */
+AI vf turned(const vf *sums, int n, int origin) {
+    float lane[4 * VW];
+    for (int i = 0; i < 4; i++)
+        store(lane + i * VW, sums[i % n]);
+    int first = (origin % (n * VW) + n * VW) % (n * VW);
+    return n == 1 ? load(lane + first) : load(lane + first) + load(lane + first + VW);
+}
+
 /* The scores of columns first..last become weights; columns c0..c1 are seen, those from `tail` on are late. `top` is the
- * maximum of the pieces before and becomes that of all so far, to which the weights and their sum are relative. */
-static void softmax_row(float *scores, at *weights, int first, int last, int c0, int c1, int tail, float scale, float *top,
-                        float *total) {
+ * maximum of the pieces before and becomes that of all so far, to which the weights and their sum are relative. The sum goes
+ * by the lanes of two vectors in turn, the first of which begins at `origin`. */
+static void softmax_row(float *scores, at *weights, int first, int last, int c0, int c1, int origin, int tail, float scale,
+                        float *top, float *total) {
     const vf low = splat(-INFINITY), zero = splat(0.0f);
     const vi lane = lanes();
     int begin = first * BW_GROUP, end = (last + 1) * BW_GROUP;
     int late = tail > c0 ? tail : c0;
-    vf best = low, sum = zero, other = zero;
+    vf best = low, sums[2] = {zero, zero};
     for (int c = begin; c < end; c += VW) {
         vi seen = (lane + c >= c0) & (lane + c < c1);
         best = vmax(best, pick(seen, load(scores + c), low));
@@ -26,21 +36,19 @@ static void softmax_row(float *scores, at *weights, int first, int last, int c0,
     for (int c = begin; c < end; c += VW) {
         vi seen = (lane + c >= c0) & (lane + c < c1);
         vf x = product_of(load(scores + c), splat(scale)) - most;
-        vf weight = pick(seen, vexp_cubic(x), zero);
+        vf weight = pick(seen, vexp_cubic(x), zero), *sum = sums + c / VW % 2;
         if (c + VW <= late) {
             store_in_order(weights + c, weight);
-            vf before = sum; /* every second vector has a sum of its own */
-            sum = other + weight;
-            other = before;
+            *sum = *sum + weight;
             continue;
         }
         vi early = lane + c < late;
         vf exact = pick(seen, vexp_exact(x), zero);
         store(scores + c, exact);
         store_in_order(weights + c, pick(early, weight, exact));
-        sum = sum + pick(early, weight, zero);
+        *sum = *sum + pick(early, weight, zero);
     }
-    float all = lanes_sum(sum + other);
+    float all = lanes_sum(turned(sums, 2, origin));
     for (int c = late; c < c1; c++)
         all += scores[c];
     *top = most;
@@ -50,13 +58,13 @@ static void softmax_row(float *scores, at *weights, int first, int last, int c0,
 /* A row's result from its weighted sum. */
 AI vf share_of(vf out, float total) { return out * (1.0f / total); }
 #else
-static void softmax_row(float *scores, at *weights, int first, int last, int c0, int c1, int tail, float scale, float *top,
-                        float *total) {
+static void softmax_row(float *scores, at *weights, int first, int last, int c0, int c1, int origin, int tail, float scale,
+                        float *top, float *total) {
     const vf low = splat(-INFINITY);
     const vi lane = lanes();
     int begin = first * BW_GROUP, end = (last + 1) * BW_GROUP;
     vf best = low;
-    (void)tail;
+    (void)origin, (void)tail;
     for (int c = begin; c < end; c += VW) {
         vi seen = (lane + c >= c0) & (lane + c < c1);
         best = vmax(best, pick(seen, load(scores + c), low));

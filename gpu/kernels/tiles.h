@@ -12,6 +12,9 @@ typedef struct {
     const uint32_t *k[PIECE / BW_GROUP], *v[PIECE / BW_GROUP];
     const uint32_t *next[AHEAD]; /* keys that will be read after these groups */
     long ld_v;                   /* units between the rows of V */
+    uint32_t single;             /* mask of the even position's half of a unit */
+    int going;                   /* single query tokens: whether their sums go on from those in `part` */
+    int from;                    /* column of the first key of torch's call, 0 if it lies before this piece */
 } groups;
 
 #define GV (BW_GROUP / VW)
@@ -91,6 +94,12 @@ static void score_few(int rows, const at *q, long dim, const uint32_t *const k[]
     }
 }
 
+/* The values of one column alone: the other half of its units may never have been written. */
+AI pair value_at(const groups *g, int c, long column) {
+    const uint32_t *v = g->v[c / BW_GROUP] + c % BW_GROUP / KS * g->ld_v + column;
+    return expand(*(const vu_u *)v & place_mask(c % 2));
+}
+
 /* part[rows][16 * blocks] = weights times V, over the groups first..last; the last holds `tail` positions. */
 AI void value_tile(const int rows, const int width, const at *weights, const groups *g, int first, int last, int tail,
                    long column, float *part, long ld_part) {
@@ -118,7 +127,7 @@ AI void value_tile(const int rows, const int width, const at *weights, const gro
         }
         if (units * KS < (i < last ? BW_GROUP : tail)) { /* half a pair: the other half was never written */
             UNROLL for (int j = 0; j < n; j++) {
-                pair vs = expand(*(const vu_u *)(v + units * g->ld_v + j * VW) & place_mask(0));
+                pair vs = expand(*(const vu_u *)(v + units * g->ld_v + j * VW) & g->single);
                 UNROLL for (int r = 0; r < rows; r++) sum[r][j] = dot(sum[r][j], vs, load_x(w + r * LINE, units));
             }
         }
@@ -134,7 +143,7 @@ AI void value_lanes(const int rows, const int width, const at *weights, const gr
     const int n = width / VW;
     vf sum[SCORE_ROWS][64 / VW];
     UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < n; j++) sum[r][j] = splat(0.0f);
+        UNROLL for (int j = 0; j < n; j++) sum[r][j] = g->going ? load(part + r * ld_part + j * VW) : splat(0.0f);
     }
     for (int i = first; i <= last; i++) {
         const uint32_t *v = g->v[i] + column;
@@ -172,6 +181,41 @@ AI void value_lanes(const int rows, const int width, const at *weights, const gr
     }
 }
 
+/* The same up to column `to`, where a window begins at no multiple of four. */
+AI void value_shifted(const int rows, const int width, const at *weights, const groups *g, int to, long column, float *part,
+                      long ld_part) {
+    const int n = width / VW, from = g->from;
+    vf sum[SCORE_ROWS][64 / VW];
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int j = 0; j < n; j++) sum[r][j] = g->going ? load(part + r * ld_part + j * VW) : splat(0.0f);
+    }
+    int rest = to - (to - from) % 4;
+    for (int c = from; c < rest; c += 4) {
+        UNROLL for (int j = 0; j < n; j++) {
+            pair v[4];
+            UNROLL for (int i = 0; i < 4; i++) v[i] = value_at(g, c + i, column + j * VW);
+            UNROLL for (int r = 0; r < rows; r++) {
+                vf half[4];
+                UNROLL for (int i = 0; i < 4; i++) {
+                    vf before = i < 2 ? splat(0.0f) : half[i - 2];
+                    half[i] = dot_half((c + i) % 2, before, v[i], load_x(weights + r * LINE, (c + i) / 2));
+                }
+                sum[r][j] = sum[r][j] + (half[2] + half[3]);
+            }
+        }
+    }
+    for (int c = to - 1; c >= rest; c--) {
+        UNROLL for (int j = 0; j < n; j++) {
+            pair v = value_at(g, c, column + j * VW);
+            UNROLL for (int r = 0; r < rows; r++)
+                sum[r][j] = dot_half(c % 2, sum[r][j], v, load_x(weights + r * LINE, c / 2));
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int j = 0; j < n; j++) store(part + r * ld_part + j * VW, sum[r][j]);
+    }
+}
+
 #define ROW_CASES(X)                                            \
     X(1) X(2) X(3)
 #if SCORE_ROWS > 3
@@ -196,7 +240,9 @@ static void score_any(int rows, const at *q, long dim, const uint32_t *const k[]
     }
 #define X(n)                                                                               \
     case n:                                                                                \
-        if (BF16 && alone && n <= LANE_ROWS)                                               \
+        if (BF16 && alone && n <= LANE_ROWS && g->from % 4)                                \
+            value_shifted(n, WIDTH, weights, g, last * BW_GROUP + tail, column, part, ld_part); \
+        else if (BF16 && alone && n <= LANE_ROWS)                                          \
             value_lanes(n, WIDTH, weights, g, first, last, tail, column, part, ld_part);   \
         else                                                                               \
             value_tile(n, WIDTH, weights, g, first, last, tail, column, part, ld_part);    \

@@ -180,13 +180,21 @@ AI vf vexp(vf x) {
     y = y * (r * r) + (r + 1.0f);
     return (vf)((vu)y + ((vu)shifted << 23));
 }
-#if BF16
-/* Rounded by itself: never part of a fused operation. */
+/* The product, rounded by itself: never part of a fused operation. */
 AI vf product_of(vf a, vf b) {
 #if VW == 16
     return (vf)_mm512_mul_round_ps((__m512)a, (__m512)b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
     return a * b;
+#endif
+}
+#if BF16
+/* a * b + c rounded once, where the compiler, left to itself, would share the product with other code. */
+AI vf fused(vf a, vf b, vf c) {
+#if VW == 16
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+    return a * b + c;
 #endif
 }
 AI vf vfloor(vf x) {
@@ -213,6 +221,19 @@ AI vf vexp_exact(vf x) {
     y = y * r + 1.0;
     y = y * r + 1.0;
     return __builtin_convertvector((vd)((vl)y + ((vl)shifted << 52)), vf);
+}
+/* e^x for x <= 0 within a unit in the last place, 0 below -87: with the bits of torch's softmax in float32. */
+AI vf vexp_near(vf x) {
+    vf n = product_of(x, splat(1.44269504088896341f)) + 12582912.0f - 12582912.0f;
+    vf r = fused(n, splat(-1.428606765330187e-6f), fused(n, splat(-0.693145751953125f), x));
+    vf y = fused(splat(1.98527617612853646e-4f), r, splat(1.39304355252534151e-3f));
+    y = fused(y, r, splat(8.33336077630519867e-3f));
+    y = fused(y, r, splat(4.16664853692054749e-2f));
+    y = fused(y, r, splat(0.166666671633720398f));
+    y = fused(y, r, splat(0.5f));
+    y = fused(product_of(r, r), y, r) + 1.0f;
+    vi power = __builtin_convertvector(n, vi);
+    return pick(x < -87.0f, splat(0.0f), (vf)((vu)y + ((vu)power << 23)));
 }
 /* e^x within 1e-4 of itself, 0 below -87.3: 2^(whole part of x / ln 2), whose fraction a cubic corrects, written as the bits
  * of a float (Malossi et al., "Fast Exponential Computation on SIMD Architectures"); torch's attention has the same bits. */
@@ -243,15 +264,14 @@ AI vf vtanh(vf x) {
     return x * p / q;
 }
 #if BF16
-/* Within 1.5e-7, as in torch (Abramowitz and Stegun, 7.1.26). */
-AI vf verf(vf x) {
-    vf size = (vf)((vu)x & 0x7fffffffu), t = 1.0f / (size * 0.3275911f + 1.0f);
-    vf p = t * 1.061405429f + -1.453152027f;
-    p = p * t + 1.421413741f;
-    p = p * t + -0.284496736f;
-    p = p * t + 0.254829592f;
-    vf y = 1.0f - product_of(vexp(-product_of(x, x)), t) * p;
-    return (vf)((vu)y | ((vu)x & 0x80000000u));
+/* What a table of all bfloat16 values says of these. */
+AI vf looked_up(const uint16_t *table, vf v) {
+    uint32_t bits[VW];
+    uint16_t found[VW];
+    *(vu_u *)bits = (vu)v;
+    for (int i = 0; i < VW; i++)
+        found[i] = table[bits[i] >> 16];
+    return widen(*(const vh_u *)found);
 }
 #else
 AI vf verf(vf x) {
@@ -317,7 +337,8 @@ AI vf dot_half(const int second, vf sum, pair w, pair x) {
 #endif
 }
 /* In attention dot() adds the elements of a unit in their order: the pair product begins with the upper half, so there the
- * two halves of keys, queries, values and weights change places. */
+ * two halves of keys, queries, values and weights change places; not where scores are capped, which torch multiplies as it
+ * multiplies by weights. */
 AI int place_in_unit(int element) { return (element + DP) % KS; }
 AI uint32_t place_mask(int element) { return (element + DP) % 2 ? 0xffff0000u : 0xffffu; }
 AI void put_in_order(void *elements, int n) {

@@ -70,6 +70,7 @@ class AttentionConfig:
     pre_norm: bool = True
     post_norm: bool = False
     qk_norm: str = ""  # "head" | "whole"
+    joined: bool = False  # q, k and v are one tensor in the checkpoint; in bfloat16 the order of torch's sums depends on it
     multiplier: float = 1.0  # of what is added to the residual
 
 
@@ -85,6 +86,7 @@ class MlpConfig:
     norm: NormConfig
     activation: str = "silu"  # "silu" | "gelu" | "gelu_tanh", or as formulas "gelu_new" | "gelu_fast"
     gated: bool = True  # act(gate) * up, else act(up)
+    joined: bool = False  # gate and up are one tensor in the checkpoint, as in attention
     bias: bool = False
     pre_norm: bool = True
     post_norm: bool = False

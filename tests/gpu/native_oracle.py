@@ -48,6 +48,7 @@ class Shape:
     vocabulary: int = 97
     layers: int = 2
     window: int | None = None
+    softcap: float = 0.0
     biases: bool = False
     rope: RopeConfig = ROPE
 
@@ -61,6 +62,7 @@ class Shape:
             rope=self.rope,
             scale=self.head_dim**-0.5,
             window=self.window,
+            softcap=self.softcap,
             qkv_bias=self.biases,
             o_bias=self.biases,
         )
@@ -162,8 +164,15 @@ class Chain:
         position_T = torch.arange(length)
         distance_TT = position_T[:, None] - position_T
         seen_TT = (distance_TT >= 0) & (distance_TT < (config.window or length + 1))
-        scores_NTT = rotate(q_NTH) @ k_NTH.transpose(1, 2) / math.sqrt(config.head_dim)
+        scores_NTT = rotate(q_NTH) @ k_NTH.transpose(1, 2)
+        if config.softcap:
+            scores_NTT = self._rounded(self._rounded(self._rounded(scores_NTT) * config.scale) / config.softcap)
+            scores_NTT = self._rounded(self._rounded(scores_NTT.tanh()) * config.softcap)
+        else:
+            scores_NTT = scores_NTT * config.scale
         weight_NTT = torch.softmax(scores_NTT.masked_fill(~seen_TT, -math.inf), dim=-1)
+        if config.softcap:
+            weight_NTT = self._rounded(weight_NTT)
         return self._linear(self._rounded((weight_NTT @ v_NTH).transpose(0, 1).flatten(1)), weights, "o")
 
 

@@ -195,6 +195,23 @@ def test_fused_tensors_are_tensors_of_their_own(checkpoint: MakeCheckpoint, tmp_
     assert [s.component.id for s in sharded.specs(16, "float32")] == [s.component.id for s in first]
 
 
+@pytest.mark.parametrize(
+    ("architecture", "attention", "feed_forward"),
+    [("llama", False, False), ("phi3", True, True), ("glm4", False, True), ("gpt-neox", True, False)],
+)
+def test_what_is_one_tensor_is_told(
+    checkpoint: MakeCheckpoint, architecture: str, attention: bool, feed_forward: bool
+) -> None:
+    configs = [spec.config for spec in Checkpoint.open(checkpoint(architecture)).specs(16, "float32")]
+    parts = [
+        part
+        for config in configs
+        for part in ((config.attention, config.mlp) if isinstance(config, ParallelConfig) else (config,))
+    ]
+    assert {part.joined for part in parts if isinstance(part, AttentionConfig)} == {attention}
+    assert {part.joined for part in parts if isinstance(part, MlpConfig)} == {feed_forward}
+
+
 def test_a_layer_with_parallel_residual_is_one_component(checkpoint: MakeCheckpoint) -> None:
     kinds = [spec.component.kind for spec in Checkpoint.open(checkpoint("gpt-neox")).specs(16, "float32")]
     assert kinds == [Kind.EMBEDDING, *[Kind.PARALLEL] * 3, Kind.HEAD]

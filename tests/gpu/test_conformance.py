@@ -26,6 +26,8 @@ BFLOAT16 = [
     *((name, 0.2) for name in FURTHER),
 ]
 
+USUAL_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+WIDE = {"hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 512}
 DEEP: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"num_hidden_layers": 4}),
     ("llama-biases", {"num_hidden_layers": 8, "num_key_value_heads": 4}),
@@ -37,6 +39,13 @@ DEEP: list[tuple[str, dict[str, Any]]] = [
     ("gpt-neox", {"num_hidden_layers": 8}),
     ("gpt-neox-serial", {"num_hidden_layers": 6}),
     ("gpt-neox-serial", {"num_hidden_layers": 6, "hidden_act": "gelu_new", "hidden_size": 72, "intermediate_size": 128}),
+    # each of these shows one order of sums, or one rounding, that all others hide
+    ("llama-multihead", {"num_hidden_layers": 8, "seed": 5}),
+    ("gpt-neox", {"num_hidden_layers": 8, "hidden_size": 128, "intermediate_size": 256, "seed": 5}),
+    ("llama", {"num_hidden_layers": 8, "intermediate_size": 2112}),
+    ("gemma2", {"num_hidden_layers": 8, "hidden_size": 128, "intermediate_size": 256, "seed": 2, **USUAL_CAPS}),
+    ("gemma2", {"num_hidden_layers": 8, **WIDE, "num_key_value_heads": 4, "seed": 6, **USUAL_CAPS}),
+    ("gemma2", {"num_hidden_layers": 8, **WIDE, "num_key_value_heads": 4, "seed": 1, "sliding_window": 4096, **USUAL_CAPS}),
 ]
 
 Make = Callable[..., Backend]
@@ -204,8 +213,8 @@ def test_bfloat16_of_deep_models(
     backend = make_backend("bfloat16")
     if backend.name == "native" and ("avx512bf16" not in backend.numerics or torch.cpu._is_amx_tile_supported()):
         pytest.skip("the kernels know torch's order of sums on processors with AVX-512 and bfloat16 pairs, without AMX")
-    path = checkpoint(architecture, seed=3, dtype="bfloat16", **config)
-    prompt = reference.prompt_of(24)
+    path = checkpoint(architecture, **{"seed": 3, "dtype": "bfloat16", **config})
+    prompt = reference.prompt_of(24, config.get("seed", 0))
     tokens = [*prompt, *reference.greedy(path, prompt, 64)]
     chosen = np.arange(len(tokens) - 24), tokens[24:]
     rig = Rig(backend, path)

@@ -35,6 +35,9 @@ SHAPES = {
     "head-24": Shape(head_dim=24),
     "window": Shape(window=11),
     "window-1": Shape(window=1),
+    "capped": Shape(softcap=3.0, kv_heads=4),
+    "capped-window": Shape(softcap=3.0, window=11),
+    "long-products": Shape(intermediate=1100),
     "biases": Shape(biases=True, intermediate=50, head_dim=10),
     "llama3": Shape(rope=LLAMA3),
     "linear": Shape(rope=RopeConfig(theta=10000.0, kind="linear", factor=4.0)),
@@ -76,7 +79,7 @@ def available() -> list[tuple[str, torch.dtype]]:
 
 
 @pytest.mark.parametrize(("instruction_set", "dtype"), available())
-@pytest.mark.parametrize("name", ["base", "odd-widths", "head-128", "head-24", "window"])
+@pytest.mark.parametrize("name", ["base", "odd-widths", "head-128", "head-24", "window", "capped-window", "long-products"])
 def test_instruction_sets_match_dense_torch(instruction_set: str, dtype: torch.dtype, name: str) -> None:
     rig = NativeRig(Chain(SHAPES[name], dtype), threads=2, instruction_set=instruction_set)
     assert rig.backend.numerics == f"native-{instruction_set}-{str(dtype).removeprefix('torch.')}"

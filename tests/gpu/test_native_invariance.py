@@ -24,6 +24,10 @@ SHAPES = {
     "window": Shape(window=300),
     "gathered": Shape(head_dim=20, hidden=50, intermediate=45),
     "wide-group": Shape(heads=9, kv_heads=1, layers=1),
+    "short-window": Shape(window=13, kv_heads=4, layers=1),
+    "capped": Shape(softcap=5.0, layers=1),
+    "capped-window": Shape(softcap=5.0, window=13),
+    "long-products": Shape(intermediate=1100, layers=1),
 }
 
 
