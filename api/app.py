@@ -57,9 +57,20 @@ def make_app(
     app.on_response_prepare.append(mark)
     app.on_cleanup.append(_close)
     app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
-    app.add_routes([web.route(one.method, one.path, one.handler) for one in ENDPOINTS if one.method != "GET"])
+    posted = [one for one in ENDPOINTS if one.method != "GET"]
+    app.add_routes([web.route(one.method, one.path, one.handler, expect_handler=_expected) for one in posted])
     app.add_routes([web.get(one.path, one.handler) for one in ENDPOINTS if one.method == "GET"])
     return app
+
+
+async def _expected(request: web.Request) -> web.StreamResponse | None:
+    """Tells a client that waits before it sends its body to go on; what else it expects is refused."""
+    expected = request.headers["Expect"]
+    if expected.lower() != "100-continue":
+        return error_response(GatewayError(417, f"Expect: {expected!r} is not known; leave it out, or say 100-continue"))
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # of the answer, which is still to come
+    return None
 
 
 async def _close(app: web.Application) -> None:

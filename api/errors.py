@@ -20,6 +20,7 @@ _CODES = {
     404: "not_found",
     405: "method_not_allowed",
     413: "request_too_large",
+    417: "expectation_failed",
     429: "rate_limit_exceeded",
     500: "internal_error",
     503: "unavailable",

@@ -138,6 +138,15 @@ async def test_wrong_paths_methods_and_bodies(serve: Any) -> None:
     assert "1000 bytes" in error["message"]
 
 
+async def test_a_client_that_waits_before_it_sends_its_body(serve: Any) -> None:
+    client, _ = await serve()
+    assert (await client.post("/tokenize", json={"prompt": "a b"}, expect100=True)).status == 200
+    answer = await client.post("/tokenize", json={"prompt": "a b"}, headers={"Expect": "the worst"})
+    error = (await answer.json())["error"]
+    assert (answer.status, error["code"]) == (417, "expectation_failed")
+    assert "'the worst'" in error["message"]
+
+
 async def test_request_ids(serve: Any, say: Any) -> None:
     client, _ = await serve(say("x"))
     answer = await client.get("/v1/models", headers={"x-request-id": "mine-1"})
