@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayError, GatewayPort
@@ -59,13 +59,16 @@ def make_app(
     app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
     posted = [one for one in ENDPOINTS if one.method != "GET"]
     app.add_routes([web.route(one.method, one.path, one.handler, expect_handler=_expected) for one in posted])
-    app.add_routes([web.get(one.path, one.handler) for one in ENDPOINTS if one.method == "GET"])
+    read = [one for one in ENDPOINTS if one.method == "GET"]
+    app.add_routes([web.get(one.path, one.handler, expect_handler=_expected) for one in read])
     return app
 
 
 async def _expected(request: web.Request) -> web.StreamResponse | None:
     """Tells a client that waits before it sends its body to go on; what else it expects is refused."""
     expected = request.headers["Expect"]
+    if request.version < HttpVersion11:
+        return None  # such a client knows nothing of it
     if expected.lower() != "100-continue":
         return error_response(GatewayError(417, f"Expect: {expected!r} is not known; leave it out, or say 100-continue"))
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -4,7 +4,7 @@
  * product with V; pieces are merged in ascending order. A position outside a row's range has weight exactly zero, so a
  * row's bits do not depend on the other rows of its tile, on chunking, or on what lies in unused places. In bfloat16 they
  * are those of torch, whose order of sums follows from how many queries and keys a call has: for a token of the prompt the
- * whole prompt at once, for one behind it that token alone.
+ * whole prompt at once, for one behind it that token alone, whose pieces begin where its window does.
  */
 #include "tiles.h"
 
@@ -22,9 +22,9 @@ typedef struct {
     int low, high; /* positions that any of the rows sees */
     int end;       /* positions of the prompt, or for a token behind it those up to itself */
     int tail;      /* the last of these, fewer than a vector: torch takes their e^x one by one; bfloat16, as what follows */
-    int call;      /* query tokens of torch's call: the prompt, or one */
-    int origin;    /* position of its first key */
-    int together;  /* of them, those that it multiplies at once with these */
+    int origin;    /* position of the first key of torch's call */
+    int call;      /* query tokens of that call: the prompt, or one */
+    int together;  /* rows that it multiplies at once: query tokens, or the heads of a group where a window is full */
     const at *q;   /* [rows][head_dim], query tokens x heads of the group */
     at *to;        /* output of the first row; rows of a token lie head_dim apart, tokens ld_to */
     long ld_to;
@@ -95,7 +95,8 @@ static void peek(const item *t, const bw_layout *l, int position, groups *g, int
 
 static void find_groups(const item *t, const bw_layout *l, const space *s, int base, int low, int high, groups *g) {
     const bw_comp *m = t->m;
-    g->single = place_of(m, 0) ? 0xffff0000u : 0xffffu;
+    for (int i = 0; i < 2; i++)
+        g->half[i] = place_of(m, i) ? 0xffff0000u : 0xffffu;
     if (!l->direct) {
         gather(t, l, s, base, low, high, g);
         return;
@@ -128,7 +129,7 @@ static void score_piece(const item *t, const space *s, const groups *g, int firs
     }
 }
 
-/* part[rows][padded head_dim] = weights times V over columns c0..c1 of a piece. */
+/* part[rows][padded head_dim] += weights times V over columns c0..c1 of a piece. */
 static void value_columns(const item *t, const bw_layout *l, const space *s, const groups *g, int c0, int c1, float *part) {
     int alone = BF16 && t->together == 1 && !t->m->softcap, most = alone ? LANE_ROWS : SCORE_ROWS;
     int first = c0 / BW_GROUP, last = (c1 - 1) / BW_GROUP, tail = c1 - last * BW_GROUP;
@@ -155,33 +156,46 @@ static void value_columns(const item *t, const bw_layout *l, const space *s, con
     }
 }
 
-/* The same over a whole piece, in stretches that are summed by themselves, as torch does with many queries and keys; `keys`
- * are the piece's in that call, of which the columns first..c1 were computed. */
+static void clear_rows(const item *t, const bw_layout *l, float *rows) {
+    memset(rows, 0, t->rows * l->padded_dim * sizeof *rows);
+}
+
+#if BF16
+static void add_rows_to(const item *t, const bw_layout *l, const float *rows, float *to) {
+    for (long d = 0; d < t->rows * l->padded_dim; d += VW)
+        store(to + d, load(to + d) + load(rows + d));
+}
+
+/* out += weights times V over a whole piece, in stretches that are summed by themselves where torch has many queries and
+ * keys; `keys` are the piece's in that call, of which the columns first..c1 were computed. */
 static void value_piece(const item *t, const bw_layout *l, const space *s, const groups *g, int first, int c1, int keys) {
     int length = keys <= MANY_KEYS ? keys : keys <= 2 * MANY_KEYS ? keys / 2 : MANY_KEYS;
-    int c0 = first * BW_GROUP, in_stretches = BF16 && t->together >= FEW_ROWS && keys > MANY_KEYS;
-    int end = in_stretches ? (c0 / length + 1) * length : c1;
-    value_columns(t, l, s, g, c0, end < c1 ? end : c1, s->part);
-    for (int from = end; from < c1; from += length) {
-        for (int row = 0; row < t->rows; row++) {
-            for (int c = from / BW_GROUP * BW_GROUP; c < from; c++) /* these were in the stretch before */
+    int in_stretches = t->together >= FEW_ROWS && keys > MANY_KEYS;
+    if (t->together == 1) { /* the sums of single query tokens go on */
+        value_columns(t, l, s, g, first * BW_GROUP, c1, s->out);
+        return;
+    }
+    for (int c0 = first * BW_GROUP, end; c0 < c1; c0 = end) {
+        end = in_stretches ? g->from + ((c0 - g->from) / length + 1) * length : c1;
+        end = end < c1 ? end : c1;
+        for (int row = 0; row < t->rows; row++)
+            for (int c = c0 / BW_GROUP * BW_GROUP; c < c0; c++) /* these were in the stretch before */
                 s->weights[row * LINE + (c ^ DP)] = 0;
-        }
-        value_columns(t, l, s, g, from, from + length < c1 ? from + length : c1, s->stretch);
-        for (long d = 0; d < t->rows * l->padded_dim; d += VW)
-            store(s->part + d, load(s->part + d) + load(s->stretch + d));
+        clear_rows(t, l, s->stretch);
+        value_columns(t, l, s, g, c0, end, s->stretch);
+        add_rows_to(t, l, s->stretch, s->out);
     }
 }
 
-/* Weighs what a row has so far by e^(its maximum - the common one): into `to`, from where its sums may go on. */
-static void weigh_row(const float *out, float *to, int width, float *top, float *total, float most) {
-    float old = *total == 0.0f ? 0.0f : exp1(*top - most);
+/* Weighs what a row has so far by e^(its maximum - the common one), and adds `more` to the sum of its weights. */
+static void weigh_row(float *out, int width, float *top, float *total, float most, float more) {
+    float old = *total == 0.0f ? 0.0f : vexp_exact(splat(*top - most))[0];
     for (int d = 0; d < width; d += VW)
-        store(to + d, *total == 0.0f ? splat(0.0f) : product_of(load(out + d), splat(old)));
+        store(out + d, *total == 0.0f ? splat(0.0f) : product_of(load(out + d), splat(old)));
     *top = most;
-    *total *= old;
+    *total = fmaf(*total, old, more);
 }
-
+#else
 /* Adds a piece's result to the row's: both are weighted by e^(their maximum - the common one). */
 static void merge_row(float *out, const float *part, int width, float *top, float *total, float part_top, float part_total) {
     if (*total == 0.0f) {
@@ -197,26 +211,38 @@ static void merge_row(float *out, const float *part, int width, float *top, floa
     *top = most;
     *total = *total * old + part_total * new;
 }
+#endif
+
+/* Positions low..high, which are taken at once, in columns from position `base` on; of torch's call the first key is in
+ * column `from`, and `keys` are in this piece. */
+typedef struct {
+    int base, low, high, from, keys;
+} piece;
+
+static piece piece_at(const item *t, int low) {
+    int shifted = BF16 && t->origin, unit = shifted ? BW_GROUP : PIECE;
+    int base = low / unit * unit, begin = shifted ? low : base, high = begin + PIECE, keys = t->end - begin;
+    return (piece){base, low, high < t->high ? high : t->high, begin - base, keys < PIECE ? keys : PIECE};
+}
 
 /* The positions of a piece that a row sees, as columns. */
 typedef struct {
     int from, to;
 } span;
 
-static span seen_by(const item *t, int row, int base, int high) {
+static span seen_by(const item *t, int row, const piece *p) {
     int position = t->start + row / t->group, window = t->m->window;
     int from = window && position >= window ? position - window + 1 : 0;
-    return (span){from > base ? from - base : 0, position + 1 < high ? position + 1 - base : high - base};
+    return (span){(from > p->low ? from : p->low) - p->base, (position + 1 < p->high ? position + 1 : p->high) - p->base};
 }
 
-/* Finds the groups of the piece at `base`, and those that are needed next. */
-static void open_piece(const item *t, const item *then, const bw_layout *l, const space *s, int base, int low, int high,
-                       groups *g) {
-    int last = (high - 1 - base) / BW_GROUP;
-    find_groups(t, l, s, base, low, high, g);
-    g->from = t->origin > base ? t->origin - base : 0;
-    if (base + PIECE < t->high)
-        peek(t, l, base + PIECE, g, last);
+/* Finds the groups of a piece, and those that are needed next. */
+static void open_piece(const item *t, const item *then, const bw_layout *l, const space *s, const piece *p, groups *g) {
+    int last = (p->high - 1 - p->base) / BW_GROUP;
+    find_groups(t, l, s, p->base, p->low, p->high, g);
+    g->from = p->from;
+    if (p->high < t->high)
+        peek(t, l, p->high, g, last);
     else
         peek(then, l, then ? then->low : 0, g, last);
 }
@@ -249,34 +275,35 @@ static void attend(const item *t, const item *then, const bw_layout *l, const sp
 #endif
     for (int row = 0; row < t->rows; row++)
         s->total[row] = 0.0f;
-    for (int base = t->low / PIECE * PIECE; base < t->high; base += PIECE) {
-        int low = t->low > base ? t->low : base, high = t->high < base + PIECE ? t->high : base + PIECE;
-        int first = (low - base) / BW_GROUP, last = (high - 1 - base) / BW_GROUP;
+    for (int low = t->low; low < t->high;) {
+        piece p = piece_at(t, low);
+        int first = (p.low - p.base) / BW_GROUP, last = (p.high - 1 - p.base) / BW_GROUP;
         groups g;
         float top[t->rows], total[t->rows];
-        open_piece(t, then, l, s, base, low, high, &g);
-        score_piece(t, s, &g, first, last, BF16 && (t->together < FEW_ROWS || t->end - base < FEW_KEYS));
+        low = p.high;
+        open_piece(t, then, l, s, &p, &g);
+        score_piece(t, s, &g, first, last, BF16 && (t->together < FEW_ROWS || p.keys < FEW_KEYS));
         for (int row = 0; row < t->rows; row++) {
-            span seen = seen_by(t, row, base, high);
+            span seen = seen_by(t, row, &p);
             if (m->softcap)
                 cap_row(s->scores + row * LINE, first, last, m->scale, m->softcap);
             top[row] = s->total[row] == 0.0f ? -INFINITY : s->top[row];
-            softmax_row(s->scores + row * LINE, s->weights + row * LINE, first, last, seen.from, seen.to, t->origin - base,
-                        t->tail - base, m->softcap ? 1.0f : m->scale, top + row, total + row);
+            softmax_row(s->scores + row * LINE, s->weights + row * LINE, first, last, seen.from, seen.to, p.from,
+                        t->tail - p.base, m->softcap ? 1.0f : m->scale, top + row, total + row);
         }
-        g.going = BF16 && t->together == 1;
-        for (int row = 0; g.going && row < t->rows; row++)
-            weigh_row(s->out + row * (long)l->padded_dim, s->part + row * (long)l->padded_dim, l->padded_dim, s->top + row,
-                      s->total + row, top[row]);
-        value_piece(t, l, s, &g, first, high - base, t->end - base < PIECE ? t->end - base : PIECE);
-        for (int row = 0; g.going && row < t->rows; row++) {
-            memcpy(s->out + row * (long)l->padded_dim, s->part + row * (long)l->padded_dim, l->padded_dim * sizeof(float));
-            s->total[row] += total[row];
+#if BF16
+        for (int row = 0; row < t->rows; row++) {
+            weigh_row(s->out + row * (long)l->padded_dim, l->padded_dim, s->top + row, s->total + row, top[row], total[row]);
         }
-        for (int row = 0; !g.going && row < t->rows; row++)
+        value_piece(t, l, s, &g, first, p.high - p.base, p.keys);
+#else
+        clear_rows(t, l, s->part);
+        value_columns(t, l, s, &g, first * BW_GROUP, p.high - p.base, s->part);
+        for (int row = 0; row < t->rows; row++)
             if (total[row] != 0.0f)
                 merge_row(s->out + row * (long)l->padded_dim, s->part + row * (long)l->padded_dim, l->padded_dim,
                           s->top + row, s->total + row, top[row], total[row]);
+#endif
     }
     put_rows(t, l, s);
 }

@@ -207,7 +207,7 @@ static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const
                   .end = end,
                   .tail = end - (start < prompt ? end : end - low) % LATE,
                   .call = start < prompt ? prompt : 1,
-                  .origin = start < prompt && prompt > 1 ? 0 : low,
+                  .origin = start < prompt ? 0 : low,
                   .together = packed ? group : together.end - together.begin,
                   .q = q + ((long)i->head * c->tokens + token) * group * m->head_dim,
                   .to = to + token * l->ld_o + (long)i->head * group * m->head_dim,

@@ -11,95 +11,104 @@ static void score_small(const item *t, const space *s, const groups *g, int firs
             dot_columns(t->q + row * dim, g->k[i], BW_GROUP, (int)dim, in_chains, s->scores + row * LINE + i * BW_GROUP);
 }
 
-/* and a row's weights times V over columns from..to: four sums, of every fourth from `origin` on but the last few. */
-static void value_small(const item *t, const groups *g, const at *weights, span seen, int origin, int fours, float *out) {
+/* and a row's weights times V, position by position from the first of torch's call on: the first `fours` in four sums, all
+ * others in one, `in_pairs` with the second of a pair first, as the pair product adds them. */
+static void value_singly(const item *t, const groups *g, const at *weights, span seen, int fours, int in_pairs, float *out) {
     for (int d = 0; d < t->m->head_dim; d += VW) {
         vf sum[4] = {0};
-        for (int c = seen.from; c < seen.to; c++) {
-            int odd = place_of(t->m, c), in_group = c % BW_GROUP, one = c - origin < fours ? (c - origin) % 4 : 0;
-            vu both = *(const vu_u *)(g->v[c / BW_GROUP] + in_group / 2 * g->ld_v + d);
-            pair v = expand(both & (odd ? 0xffff0000u : 0xffffu)); /* the other half may never have been written */
-            sum[one] = dot_half((odd + DP) % KS, sum[one], v, load_x(weights, c / 2));
+        for (int i = seen.from - g->from; i < seen.to - g->from; i++) {
+            int other = g->from + (i ^ 1), c = in_pairs && other < seen.to ? other : g->from + i, one = i < fours ? i % 4 : 0;
+            sum[one] = dot_half((place_of(t->m, c) + DP) % KS, sum[one], value_at(g, c, d), load_x(weights, c / 2));
         }
         store(out + d, ((sum[0] + sum[1]) + sum[2]) + sum[3]);
     }
 }
 
-/* e^(score - top) of a vector from column c on, 0 outside c0..c1 */
-AI vf exp_of_seen(const float *scores, int c, int c0, int c1, float top) {
-    vi seen = (lanes() + c >= c0) & (lanes() + c < c1);
-    return pick(seen, vexp_near(load(scores + c) - top), splat(0.0f));
+/* e^(score - top) of a vector from column c on, 0 for what is not seen */
+AI vf exp_of_seen(const float *scores, int c, span seen, float top) {
+    vi is_seen = (lanes() + c >= seen.from) & (lanes() + c < seen.to);
+    return pick(is_seen, vexp_near(load(scores + c) - top), splat(0.0f));
 }
 
-/* The maximum, and the sum of e^(score - maximum), of all columns c0..c1 so far. Torch's call has `keys` columns from
- * `origin` on, which may lie in another piece: it sums by lanes from there, or one by one if they fill no vector. */
-static void count_row(const float *scores, int first, int last, int c0, int c1, int origin, int keys, float *top,
-                      float *total) {
-    vf best = splat(*top), sum = splat(0.0f);
-    for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW) {
-        vi seen = (lanes() + c >= c0) & (lanes() + c < c1);
-        best = vmax(best, pick(seen, load(scores + c), best));
-    }
-    float most = lanes_max(best), all = 0.0f;
-    if (most == -INFINITY)
-        return;
+/* The sum of e^(score - top) of all columns so far, by lanes that torch counts from column `from` on; one by one where its
+ * `keys` fill no vector. */
+static float sum_row(const float *scores, int first, int last, span seen, float top, int from, int keys, float *lane) {
+    float all = 0.0f;
+    for (int c = seen.from; keys < LATE && c < seen.to; c++)
+        all += vexp_near(splat(scores[c] - top))[0];
+    vf sum = load(lane);
     for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW)
-        sum = sum + exp_of_seen(scores, c, c0, c1, most);
-    if (keys >= LATE)
-        all = lanes_sum(turned(&sum, 1, origin));
-    for (int c = c0; keys < LATE && c < c1; c++)
-        all += vexp_near(splat(scores[c] - most))[0];
-    *total = (*total ? *total * exp1(*top - most) : 0.0f) + all;
-    *top = most;
+        sum = sum + exp_of_seen(scores, c, seen, top);
+    store(lane, sum);
+    return keys < LATE ? all : lanes_sum(turned(&sum, 1, from));
 }
 
 /* Weights that add up to one, each rounded. */
-static void share_row(const float *scores, at *weights, int first, int last, int c0, int c1, float top, float total) {
+static void share_row(const float *scores, at *weights, int first, int last, span seen, float top, float total) {
     for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW)
-        store_at(weights + c, exp_of_seen(scores, c, c0, c1, top) * (1.0f / total));
+        store_at(weights + c, exp_of_seen(scores, c, seen, top) * (1.0f / total));
 }
 
-/* An item with capped scores, which transformers computes step by step: weights are divided by their sum before they are
- * rounded, so all scores come first, and are computed again where they fill more than one piece. */
+static void score_capped(const item *t, const space *s, const groups *g, int first, int last, int small, int in_chains) {
+    if (small)
+        score_small(t, s, g, first, last, in_chains);
+    else
+        score_piece(t, s, g, first, last, 0);
+    for (int row = 0; row < t->rows; row++)
+        cap_row(s->scores + row * LINE, first, last, t->m->scale, t->m->softcap);
+}
+
+/* out += weights times V over a piece. The pair product serves if torch's pairs begin at even positions, too. */
+static void add_values(const item *t, const bw_layout *l, const space *s, const groups *g, const piece *p, int small,
+                       int fours) {
+    int in_pairs = !small && p->from % 2;
+    int going = t->call > 1 && t->end > 2 * PIECE && p->base / PIECE % 2; /* torch has two pieces in one chain then */
+    if (!going)
+        clear_rows(t, l, s->part);
+    for (int row = 0; (small || in_pairs) && row < t->rows; row++)
+        value_singly(t, g, s->weights + row * LINE, seen_by(t, row, p), fours, in_pairs,
+                     s->part + row * (long)l->padded_dim);
+    if (!small && !in_pairs)
+        value_columns(t, l, s, g, (p->low - p->base) / BW_GROUP * BW_GROUP, p->high - p->base, s->part);
+    if (going || t->call == 1 || t->end <= 2 * PIECE || p->high == t->high)
+        add_rows_to(t, l, s->part, s->out);
+}
+
+/* Weights are divided by their sum before they are rounded: first come all maxima, then all sums, then weights and values.
+ * Scores that fill more than one piece are computed each time. */
 static void attend_capped(const item *t, const item *then, const bw_layout *l, const space *s) {
-    int pieces = (t->high - 1) / PIECE - t->low / PIECE + 1;
-    int keys = t->end - t->origin;
+    enum { MAXIMA, SUMS, VALUES };
+    int keys = t->end - t->origin, one = piece_at(t, t->low).high == t->high;
     int64_t size = (int64_t)t->call * keys * t->m->head_dim;
-    int small = pieces == 1 && size * t->m->heads <= SMALL, in_chains = size >= TINY;
-    memset(s->out, 0, t->rows * l->padded_dim * sizeof *s->out);
-    for (int row = 0; row < t->rows; row++) {
+    int small = one && size * t->m->heads <= SMALL, in_chains = size >= TINY;
+    groups g;
+    clear_rows(t, l, s->out);
+    clear_rows(t, l, s->stretch);
+    for (int row = 0; row < t->rows; row++)
         s->top[row] = -INFINITY;
-        s->total[row] = 0.0f;
-    }
-    for (int i = 0; i < 2 * pieces; i++) {
-        int weigh = i >= pieces, base = (t->low / PIECE + i % pieces) * PIECE;
-        int low = t->low > base ? t->low : base, high = t->high < base + PIECE ? t->high : base + PIECE;
-        int first = (low - base) / BW_GROUP, last = (high - 1 - base) / BW_GROUP;
-        groups g;
-        open_piece(t, then, l, s, base, low, high, &g);
-        if (small && !weigh)
-            score_small(t, s, &g, first, last, in_chains);
-        else if (!weigh || pieces > 1)
-            score_piece(t, s, &g, first, last, 0);
-        for (int row = 0; row < t->rows; row++) {
-            float *scores = s->scores + row * LINE;
-            span seen = seen_by(t, row, base, high);
-            if (!weigh || pieces > 1)
-                cap_row(scores, first, last, t->m->scale, t->m->softcap);
-            if (weigh)
-                share_row(scores, s->weights + row * LINE, first, last, seen.from, seen.to, s->top[row], s->total[row]);
-            else
-                count_row(scores, first, last, seen.from, seen.to, t->origin - base, keys, s->top + row, s->total + row);
+    for (int step = MAXIMA; step <= VALUES; step++) {
+        for (int low = t->low; low < t->high;) {
+            piece p = piece_at(t, low);
+            int first = (p.low - p.base) / BW_GROUP, last = (p.high - 1 - p.base) / BW_GROUP;
+            low = p.high;
+            if (step == MAXIMA || !one) {
+                open_piece(t, then, l, s, &p, &g);
+                score_capped(t, s, &g, first, last, small, in_chains);
+            }
+            for (int row = 0; row < t->rows; row++) {
+                const float *scores = s->scores + row * LINE;
+                span seen = seen_by(t, row, &p);
+                if (step == MAXIMA)
+                    s->top[row] = most_of(scores, first, last, seen.from, seen.to, s->top[row]);
+                else if (step == SUMS)
+                    s->total[row] = sum_row(scores, first, last, seen, s->top[row], p.from, keys,
+                                            s->stretch + row * (long)l->padded_dim);
+                else
+                    share_row(scores, s->weights + row * LINE, first, last, seen, s->top[row], s->total[row]);
+            }
+            if (step == VALUES)
+                add_values(t, l, s, &g, &p, small, small && in_chains ? keys / 4 * 4 : 0);
         }
-        if (!weigh)
-            continue;
-        for (int row = 0; small && row < t->rows; row++)
-            value_small(t, &g, s->weights + row * LINE, seen_by(t, row, base, high), t->origin - base,
-                        in_chains ? keys / 4 * 4 : 0, s->part + row * (long)l->padded_dim);
-        if (!small)
-            value_columns(t, l, s, &g, first * BW_GROUP, high - base, s->part);
-        for (long d = 0; d < t->rows * l->padded_dim; d += VW)
-            store(s->out + d, load(s->out + d) + load(s->part + d));
     }
     for (int row = 0; row < t->rows; row++)
         s->total[row] = 1.0f;

@@ -42,8 +42,8 @@ AI void tile(const int rows, const at *x, long ld, const uint32_t *w, long units
     }
 }
 
-#define TILE_CASE(n)                               \
-    case n:                                        \
+#define TILE_CASE(n)                                   \
+    case n:                                            \
         tile(n, x, ld, w, units, stretch, out, ahead); \
         break;
 static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long units, long stretch, float *out,

@@ -6,9 +6,11 @@
  *   V group  [16 tokens / KS][head_dim]
  * A slot is [kv_heads][K of the page, V of the page]. Where the page length or head_dim is no multiple of 16 the page
  * holds plain rows [token][head_dim] instead, and attention gathers them into groups.
- * In both of attention's the halves of a bfloat16 unit change places where there is a pair product (vec.h).
+ * In both of attention's the halves of a bfloat16 unit change places where there is a pair product, unless scores are
+ * capped (vec.h).
  * Every output is summed over k in one fixed order, whatever the batch: this is what makes results invariant. In bfloat16
- * attention has torch's order for the row's whole prompt at once, or for one token behind it, however either is cut.
+ * products and attention have torch's order for the row's whole prompt at once, or for one token behind it, however either
+ * is cut.
  */
 #ifndef BW_NATIVE_H
 #define BW_NATIVE_H

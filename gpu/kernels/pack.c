@@ -42,7 +42,8 @@ static void attention_layout(bw_layout *l, const bw_comp *m, int element, int64_
     l->tile_tokens = (int)(32 / group < 1 ? 1 : 32 / group > 16 ? 16 : 32 / group);
     l->padded_dim = (int)bw_round(dim, 16);
     l->direct = m->page_size % BW_GROUP == 0 && dim % 16 == 0;
-    int64_t rows = l->tile_tokens * group, piece = (int64_t)BW_PIECE(element) * element, line = BW_LINE(element);
+    int64_t rows = l->tile_tokens * group, line = BW_LINE(element);
+    int64_t piece = (int64_t)(BW_PIECE(element) + BW_GROUP) * element; /* it may begin inside a group */
     l->scores = place(&l->thread_bytes, 4 * rows * line);
     l->weights = place(&l->thread_bytes, 4 * rows * line);
     l->out = place(&l->thread_bytes, 4 * rows * l->padded_dim);

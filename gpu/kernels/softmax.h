@@ -7,6 +7,16 @@
  */
 #define LATE 16 /* the last positions are fewer than this */
 
+/* The maximum of `start` and of columns c0..c1. */
+AI float most_of(const float *scores, int first, int last, int c0, int c1, float start) {
+    vf best = splat(start);
+    for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW) {
+        vi seen = (lanes() + c >= c0) & (lanes() + c < c1);
+        best = vmax(best, pick(seen, load(scores + c), best));
+    }
+    return lanes_max(best);
+}
+
 #if BF16
 /* The sum of `n` vectors, at most two, of lanes that count from column 0 on, as lanes that count from `origin` on. */
 AI vf turned(const vf *sums, int n, int origin) {
@@ -22,16 +32,12 @@ AI vf turned(const vf *sums, int n, int origin) {
  * by the lanes of two vectors in turn, the first of which begins at `origin`. */
 static void softmax_row(float *scores, at *weights, int first, int last, int c0, int c1, int origin, int tail, float scale,
                         float *top, float *total) {
-    const vf low = splat(-INFINITY), zero = splat(0.0f);
+    const vf zero = splat(0.0f);
     const vi lane = lanes();
     int begin = first * BW_GROUP, end = (last + 1) * BW_GROUP;
     int late = tail > c0 ? tail : c0;
-    vf best = low, sums[2] = {zero, zero};
-    for (int c = begin; c < end; c += VW) {
-        vi seen = (lane + c >= c0) & (lane + c < c1);
-        best = vmax(best, pick(seen, load(scores + c), low));
-    }
-    float most = lanes_max(best) * scale;
+    vf sums[2] = {zero, zero};
+    float most = most_of(scores, first, last, c0, c1, -INFINITY) * scale;
     most = *top > most ? *top : most;
     for (int c = begin; c < end; c += VW) {
         vi seen = (lane + c >= c0) & (lane + c < c1);
@@ -60,16 +66,10 @@ AI vf share_of(vf out, float total) { return out * (1.0f / total); }
 #else
 static void softmax_row(float *scores, at *weights, int first, int last, int c0, int c1, int origin, int tail, float scale,
                         float *top, float *total) {
-    const vf low = splat(-INFINITY);
     const vi lane = lanes();
     int begin = first * BW_GROUP, end = (last + 1) * BW_GROUP;
-    vf best = low;
     (void)origin, (void)tail;
-    for (int c = begin; c < end; c += VW) {
-        vi seen = (lane + c >= c0) & (lane + c < c1);
-        best = vmax(best, pick(seen, load(scores + c), low));
-    }
-    float most = lanes_max(best) * scale;
+    float most = most_of(scores, first, last, c0, c1, -INFINITY) * scale;
     vf sum = splat(0.0f);
     for (int c = begin; c < end; c += VW) {
         vi seen = (lane + c >= c0) & (lane + c < c1);

@@ -9,12 +9,11 @@
 #define AHEAD 4 /* groups that are fetched before they are needed */
 
 typedef struct {
-    const uint32_t *k[PIECE / BW_GROUP], *v[PIECE / BW_GROUP];
+    const uint32_t *k[PIECE / BW_GROUP + 1], *v[PIECE / BW_GROUP + 1]; /* a piece may begin inside its first group */
     const uint32_t *next[AHEAD]; /* keys that will be read after these groups */
     long ld_v;                   /* units between the rows of V */
-    uint32_t single;             /* mask of the even position's half of a unit */
-    int going;                   /* single query tokens: whether their sums go on from those in `part` */
-    int from;                    /* column of the first key of torch's call, 0 if it lies before this piece */
+    uint32_t half[2];            /* masks of the even and of the odd position's half of a unit */
+    int from;                    /* column of the first key of torch's call, or of its piece */
 } groups;
 
 #define GV (BW_GROUP / VW)
@@ -97,16 +96,16 @@ static void score_few(int rows, const at *q, long dim, const uint32_t *const k[]
 /* The values of one column alone: the other half of its units may never have been written. */
 AI pair value_at(const groups *g, int c, long column) {
     const uint32_t *v = g->v[c / BW_GROUP] + c % BW_GROUP / KS * g->ld_v + column;
-    return expand(*(const vu_u *)v & place_mask(c % 2));
+    return expand(*(const vu_u *)v & g->half[c % 2]);
 }
 
-/* part[rows][16 * blocks] = weights times V, over the groups first..last; the last holds `tail` positions. */
+/* part[rows][width] += weights times V, over the groups first..last, in one chain; the last group holds `tail` positions. */
 AI void value_tile(const int rows, const int width, const at *weights, const groups *g, int first, int last, int tail,
                    long column, float *part, long ld_part) {
     const int n = width / VW;
     vf sum[SCORE_ROWS][64 / VW];
     UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < n; j++) sum[r][j] = splat(0.0f);
+        UNROLL for (int j = 0; j < n; j++) sum[r][j] = load(part + r * ld_part + j * VW);
     }
     for (int i = first; i <= last; i++) {
         const uint32_t *v = g->v[i] + column;
@@ -127,7 +126,7 @@ AI void value_tile(const int rows, const int width, const at *weights, const gro
         }
         if (units * KS < (i < last ? BW_GROUP : tail)) { /* half a pair: the other half was never written */
             UNROLL for (int j = 0; j < n; j++) {
-                pair vs = expand(*(const vu_u *)(v + units * g->ld_v + j * VW) & g->single);
+                pair vs = expand(*(const vu_u *)(v + units * g->ld_v + j * VW) & g->half[0]);
                 UNROLL for (int r = 0; r < rows; r++) sum[r][j] = dot(sum[r][j], vs, load_x(w + r * LINE, units));
             }
         }
@@ -143,7 +142,7 @@ AI void value_lanes(const int rows, const int width, const at *weights, const gr
     const int n = width / VW;
     vf sum[SCORE_ROWS][64 / VW];
     UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < n; j++) sum[r][j] = g->going ? load(part + r * ld_part + j * VW) : splat(0.0f);
+        UNROLL for (int j = 0; j < n; j++) sum[r][j] = load(part + r * ld_part + j * VW);
     }
     for (int i = first; i <= last; i++) {
         const uint32_t *v = g->v[i] + column;
@@ -168,7 +167,7 @@ AI void value_lanes(const int rows, const int width, const at *weights, const gr
         }
         for (int c = count - 1; c >= 4 * fours; c--) { /* half a pair may never have been written */
             UNROLL for (int j = 0; j < n; j++) {
-                pair vs = expand(*(const vu_u *)(v + c / 2 * g->ld_v + j * VW) & place_mask(c % 2));
+                pair vs = expand(*(const vu_u *)(v + c / 2 * g->ld_v + j * VW) & g->half[c % 2]);
                 UNROLL for (int r = 0; r < rows; r++) {
                     pair ws = load_x(w + r * LINE, c / 2);
                     sum[r][j] = c % 2 ? dot_half(1, sum[r][j], vs, ws) : dot_half(0, sum[r][j], vs, ws);
@@ -182,12 +181,12 @@ AI void value_lanes(const int rows, const int width, const at *weights, const gr
 }
 
 /* The same up to column `to`, where a window begins at no multiple of four. */
-AI void value_shifted(const int rows, const int width, const at *weights, const groups *g, int to, long column, float *part,
+AI void value_lanes_shifted(const int rows, const int width, const at *weights, const groups *g, int to, long column, float *part,
                       long ld_part) {
     const int n = width / VW, from = g->from;
     vf sum[SCORE_ROWS][64 / VW];
     UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < n; j++) sum[r][j] = g->going ? load(part + r * ld_part + j * VW) : splat(0.0f);
+        UNROLL for (int j = 0; j < n; j++) sum[r][j] = load(part + r * ld_part + j * VW);
     }
     int rest = to - (to - from) % 4;
     for (int c = from; c < rest; c += 4) {
@@ -238,14 +237,14 @@ static void score_any(int rows, const at *q, long dim, const uint32_t *const k[]
                                   int tail, long column, float *part, long ld_part) {                                \
         switch (rows) { ALL_CASES(X) }                                                                               \
     }
-#define X(n)                                                                               \
-    case n:                                                                                \
-        if (BF16 && alone && n <= LANE_ROWS && g->from % 4)                                \
-            value_shifted(n, WIDTH, weights, g, last * BW_GROUP + tail, column, part, ld_part); \
-        else if (BF16 && alone && n <= LANE_ROWS)                                          \
-            value_lanes(n, WIDTH, weights, g, first, last, tail, column, part, ld_part);   \
-        else                                                                               \
-            value_tile(n, WIDTH, weights, g, first, last, tail, column, part, ld_part);    \
+#define X(n)                                                                                              \
+    case n:                                                                                               \
+        if (BF16 && alone && n <= LANE_ROWS && g->from % 4)                                               \
+            value_lanes_shifted(n, WIDTH, weights, g, last * BW_GROUP + tail, column, part, ld_part);     \
+        else if (BF16 && alone && n <= LANE_ROWS)                                                         \
+            value_lanes(n, WIDTH, weights, g, first, last, tail, column, part, ld_part);                  \
+        else                                                                                              \
+            value_tile(n, WIDTH, weights, g, first, last, tail, column, part, ld_part);                   \
         break;
 #define WIDTH 16
 VALUE_ANY(16)

@@ -180,7 +180,7 @@ AI vf vexp(vf x) {
     y = y * (r * r) + (r + 1.0f);
     return (vf)((vu)y + ((vu)shifted << 23));
 }
-/* The product, rounded by itself: never part of a fused operation. */
+/* The product, with AVX-512 rounded by itself: never part of a fused operation. */
 AI vf product_of(vf a, vf b) {
 #if VW == 16
     return (vf)_mm512_mul_round_ps((__m512)a, (__m512)b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -189,7 +189,7 @@ AI vf product_of(vf a, vf b) {
 #endif
 }
 #if BF16
-/* a * b + c rounded once, where the compiler, left to itself, would share the product with other code. */
+/* a * b + c, with AVX-512 rounded once: the compiler, left to itself, may share the product with other code. */
 AI vf fused(vf a, vf b, vf c) {
 #if VW == 16
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -340,7 +340,6 @@ AI vf dot_half(const int second, vf sum, pair w, pair x) {
  * two halves of keys, queries, values and weights change places; not where scores are capped, which torch multiplies as it
  * multiplies by weights. */
 AI int place_in_unit(int element) { return (element + DP) % KS; }
-AI uint32_t place_mask(int element) { return (element + DP) % 2 ? 0xffff0000u : 0xffffu; }
 AI void put_in_order(void *elements, int n) {
     u32 *units = elements;
     for (int i = 0; DP && i < n / 2; i++)

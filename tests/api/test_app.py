@@ -145,6 +145,7 @@ async def test_a_client_that_waits_before_it_sends_its_body(serve: Any) -> None:
     error = (await answer.json())["error"]
     assert (answer.status, error["code"]) == (417, "expectation_failed")
     assert "'the worst'" in error["message"]
+    assert (await client.get("/v1/models", headers={"Expect": "much"})).status == 417
 
 
 async def test_request_ids(serve: Any, say: Any) -> None:

@@ -185,7 +185,7 @@ def test_variants(checkpoint: MakeCheckpoint, architecture: str, changes: dict[s
 
 @pytest.mark.parametrize("architecture", ["phi3", "glm4", "gpt-neox"])
 def test_fused_tensors_are_tensors_of_their_own(checkpoint: MakeCheckpoint, tmp_path: Path, architecture: str) -> None:
-    """Identities are those of the parts, whatever file they lie in; all bytes are hashed once."""
+    """Parts have identities of their own, whatever file they lie in; all bytes are hashed once."""
     whole = Checkpoint.open(checkpoint(architecture))
     sharded = Checkpoint.open(make_checkpoint(tmp_path, architecture, 0, shard="40KB"))
     assert len(list(tmp_path.glob("*.safetensors"))) > 2

@@ -13,6 +13,7 @@ import torch
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.memory import Arena
+from blockwright.gpu.select import open_backend
 from blockwright.policies.plans import Arrival, Departure, Step
 from blockwright.tests.checkpoints import PRESETS
 from blockwright.tests.gpu import reference
@@ -46,6 +47,21 @@ DEEP: list[tuple[str, dict[str, Any]]] = [
     ("gemma2", {"num_hidden_layers": 8, "hidden_size": 128, "intermediate_size": 256, "seed": 2, **USUAL_CAPS}),
     ("gemma2", {"num_hidden_layers": 8, **WIDE, "num_key_value_heads": 4, "seed": 6, **USUAL_CAPS}),
     ("gemma2", {"num_hidden_layers": 8, **WIDE, "num_key_value_heads": 4, "seed": 1, "sliding_window": 4096, **USUAL_CAPS}),
+]
+
+# One layer of many heads, and how many tokens are given and follow: pieces, windows and stretches of every kind.
+MANY_HEADS = {"num_hidden_layers": 1, "num_attention_heads": 32, "head_dim": 64, "max_position_embeddings": 2048}
+CAPPED = MANY_HEADS | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": None, "query_pre_attn_scalar": 64}
+LONG: list[tuple[str, int, int, dict[str, Any]]] = [
+    ("llama", 500, 30, {**MANY_HEADS, "num_key_value_heads": 8}),
+    ("llama", 1100, 2, {**MANY_HEADS, "num_key_value_heads": 32}),
+    ("mistral-window", 40, 60, {**MANY_HEADS, "num_key_value_heads": 8, "sliding_window": 11}),
+    ("mistral-window", 500, 60, {**MANY_HEADS, "num_key_value_heads": 8, "sliding_window": 100}),
+    ("mistral-window", 500, 60, {**MANY_HEADS, "num_key_value_heads": 32, "sliding_window": 101}),
+    ("mistral-window", 330, 60, {**MANY_HEADS, "num_key_value_heads": 8, "sliding_window": 301}),
+    ("mistral-window", 1000, 30, {**MANY_HEADS, "num_key_value_heads": 8, "sliding_window": 650}),
+    ("gemma2", 505, 60, {**CAPPED, "num_key_value_heads": 32, "sliding_window": 100}),
+    ("gemma2", 1100, 30, {**CAPPED, "num_key_value_heads": 8, "sliding_window": 4096}),
 ]
 
 Make = Callable[..., Backend]
@@ -189,12 +205,32 @@ def test_bfloat16(make_backend: Make, checkpoint: MakeCheckpoint, architecture: 
     assert float(off.max()) <= 0.2
 
 
+def skip_if_not_of_torchs_order(backend: Backend) -> None:
+    if backend.name == "native" and ("avx512bf16" not in backend.numerics or torch.cpu._is_amx_tile_supported()):
+        pytest.skip("the kernels know torch's order of sums on processors with AVX-512 and bfloat16 pairs, without AMX")
+
+
+@pytest.mark.parametrize(("architecture", "given", "following", "config"), LONG)
+def test_bfloat16_has_the_bits_of_transformers(
+    checkpoint: MakeCheckpoint, architecture: str, given: int, following: int, config: dict[str, Any]
+) -> None:
+    backend = open_backend("native", "bfloat16", 1)
+    skip_if_not_of_torchs_order(backend)
+    path = checkpoint(architecture, seed=1, dtype="bfloat16", **config)
+    tokens = list(reference.prompt_of(given + following))
+    rig = Rig(backend, path, page_size=16, rows=2, max_length=given + following)
+    decoded = reference.decoded(path, tokens, given, "bfloat16").log_softmax(-1)[:-1]
+    single_pass = reference.logits(path, tokens, "bfloat16").log_softmax(-1)[:-1]
+    assert float((torch.tensor(rig.logprobs(0, tokens[:-1], given)) - decoded).abs().max()) < 1e-5
+    scores = single_pass[np.arange(len(tokens) - 1), tokens[1:]]
+    assert float((torch.tensor(rig.scores(1, tokens)) - scores).abs().max()) < 1e-5
+
+
 @pytest.mark.parametrize(("length", "seed"), [(191, 2), (400, 4)])
 def test_bfloat16_of_long_prompts(make_backend: Make, checkpoint: MakeCheckpoint, length: int, seed: int) -> None:
     """Sums of many weights and values, eight layers, beside transformers' single pass; one sum for all is 0.01 off here."""
     backend = make_backend("bfloat16")
-    if backend.name == "native" and ("avx512bf16" not in backend.numerics or torch.cpu._is_amx_tile_supported()):
-        pytest.skip("the kernels know torch's order of sums on processors with AVX-512 and bfloat16 pairs, without AMX")
+    skip_if_not_of_torchs_order(backend)
     path = checkpoint("llama", seed=seed, dtype="bfloat16", num_hidden_layers=8, hidden_size=128)
     tokens = list(reference.prompt_of(length))
     ours = torch.tensor(Rig(backend, path, max_length=length).scores(0, tokens))
@@ -211,8 +247,7 @@ def test_bfloat16_of_deep_models(
     A prompt is compared with its single pass and decoding with its decoding: the two are farther apart than the bound.
     """
     backend = make_backend("bfloat16")
-    if backend.name == "native" and ("avx512bf16" not in backend.numerics or torch.cpu._is_amx_tile_supported()):
-        pytest.skip("the kernels know torch's order of sums on processors with AVX-512 and bfloat16 pairs, without AMX")
+    skip_if_not_of_torchs_order(backend)
     path = checkpoint(architecture, **{"seed": 3, "dtype": "bfloat16", **config})
     prompt = reference.prompt_of(24, config.get("seed", 0))
     tokens = [*prompt, *reference.greedy(path, prompt, 64)]

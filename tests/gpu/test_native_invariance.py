@@ -98,15 +98,16 @@ def test_a_position_computed_again_leaves_its_neighbour(dtype: torch.dtype) -> N
 
 
 @BOTH
+@pytest.mark.parametrize(("prompt", "length"), [(77, 110), (500, 530)])
 @pytest.mark.parametrize("name", SHAPES)
-def test_behind_the_prompt(name: str, dtype: torch.dtype) -> None:
+def test_behind_the_prompt(name: str, prompt: int, length: int, dtype: torch.dtype) -> None:
     """Tokens that were decoded one by one keep their bits when all is computed again in chunks."""
     chain, pages = Chain(SHAPES[name], dtype), {"page_size": 5} | LONG
     decoding, again = NativeRig(chain, **LONG), NativeRig(chain, threads=2, **pages)
     for rig in (decoding, again):
-        rig.tables.prompt_length[:] = 77
-    steps = [decoding.logits([(0, 0, 77)]), *(decoding.logits([(0, at, 1)]) for at in range(77, 110))]
-    assert torch.equal(again.in_chunks(0, 110, 51), torch.cat(steps))
+        rig.tables.prompt_length[:] = prompt
+    steps = [decoding.logits([(0, 0, prompt)]), *(decoding.logits([(0, at, 1)]) for at in range(prompt, length))]
+    assert torch.equal(again.in_chunks(0, length, 51), torch.cat(steps))
 
 
 @settings(max_examples=25)
