@@ -10,9 +10,9 @@
 
 #include "softmax.h"
 
-#define FEW_ROWS 4 /* with fewer queries, or with fewer keys, scores are summed by lanes */
-#define FEW_KEYS 12
-#define MANY_KEYS 192 /* with more, values are summed in stretches of at most as many */
+#define FEW_ROWS 4     /* with fewer queries, or with fewer keys, scores are summed by lanes */
+#define FEW_COLUMNS 12 /* keys, or elements of a head */
+#define LONG_SUM 192 /* terms; what is longer is summed in stretches of at most as many, where there are not few queries */
 
 typedef struct {
     const bw_comp *m;
@@ -108,8 +108,11 @@ static void find_groups(const item *t, const bw_layout *l, const space *s, int b
     g->ld_v = m->head_dim;
 }
 
+/* Terms of a sum that torch takes by themselves. */
+static int stretch_of(int terms) { return terms <= LONG_SUM ? terms : terms <= 2 * LONG_SUM ? terms / 2 : LONG_SUM; }
+
 static void score_piece(const item *t, const space *s, const groups *g, int first, int last, int by_lanes) {
-    long dim = t->m->head_dim;
+    long dim = t->m->head_dim, stretch = (BF16 && !t->m->softcap ? stretch_of((int)dim) : dim) / KS;
     for (int row = 0; row < t->rows; row += SCORE_ROWS) {
         int n = t->rows - row < SCORE_ROWS ? t->rows - row : SCORE_ROWS;
         for (int i = first; i <= last; i += SCORE_GROUPS) {
@@ -124,7 +127,7 @@ static void score_piece(const item *t, const space *s, const groups *g, int firs
             if (by_lanes)
                 score_few(n, t->q + row * dim, dim, k, scores, ahead);
             else
-                score_any(n, t->q + row * dim, dim, k, scores, ahead);
+                score_any(n, t->q + row * dim, dim, stretch, k, scores, ahead);
         }
     }
 }
@@ -169,14 +172,13 @@ static void add_rows_to(const item *t, const bw_layout *l, const float *rows, fl
 /* out += weights times V over a whole piece, in stretches that are summed by themselves where torch has many queries and
  * keys; `keys` are the piece's in that call, of which the columns first..c1 were computed. */
 static void value_piece(const item *t, const bw_layout *l, const space *s, const groups *g, int first, int c1, int keys) {
-    int length = keys <= MANY_KEYS ? keys : keys <= 2 * MANY_KEYS ? keys / 2 : MANY_KEYS;
-    int in_stretches = t->together >= FEW_ROWS && keys > MANY_KEYS;
-    if (t->together == 1) { /* the sums of single query tokens go on */
+    int length = t->together >= FEW_ROWS ? stretch_of(keys) : keys;
+    if (t->together == 1 || t->m->head_dim < FEW_COLUMNS) { /* their sums go on */
         value_columns(t, l, s, g, first * BW_GROUP, c1, s->out);
         return;
     }
     for (int c0 = first * BW_GROUP, end; c0 < c1; c0 = end) {
-        end = in_stretches ? g->from + ((c0 - g->from) / length + 1) * length : c1;
+        end = g->from + ((c0 - g->from) / length + 1) * length;
         end = end < c1 ? end : c1;
         for (int row = 0; row < t->rows; row++)
             for (int c = c0 / BW_GROUP * BW_GROUP; c < c0; c++) /* these were in the stretch before */
@@ -282,7 +284,7 @@ static void attend(const item *t, const item *then, const bw_layout *l, const sp
         float top[t->rows], total[t->rows];
         low = p.high;
         open_piece(t, then, l, s, &p, &g);
-        score_piece(t, s, &g, first, last, BF16 && (t->together < FEW_ROWS || p.keys < FEW_KEYS));
+        score_piece(t, s, &g, first, last, BF16 && (t->together < FEW_ROWS || p.keys < FEW_COLUMNS));
         for (int row = 0; row < t->rows; row++) {
             span seen = seen_by(t, row, &p);
             if (m->softcap)

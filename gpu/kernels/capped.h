@@ -62,7 +62,8 @@ static void score_capped(const item *t, const space *s, const groups *g, int fir
 static void add_values(const item *t, const bw_layout *l, const space *s, const groups *g, const piece *p, int small,
                        int fours) {
     int in_pairs = !small && p->from % 2;
-    int going = t->call > 1 && t->end > 2 * PIECE && p->base / PIECE % 2; /* torch has two pieces in one chain then */
+    /* torch has two pieces in one chain then; of the first the rows may have seen nothing */
+    int paired = t->call > 1 && t->end > 2 * PIECE, second = paired && p->base / PIECE % 2, going = second && p->low > t->low;
     if (!going)
         clear_rows(t, l, s->part);
     for (int row = 0; (small || in_pairs) && row < t->rows; row++)
@@ -70,7 +71,7 @@ static void add_values(const item *t, const bw_layout *l, const space *s, const 
                      s->part + row * (long)l->padded_dim);
     if (!small && !in_pairs)
         value_columns(t, l, s, g, (p->low - p->base) / BW_GROUP * BW_GROUP, p->high - p->base, s->part);
-    if (going || t->call == 1 || t->end <= 2 * PIECE || p->high == t->high)
+    if (second || !paired || p->high == t->high)
         add_rows_to(t, l, s->part, s->out);
 }
 

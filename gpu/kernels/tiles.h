@@ -20,27 +20,33 @@ typedef struct {
 #define LANE_ROWS 3 /* rows, and groups, whose lanes fit the registers */
 #define LANE_GROUPS (SCORE_GROUPS > 2 ? 2 : SCORE_GROUPS)
 
-/* Scores of `rows` queries with SCORE_GROUPS groups of keys. */
-AI void score_tile(const int rows, const at *q, long dim, const uint32_t *const k[], float *scores,
+/* Scores of `rows` queries with SCORE_GROUPS groups of keys, summed in stretches of so many units. */
+AI void score_tile(const int rows, const at *q, long dim, long stretch, const uint32_t *const k[], float *scores,
                    const char *const ahead[]) {
-    vf sum[SCORE_ROWS][SCORE_GROUPS * GV];
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) sum[r][j] = splat(0.0f);
-    }
-    for (long s = 0; s < dim / KS; s++) {
-        pair ks[SCORE_GROUPS * GV];
-        UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) {
-            ks[j] = load_w(k[j / GV] + s * BW_GROUP + j % GV * VW);
-            if (j % GV == 0)
-                __builtin_prefetch(ahead[j / GV] + s * BW_GROUP * 4, 0, 3);
+    for (long from = 0; from < dim / KS; from += stretch) {
+        long to = from + stretch < dim / KS ? from + stretch : dim / KS;
+        vf sum[SCORE_ROWS][SCORE_GROUPS * GV];
+        UNROLL for (int r = 0; r < rows; r++) {
+            UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) sum[r][j] = splat(0.0f);
+        }
+        for (long s = from; s < to; s++) {
+            pair ks[SCORE_GROUPS * GV];
+            UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) {
+                ks[j] = load_w(k[j / GV] + s * BW_GROUP + j % GV * VW);
+                if (j % GV == 0)
+                    __builtin_prefetch(ahead[j / GV] + s * BW_GROUP * 4, 0, 3);
+            }
+            UNROLL for (int r = 0; r < rows; r++) {
+                pair qs = load_x(q + r * dim, s);
+                UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) sum[r][j] = dot(sum[r][j], ks[j], qs);
+            }
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            pair qs = load_x(q + r * dim, s);
-            UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) sum[r][j] = dot(sum[r][j], ks[j], qs);
+            UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) {
+                float *place = scores + r * LINE + j * VW;
+                store(place, from ? load(place) + sum[r][j] : sum[r][j]);
+            }
         }
-    }
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < SCORE_GROUPS * GV; j++) store(scores + r * LINE + j * VW, sum[r][j]);
     }
 }
 
@@ -223,10 +229,11 @@ AI void value_lanes_shifted(const int rows, const int width, const at *weights, 
 #define ALL_CASES(X) ROW_CASES(X)
 #endif
 
-static void score_any(int rows, const at *q, long dim, const uint32_t *const k[], float *scores, const char *const ahead[]) {
-#define X(n)                                          \
-    case n:                                           \
-        score_tile(n, q, dim, k, scores, ahead);      \
+static void score_any(int rows, const at *q, long dim, long stretch, const uint32_t *const k[], float *scores,
+                      const char *const ahead[]) {
+#define X(n)                                              \
+    case n:                                               \
+        score_tile(n, q, dim, stretch, k, scores, ahead); \
         break;
     switch (rows) { ALL_CASES(X) }
 #undef X

@@ -62,6 +62,9 @@ LONG: list[tuple[str, int, int, dict[str, Any]]] = [
     ("mistral-window", 1000, 30, {**MANY_HEADS, "num_key_value_heads": 8, "sliding_window": 650}),
     ("gemma2", 505, 60, {**CAPPED, "num_key_value_heads": 32, "sliding_window": 100}),
     ("gemma2", 1100, 30, {**CAPPED, "num_key_value_heads": 8, "sliding_window": 4096}),
+    ("gemma2", 1300, 10, {**CAPPED, "num_key_value_heads": 8, "sliding_window": 48}),
+    ("gemma", 200, 30, {**MANY_HEADS, "num_attention_heads": 8, "head_dim": 256, "num_key_value_heads": 1}),
+    ("llama", 520, 30, {**MANY_HEADS, "head_dim": 8, "num_key_value_heads": 16}),
 ]
 
 Make = Callable[..., Backend]
