@@ -29,7 +29,7 @@ from blockwright.gpu.model.config import (
     attention_of,
 )
 from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.parts import Architecture, Source, with_joined
+from blockwright.gpu.model.parts import Architecture, Source
 from blockwright.gpu.model.registry import find
 from blockwright.gpu.tensor_files import check_dtype, read_tensors
 from blockwright.policies.chain import Component, Kind, KvLayout
@@ -86,7 +86,7 @@ class Checkpoint:
                 f"{fields.source}: dtype {config.dtype!r} is not supported; convert it to float32, bfloat16 or float16"
             )
         tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
-        parts = [(with_joined(part, roles), _assign(path, roles, tie, tensors)) for part, roles in chain]
+        parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
         return cls(path, config, _generation(path, config), parts)
 
     @property

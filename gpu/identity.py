@@ -1,8 +1,8 @@
 """Identity of components: what is hashed, and in which form. Standard library only, nothing stays resident.
 
 A component's id is a 128-bit BLAKE2b of its kind, its configuration (JSON with sorted keys) and, per role in alphabetical
-order, the hash of the raw tensor (type, shape, bytes as stored). Where a tensor lies and how it is packed do not enter,
-but whether some are one tensor in the checkpoint (``joined``): in bfloat16 bits can depend on it.
+order, the hash of the raw tensor (type, shape, bytes as stored). Where a tensor lies, whether it is a part of a fused one,
+and how it is packed do not enter.
 """
 
 from __future__ import annotations

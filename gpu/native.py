@@ -1,8 +1,9 @@
 """The native CPU back end: a whole run is one call into the compiled kernels, with their own threads.
 
 Owns the kernels' context, their scratch and the rotary tables. A row's results are bitwise the same alone, in any batch
-and in any chunking, on one kind of processor (``numerics`` names the instruction set); in bfloat16 they also depend on where
-its prompt ends, as torch's order of sums does. A call allocates nothing but small index arrays and gives up the GIL once.
+in any chunking, and wherever its prompt ends, on one kind of processor (``numerics`` names the instruction set). Inside a
+component everything is float32 but the inputs of products; hidden states and KV are rounded to the model's type. A call
+allocates nothing but small index arrays and gives up the GIL once.
 
 Shape legend: as in ``gpu/backend.py``; H half a head.
 """
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from blockwright.gpu import torch_ops
 from blockwright.gpu.backend import Batch, Packed
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import (
@@ -37,7 +37,6 @@ from blockwright.gpu.native_library import (
     EMBEDDING,
     ERRORS,
     HALVES,
-    HALVES_WIDE,
     HEAD,
     JOIN,
     KEEP,
@@ -45,17 +44,16 @@ from blockwright.gpu.native_library import (
     MLP,
     NEIGHBOURS,
     RMS,
-    RMS_WIDE,
     ComponentRecord,
     library,
 )
 from blockwright.gpu.native_packing import DTYPES, SECOND, NativePacked, pack, packed_bytes, second
 from blockwright.gpu.tables import Tables
+from blockwright.gpu.torch_ops import rotary_table
 from blockwright.policies.chain import KvLayout
 
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256
-SINGLE_OPERATIONS = ("gelu", "gelu_tanh")  # of torch, whose approximations differ with the processor
 MAX_HEAD_DIM = 1024  # elements; kernels keep one head on the stack
 
 
@@ -93,7 +91,6 @@ class NativeBackend:
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
         self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._activations: dict[str, torch.Tensor] = {}
         self._tables: Tables | None = None
         self._max_logits = 0
         self._scratch = torch.empty(0, dtype=torch.uint8)
@@ -118,7 +115,6 @@ class NativeBackend:
             *tokens_RM.shape,
             *slots_RLP.shape[1:],
             self._max_logits,
-            _address(tables.prompt_length),
         )
         if code:
             raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")
@@ -193,7 +189,7 @@ class NativeBackend:
         record.width, record.factor = config.hidden, 1.0
         match config:
             case EmbeddingConfig():
-                record.kind, record.inner, record.factor = EMBEDDING, config.vocabulary, self._multiplier(config)
+                record.kind, record.inner, record.factor = EMBEDDING, config.vocabulary, config.multiplier
             case HeadConfig():
                 record.kind, record.inner, record.factor = HEAD, config.vocabulary, config.divisor
                 record.softcap = config.softcap
@@ -210,9 +206,6 @@ class NativeBackend:
                 self._describe_mlp(config.mlp, follower)
                 _point(follower, second(part.parts))
         _point(record, {name: address for name, address in part.parts.items() if not name.startswith(SECOND)})
-
-    def _multiplier(self, config: EmbeddingConfig) -> float:
-        return torch.tensor(config.multiplier).to(self.dtype).item() if config.multiplier_in_type else config.multiplier
 
     def _describe_attention(
         self, part: NativePacked, config: AttentionConfig, record: ComponentRecord, kv_layer: int
@@ -233,33 +226,24 @@ class NativeBackend:
                 f"{pages} pages; make the tables larger"
             )
         record.kind, record.scale, record.softcap, record.factor = ATTENTION, config.scale, config.softcap, config.multiplier
-        record.qk_whole, record.joined = config.qk_norm == "whole", config.joined
+        record.qk_whole = config.qk_norm == "whole"
         _describe_norm(config.norm, record)
         record.heads, record.kv_heads, record.head_dim = config.heads, config.kv_heads, config.head_dim
         record.window, record.kv_layer, record.page_size = config.window or 0, kv_layer, layout.page_size
         record.slot_bytes, record.arena = self.slot_bytes(layout), self._arenas[layout].data_ptr()
         cos_MH, sin_MH = self._rotary(config.rope, config.head_dim, tables.tokens.shape[1])
         record.cos, record.sin, record.rotary = cos_MH.data_ptr(), sin_MH.data_ptr(), 2 * cos_MH.shape[1]
-        record.rope = NEIGHBOURS if config.rope.interleaved else HALVES_WIDE if config.rope.wide else HALVES
+        record.rope = NEIGHBOURS if config.rope.interleaved else HALVES
 
     def _describe_mlp(self, config: MlpConfig, record: ComponentRecord) -> None:
         record.kind, record.inner, record.factor = MLP, config.intermediate, config.multiplier
-        record.activation, record.gated, record.joined = ACTIVATIONS[config.activation], config.gated, config.joined
-        if self.dtype == torch.bfloat16 and config.activation in SINGLE_OPERATIONS:
-            record.activated = self._activated(config.activation).data_ptr()
+        record.activation, record.gated = ACTIVATIONS[config.activation], config.gated
         _describe_norm(config.norm, record)
-
-    def _activated(self, activation: str) -> torch.Tensor:
-        """bfloat16 [65536]: what torch makes of every value, by its bits."""
-        if activation not in self._activations:
-            all_V = torch.arange(1 << 16).to(torch.uint16).view(torch.bfloat16)
-            self._activations[activation] = torch_ops.ACTIVATIONS[activation](all_V)
-        return self._activations[activation]
 
     def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         if (rope, head_dim) not in self._rope:
-            cos_MH, sin_MH = torch_ops.rotary_table(rope, head_dim, torch.arange(length), self.dtype)
-            self._rope[rope, head_dim] = cos_MH.float().contiguous(), sin_MH.float().contiguous()
+            cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), torch.float32)
+            self._rope[rope, head_dim] = cos_MH.contiguous(), sin_MH.contiguous()
         return self._rope[rope, head_dim]
 
     def _grow_scratch(self, need: int) -> None:
@@ -270,7 +254,7 @@ class NativeBackend:
 
 def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:
     record.eps = norm.eps
-    record.norm_kind = LAYER if norm.kind == "layer" else RMS_WIDE if norm.wide else RMS
+    record.norm_kind = LAYER if norm.kind == "layer" else RMS
 
 
 def _point(record: ComponentRecord, parts: dict[str, int]) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from blockwright.gpu.errors import BackendError
 
 EMBEDDING, ATTENTION, MLP, HEAD = range(4)
-RMS, RMS_WIDE, LAYER = range(3)
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "gelu_new": 3, "gelu_fast": 4}
-HALVES, HALVES_WIDE, NEIGHBOURS = range(3)
+RMS, LAYER = range(2)
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "gelu_new": 2, "gelu_fast": 2}
+HALVES, NEIGHBOURS = range(2)
 KEEP, JOIN = 1, 2
 
 ERRORS = {
@@ -35,11 +35,11 @@ class ComponentRecord(ctypes.Structure):
     _fields_ = [
         *((name, _INT) for name in ("kind", "width", "heads", "kv_heads", "head_dim", "window")),
         *((name, _INT) for name in ("kv_layer", "page_size", "inner", "rotary", "rope", "qk_whole", "activation", "gated")),
-        *((name, _INT) for name in ("norm_kind", "side", "joined")),
+        *((name, _INT) for name in ("norm_kind", "side")),
         *((name, ctypes.c_float) for name in ("eps", "scale", "softcap", "factor")),
         ("slot_bytes", _LONG),
         *((name, _PTR) for name in ("w0", "w1", "b0", "b1", "norm", "norm_bias", "post_norm", "q_norm", "k_norm")),
-        *((name, _PTR) for name in ("cos", "sin", "activated", "arena")),
+        *((name, _PTR) for name in ("cos", "sin", "arena")),
     ]
 
 
@@ -49,7 +49,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bw_destroy": (None, [_PTR]),
     "bw_name": (ctypes.c_char_p, [_PTR]),
     "bw_pack": (None, [_PTR, _PTR, _LONG, _LONG, _INT, _INT, _INT]),
-    "bw_tables": (_INT, [_PTR, _PTR, _PTR, *[_INT] * 5, _PTR]),
+    "bw_tables": (_INT, [_PTR, _PTR, _PTR, *[_INT] * 5]),
     "bw_scratch_need": (_LONG, [_PTR, _PTR, _INT]),
     "bw_scratch": (None, [_PTR, _PTR]),
     "bw_forward": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR, _INT, _PTR, _INT]),

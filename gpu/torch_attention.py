@@ -85,12 +85,8 @@ def _single(
     k_NKSH = kv_C2OKH[slot_NS, 0, within_NS].transpose(1, 2)
     v_NKSH = kv_C2OKH[slot_NS, 1, within_NS].transpose(1, 2)
     mask_N11S = None if valid_NS.all() else torch.from_numpy(valid_NS)[:, None, None]
-    # The query heads of a group are rows of one product where a window is full, as in transformers, else products of their
-    # own: the order of sums depends on it.
-    rows = 1 if window is None or position_NS.shape[1] < window else q_NQH.shape[1] // kv_heads
-    repeats = q_NQH.shape[1] // kv_heads // rows
-    k_NKSH, v_NKSH = k_NKSH.repeat_interleave(repeats, 1), v_NKSH.repeat_interleave(repeats, 1)
-    return _weigh(q_NQH.view(len(q_NQH), -1, rows, q_NQH.shape[2]), k_NKSH, v_NKSH, mask_N11S, config).flatten(1, 2)
+    q_NKGH = q_NQH.view(len(q_NQH), kv_heads, -1, q_NQH.shape[2])
+    return _weigh(q_NKGH, k_NKSH, v_NKSH, mask_N11S, config).flatten(1, 2)
 
 
 def _longer(

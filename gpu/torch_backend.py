@@ -28,7 +28,7 @@ from blockwright.gpu.model.config import (
 )
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.torch_attention import StepIndex, attend
-from blockwright.gpu.torch_ops import feed_forward, normalise, project, rotate, soft_cap
+from blockwright.gpu.torch_ops import feed_forward, normalise, rotate, soft_cap
 from blockwright.policies.chain import KvLayout
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -127,8 +127,6 @@ class TorchBackend:
         embedded_TD = F.embedding(index.token_T, weight_VD)
         if config.multiplier == 1.0:
             return embedded_TD
-        if config.multiplier_in_type:
-            return embedded_TD * torch.tensor(config.multiplier).to(self.dtype)
         return embedded_TD * config.multiplier
 
     def _attention(
@@ -143,7 +141,7 @@ class TorchBackend:
         layout, norm = part.spec.component.kv, config.norm
         assert layout is not None
         x_TD = normalise(hidden_TD, weights, "norm", norm) if config.pre_norm else hidden_TD
-        q_TQ, k_TQ, v_TQ = project(x_TD, weights, "qkv", config.joined)
+        q_TQ, k_TQ, v_TQ = (F.linear(x_TD, weights[role], weights.get(f"{role}_bias")) for role in "qkv")
         if config.qk_norm == "whole":
             q_TQ, k_TQ = normalise(q_TQ, weights, "q_norm", norm), normalise(k_TQ, weights, "k_norm", norm)
         q_TNH, k_TKH, v_TKH = (x_TQ.reshape(len(x_TD), -1, config.head_dim) for x_TQ in (q_TQ, k_TQ, v_TQ))

@@ -6,15 +6,13 @@ Legend: T tokens, D hidden width, H head size, I inner width, N heads, S columns
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from blockwright.gpu.model.config import MlpConfig, NormConfig, RopeConfig
-
-SMALL = 4096  # rows times width times columns up to which torch sums a product in bfloat16 in another order
 
 
 def _gelu_new(x: torch.Tensor) -> torch.Tensor:
@@ -46,22 +44,12 @@ def normalise(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], role: str, n
     return (norm.offset + weight_D) * wide_TD.to(x_TD.dtype)
 
 
-def project(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], roles: Sequence[str], joined: bool) -> list[torch.Tensor]:
-    """Projections by ``roles``, with their biases; small ones together where they are one tensor in the checkpoint."""
-    sizes = [weights[role].shape[0] for role in roles]
-    if not joined or x_TD.numel() * min(sizes) > SMALL:
-        return [F.linear(x_TD, weights[role], weights.get(f"{role}_bias")) for role in roles]
-    biases = [weights[f"{role}_bias"] for role in roles if f"{role}_bias" in weights]
-    both_TS = F.linear(x_TD, torch.cat([weights[role] for role in roles]), torch.cat(biases) if biases else None)
-    return list(torch.split(both_TS, sizes, dim=1))
-
-
 def feed_forward(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], config: MlpConfig) -> torch.Tensor:
     """Feed-forward; biases where ``weights`` has them."""
     activation = ACTIVATIONS[config.activation]
     if config.gated:
-        gate_TI, up_TI = project(x_TD, weights, ("gate", "up"), config.joined)
-        inner_TI = activation(gate_TI) * up_TI
+        gate_TI = activation(F.linear(x_TD, weights["gate"], weights.get("gate_bias")))
+        inner_TI = gate_TI * F.linear(x_TD, weights["up"], weights.get("up_bias"))
     else:
         inner_TI = activation(F.linear(x_TD, weights["up"], weights.get("up_bias")))
     return F.linear(inner_TI, weights["down"], weights.get("down_bias"))

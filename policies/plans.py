@@ -22,9 +22,7 @@ class WriteTokens:
 
 @dataclass(frozen=True, slots=True)
 class SetSampling:
-    """Table edit: how ``row`` samples; ``prompt_length`` separates prompt from output, for the penalties and for the
-    order of attention's sums in bfloat16.
-    """
+    """Table edit: how ``row`` samples; ``prompt_length`` separates prompt from output, for the penalties."""
 
     row: int
     prompt_length: int

@@ -11,54 +11,35 @@
 
 #include "rows.h"
 
-AI void rotate_as(const int neighbours, const float *x, const float *cos, const float *sin, int half, float *to) {
-    for (int i = 0; i < half; i++) {
-        int one = neighbours ? 2 * i : i, other = neighbours ? one + 1 : half + i;
-        float a = x[one], b = x[other];
-        to[one] = rounded1(a * cos[i]) - rounded1(b * sin[i]);
-        to[other] = rounded1(b * cos[i]) + rounded1(a * sin[i]);
-    }
-}
-
-static void rotate_wide(const float *x, const float *cos, const float *sin, int half, float *to) {
-    for (int i = 0; i < half; i += VW) {
-        int n = half - i < VW ? half - i : VW;
-        vf a = load_part(x + i, n), b = load_part(x + half + i, n), c = load_part(cos + i, n), s = load_part(sin + i, n);
-        store_part(to + i, product_of(a, c) - product_of(b, s), n);
-        store_part(to + half + i, product_of(b, c) + product_of(a, s), n);
-    }
-}
-
 /* Rotates one head by its position; what does not turn stays. */
 static void rotate(const bw_comp *m, const float *x, const float *cos, const float *sin, float *to) {
-    int half = m->rotary / 2;
-    if (m->rope == BW_HALVES)
-        rotate_as(0, x, cos, sin, half, to);
-    else if (m->rope == BW_HALVES_WIDE)
-        rotate_wide(x, cos, sin, half, to);
-    else
-        rotate_as(1, x, cos, sin, half, to);
+    int half = m->rotary / 2, apart = m->rope == BW_NEIGHBOURS ? 1 : half, step = m->rope == BW_NEIGHBOURS ? 2 : 1;
+    for (int i = 0; i < half; i++) {
+        float a = x[i * step], b = x[i * step + apart];
+        to[i * step] = a * cos[i] - b * sin[i];
+        to[i * step + apart] = b * cos[i] + a * sin[i];
+    }
     if (m->rotary < m->head_dim)
         memcpy(to + m->rotary, x + m->rotary, (m->head_dim - m->rotary) * sizeof *x);
 }
 
-static void round_at(const float *x, int n, at *to) {
+static void put_at(const float *x, int n, at *to) {
     int i = 0;
     for (; i + VW <= n; i += VW)
         store_at(to + i, load(x + i));
-    for (; i < n; i++)
-        to[i] = at_of(x[i]);
+    if (i < n) {
+        at part[VW];
+        store_at(part, load_part(x + i, n - i));
+        memcpy(to + i, part, (n - i) * sizeof *to);
+    }
 }
 
-static void round_st(const float *x, int n, st *to) {
+static void put_st(const float *x, int n, st *to) {
     int i = 0;
     for (; i + VW <= n; i += VW)
         store_st(to + i, load(x + i));
-    if (i < n) {
-        float rest[VW] = {0};
-        memcpy(rest, x + i, (n - i) * sizeof *x);
-        store_st_part(to + i, load(rest), n - i);
-    }
+    if (i < n)
+        store_st_part(to + i, load_part(x + i, n - i), n - i);
 }
 
 /* Stores key and value of one position of one KV head. Elements are written one by one where two positions share a unit:
@@ -76,7 +57,7 @@ static void write_kv(const bw_comp *m, const bw_layout *l, const int32_t *slots,
     u32 *units = (u32 *)(keys + place / BW_GROUP * BW_GROUP * dim) + place % BW_GROUP;
     for (long d = 0; d < dim / KS; d++)
         units[d * BW_GROUP] = ((const u32 *)k)[d];
-    values += place / KS * KS * dim + place_of(m, place);
+    values += place / KS * KS * dim + place % KS;
     for (long d = 0; d < dim; d++)
         values[d * KS] = v[d];
 }
@@ -121,16 +102,11 @@ static void rotate_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, co
         const float *from = c + t * l->ld_c;
         for (long j = 0; j < group; j++) {
             turn(m, from + (head * group + j) * dim, m->q_norm, position, rotated);
-            at *query = q + ((head * call->tokens + t) * group + j) * dim;
-            round_at(rotated, dim, query);
-            if (!m->softcap)
-                put_in_order(query, dim);
+            put_at(rotated, dim, q + ((head * call->tokens + t) * group + j) * dim);
         }
         turn(m, from + k0 + head * dim, m->k_norm, position, rotated);
-        round_st(rotated, dim, key);
-        if (!m->softcap)
-            put_in_order(key, dim);
-        round_st(from + v0 + head * dim, dim, value);
+        put_st(rotated, dim, key);
+        put_st(from + v0 + head * dim, dim, value);
         const int32_t *slots = x->slots_RLP +
                                ((long)call->row[x->tok_batch[t]] * x->table_layers + m->kv_layer) * x->table_pages;
         write_kv(m, l, slots, position, (int)head, key, value);
@@ -143,26 +119,8 @@ typedef struct {
     int64_t cost;
 } cursor;
 
-/* Query tokens around a position whose products torch sums in one way: it cuts a prompt into blocks, of which the last may
- * be short, and takes each token behind the prompt by itself. */
-typedef struct {
-    int begin, end;
-} block;
-
-static block block_of(int position, int prompt) {
-    int size = prompt >= 768 ? 256 : prompt >= 192 ? 64 : 32, last = (prompt - 1) / size * size;
-    if (position >= prompt)
-        return (block){position, position + 1};
-    if (prompt - last >= FEW_ROWS)
-        return (block){0, prompt};
-    return position < last ? (block){0, last} : (block){last, prompt};
-}
-
 static int tile_tokens(const bw_ctx *x, const bw_layout *l, const cursor *at) {
-    const bw_call *c = &x->call;
-    int left = c->count[at->n] - at->first, start = c->start[at->n] + at->first;
-    int end = BF16 ? block_of(start, x->prompt_R[c->row[at->n]]).end : start + left;
-    left = end - start < left ? end - start : left;
+    int left = x->call.count[at->n] - at->first;
     return left < l->tile_tokens ? left : l->tile_tokens;
 }
 
@@ -192,9 +150,6 @@ static int advance(const bw_ctx *x, const bw_comp *m, const bw_layout *l, cursor
 static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const cursor *i, const at *q, at *to) {
     const bw_call *c = &x->call;
     int group = m->heads / m->kv_heads, tokens = tile_tokens(x, l, i), start = c->start[i->n] + i->first;
-    int prompt = x->prompt_R[c->row[i->n]], low = item_low(c, m, i), end = start < prompt ? prompt : start + 1;
-    block together = block_of(start, prompt);
-    int packed = start >= prompt && m->window && start + 1 >= m->window; /* transformers: a group's heads are rows then */
     long token = i->token + i->first;
     return (item){.m = m,
                   .slots = x->slots_RLP + ((long)c->row[i->n] * x->table_layers + m->kv_layer) * x->table_pages,
@@ -202,13 +157,8 @@ static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const
                   .rows = tokens * group,
                   .group = group,
                   .start = start,
-                  .low = low,
+                  .low = item_low(c, m, i),
                   .high = start + tokens,
-                  .end = end,
-                  .tail = end - (start < prompt ? end : end - low) % LATE,
-                  .call = start < prompt ? prompt : 1,
-                  .origin = start < prompt ? 0 : low,
-                  .together = packed ? group : together.end - together.begin,
                   .q = q + ((long)i->head * c->tokens + token) * group * m->head_dim,
                   .to = to + token * l->ld_o + (long)i->head * group * m->head_dim,
                   .ld_to = l->ld_o};
@@ -217,10 +167,9 @@ static item item_at(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const
 /* Each thread takes a stretch of items of about equal cost. */
 static void attend_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, const at *q, at *to, int thread) {
     char *mine = x->scratch + l->thread + thread * l->thread_bytes;
-    space s = {(float *)(mine + l->scores),      (float *)(mine + l->out),        (float *)(mine + l->part),
-               (float *)(mine + l->stretch),     (float *)(mine + l->top),        (float *)(mine + l->total_seen),
-               (at *)(mine + l->weights),
-               (uint32_t *)(mine + l->gather_k), (uint32_t *)(mine + l->gather_v)};
+    space s = {.scores = (float *)(mine + l->scores), .out = (float *)(mine + l->out), .top = (float *)(mine + l->top),
+               .total = (float *)(mine + l->total_seen), .weights = (at *)(mine + l->weights),
+               .gather_k = (uint32_t *)(mine + l->gather_k), .gather_v = (uint32_t *)(mine + l->gather_v)};
     cursor i = {.first = -1}, all = i;
     while (advance(x, m, l, &all))
         ;
@@ -241,8 +190,7 @@ static void attend_all(const bw_ctx *x, const bw_comp *m, const bw_layout *l, co
 static void project(bw_ctx *x, const bw_comp *m, const bw_layout *l, const at *o, long width, int thread) {
     int rows = x->call.tokens;
     product out = {.x = o, .ld_x = l->ld_o, .w = m->w1, .bias = m->b1, .units = (width + KS - 1) / KS, .rows = rows,
-                   .to = x->call.hidden, .ld_to = m->width, .columns = m->width, .together = x->tok_together,
-                   .width = (int)width, .narrow = m->width};
+                   .to = x->call.hidden, .ld_to = m->width, .columns = m->width};
     if (bw_plain(m)) {
         multiply(&out, TO_RESIDUAL, thread, x->threads);
         bw_barrier(x);
@@ -259,7 +207,7 @@ static void project(bw_ctx *x, const bw_comp *m, const bw_layout *l, const at *o
 }
 
 static void attention(bw_ctx *x, const bw_comp *m, int thread) {
-    bw_layout l = bw_scratch_layout(m, sizeof(st), x->max_tokens, x->threads);
+    bw_layout l = bw_scratch_layout(m, x->max_tokens, x->threads);
     at *normed = (at *)(x->scratch + l.x), *q = (at *)(x->scratch + l.q), *o = (at *)(x->scratch + l.o);
     float *c = (float *)(x->scratch + l.c);
     int rows = x->call.tokens;
@@ -267,10 +215,7 @@ static void attention(bw_ctx *x, const bw_comp *m, int thread) {
     bw_barrier(x);
     long columns = values_from(m) + bw_round((long)m->kv_heads * m->head_dim, BW_PANEL);
     product qkv = {.x = normed, .ld_x = l.ld_x, .w = m->w0, .bias = m->b0, .units = (m->width + KS - 1) / KS, .rows = rows,
-                   .to = c, .ld_to = l.ld_c, .columns = (int)columns, .together = x->tok_together, .width = m->width,
-                   .border = (int)(m->joined ? columns : keys_from(m)) / BW_PANEL,
-                   .wide = (m->heads + (m->joined ? 2 * m->kv_heads : 0)) * m->head_dim,
-                   .narrow = m->kv_heads * m->head_dim};
+                   .to = c, .ld_to = l.ld_c, .columns = (int)columns};
     multiply(&qkv, TO_FLOAT, thread, x->threads);
     bw_barrier(x);
     if (m->qk_whole) {
@@ -285,14 +230,13 @@ static void attention(bw_ctx *x, const bw_comp *m, int thread) {
 }
 
 static void feed_forward(bw_ctx *x, const bw_comp *m, int thread) {
-    bw_layout l = bw_scratch_layout(m, sizeof(st), x->max_tokens, x->threads);
+    bw_layout l = bw_scratch_layout(m, x->max_tokens, x->threads);
     at *normed = (at *)(x->scratch + l.x), *o = (at *)(x->scratch + l.o);
     int rows = x->call.tokens;
     norm_rows(x->call.hidden, m, rows, normed, l.ld_x, thread, x->threads);
     bw_barrier(x);
     product up = {.x = normed, .ld_x = l.ld_x, .w = m->w0, .bias = m->b0, .units = (m->width + KS - 1) / KS, .rows = rows,
-                  .to = o, .ld_to = l.ld_o, .columns = m->inner, .activation = m->activation, .activated = m->activated,
-                  .together = x->tok_together, .width = m->width, .narrow = m->inner * (m->joined ? 2 : 1)};
+                  .to = o, .ld_to = l.ld_o, .columns = m->inner, .activation = m->activation};
     if (m->gated)
         multiply(&up, TO_GATED, thread, x->threads);
     else
@@ -315,7 +259,7 @@ static void forward(bw_ctx *x, int thread) {
     }
 }
 
-/* Divides and caps the columns that this thread has computed, rounded after each operation. */
+/* Divides and caps the columns that this thread has computed. */
 static void finish_logits(const bw_ctx *x, const bw_comp *m, int thread) {
     long panels = bw_round(m->inner, BW_PANEL) / BW_PANEL;
     long first = panels * thread / x->threads * BW_PANEL, last = panels * (thread + 1) / x->threads * BW_PANEL;
@@ -325,9 +269,9 @@ static void finish_logits(const bw_ctx *x, const bw_comp *m, int thread) {
             int n = m->inner - i < VW ? (int)(m->inner - i) : VW;
             vf v = load_part(row + i, n);
             if (m->factor != 1.0f)
-                v = rounded(v / m->factor);
+                v = v / m->factor;
             if (m->softcap)
-                v = rounded(rounded(vtanh(rounded(v / m->softcap))) * m->softcap);
+                v = vtanh(v / m->softcap) * m->softcap;
             store_part(row + i, v, n);
         }
     }
@@ -335,7 +279,7 @@ static void finish_logits(const bw_ctx *x, const bw_comp *m, int thread) {
 
 static void head(bw_ctx *x, int thread) {
     const bw_comp *m = x->call.comps;
-    bw_layout l = bw_scratch_layout(m, sizeof(st), x->max_tokens, x->threads);
+    bw_layout l = bw_scratch_layout(m, x->max_tokens, x->threads);
     at *normed = (at *)(x->scratch + l.x);
     norm_rows(x->call.hidden, m, x->call.rows, normed, l.ld_x, thread, x->threads);
     bw_barrier(x);

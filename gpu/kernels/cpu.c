@@ -46,7 +46,6 @@ bw_ctx *bw_create(int threads, int bfloat16, const char *set) {
     memset(x, 0, sizeof *x);
     x->kernels = kernels;
     x->threads = threads;
-    x->element = bfloat16 ? 2 : 4;
     if (bw_pool_start(x)) {
         free(x);
         return NULL;
@@ -58,7 +57,6 @@ void bw_destroy(bw_ctx *x) {
     bw_pool_stop(x);
     free(x->tok_batch);
     free(x->tok_pos);
-    free(x->tok_together);
     free(x);
 }
 
@@ -66,10 +64,9 @@ const char *bw_name(const bw_ctx *x) { return x->kernels->name; }
 
 /* Learns the tables; the arrays stay the caller's. 0, or -1 when there is no memory. */
 int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, int length, int layers, int pages,
-              int max_tokens, const int32_t *prompt) {
+              int max_tokens) {
     x->tokens_RM = tokens;
     x->slots_RLP = slots;
-    x->prompt_R = prompt;
     x->table_rows = rows;
     x->table_length = length;
     x->table_layers = layers;
@@ -77,14 +74,13 @@ int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, 
     x->max_tokens = max_tokens;
     x->tok_batch = malloc(max_tokens * sizeof(int32_t));
     x->tok_pos = malloc(max_tokens * sizeof(int32_t));
-    x->tok_together = malloc(max_tokens);
-    return x->tok_batch && x->tok_pos && x->tok_together ? 0 : -1;
+    return x->tok_batch && x->tok_pos ? 0 : -1;
 }
 
 int64_t bw_scratch_need(const bw_ctx *x, const bw_comp *comps, int n) {
     int64_t most = 0;
     for (int i = 0; i < n; i++) {
-        bw_layout l = bw_scratch_layout(comps + i, x->element, x->max_tokens, x->threads);
+        bw_layout l = bw_scratch_layout(comps + i, x->max_tokens, x->threads);
         most = l.total > most ? l.total : most;
     }
     return most;
@@ -104,11 +100,9 @@ static int prepare(bw_ctx *x) {
             return BW_BAD_COUNT;
         if (c->start[n] < 0 || c->start[n] > x->table_length - c->count[n])
             return BW_BAD_POSITION;
-        int32_t prompt = x->prompt_R[c->row[n]];
         for (int i = 0; i < c->count[n]; i++, t++) {
             x->tok_batch[t] = n;
             x->tok_pos[t] = c->start[n] + i;
-            x->tok_together[t] = x->tok_pos[t] >= prompt ? 1 : prompt < 255 ? prompt : 255;
             if (first->kind == BW_EMBEDDING) {
                 int32_t token = x->tokens_RM[(int64_t)c->row[n] * x->table_length + x->tok_pos[t]];
                 if (token < 0 || token >= first->inner)

@@ -1,25 +1,20 @@
 /* Rows times packed weights. Included by body.h; each output is summed with k ascending, in stretches of fixed size,
- * whatever the number of rows. In bfloat16 the order is torch's, which has longer stretches for a row that it multiplies
- * together with others, and which takes small products dot by dot.
+ * whatever the number of rows.
  *
  * With several row tiles the first two fetch the next panel, one cache line per unit of k each, so that memory and
  * arithmetic overlap. Every loop over the accumulators needs its unroll pragma: one missing, and they live in memory.
  */
 #define NV (BW_PANEL / VW)
 #define ROW_BLOCK 192
-#define SUM_UNITS 256    /* of k, summed before they are added to the total: in float32 half the rounding error of one sum */
+#define SUM_UNITS 256    /* of k, summed before they are added to the total: half the rounding error of one sum */
 #define ONE_TILE 8       /* rows up to which memory is the limit: one tile, which fetches its own panel further on */
-#define SMALL 4096       /* bfloat16: rows times k times columns up to which torch takes dot by dot */
-#define DOT_CHAINS 64    /* there: elements side by side, */
-#define REST_CHAINS 8    /* those of the rest, */
-#define REST 16          /* in steps of so many */
 #define FETCH_BYTES 4096 /* how far: the processor's own prefetching stops at each 4 KB page */
 
-/* out[rows][BW_PANEL], summed in stretches of so many units */
-AI void tile(const int rows, const at *x, long ld, const uint32_t *w, long units, long stretch, float *out,
+/* out[rows][BW_PANEL] */
+AI void tile(const int rows, const at *x, long ld, const uint32_t *w, long units, float *out,
              const char *ahead) {
-    for (long from = 0; from < units; from += stretch) {
-        long to = from + stretch < units ? from + stretch : units;
+    for (long from = 0; from < units; from += SUM_UNITS) {
+        long to = from + SUM_UNITS < units ? from + SUM_UNITS : units;
         vf sum[TILE_ROWS][NV];
         UNROLL for (int r = 0; r < rows; r++) {
             UNROLL for (int j = 0; j < NV; j++) sum[r][j] = splat(0.0f);
@@ -44,9 +39,9 @@ AI void tile(const int rows, const at *x, long ld, const uint32_t *w, long units
 
 #define TILE_CASE(n)                                   \
     case n:                                            \
-        tile(n, x, ld, w, units, stretch, out, ahead); \
+        tile(n, x, ld, w, units, out, ahead); \
         break;
-static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long units, long stretch, float *out,
+static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long units, float *out,
                      const char *ahead) {
     switch (rows) {
         TILE_CASE(1)
@@ -60,36 +55,6 @@ static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long uni
     }
 }
 
-#if BF16
-AI vf add_element(vf sum, const at *x, const uint32_t *w, long ld, int k) {
-    return dot_half(place_in_unit(k), sum, load_w(w + k / 2 * ld), load_x(x, k / 2));
-}
-
-AI vf sum_of(vf *chains, int n) {
-    for (int half = n / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            chains[i] = chains[i] + chains[i + half];
-    return chains[0];
-}
-
-/* out[ld]: one row times packed columns, each by itself; `in_chains` 0: in one. */
-static void dot_columns(const at *x, const uint32_t *w, long ld, int width, int in_chains, float *out) {
-    int whole = in_chains ? width / DOT_CHAINS * DOT_CHAINS : 0, steps = in_chains ? width / REST * REST : 0;
-    for (int j = 0; j < ld; j += VW) {
-        vf chains[DOT_CHAINS] = {0}, rest[REST_CHAINS] = {0};
-        int k = 0;
-        for (; k < whole; k++)
-            chains[k % DOT_CHAINS] = add_element(chains[k % DOT_CHAINS], x, w + j, ld, k);
-        for (; k < steps; k++)
-            rest[k % REST_CHAINS] = add_element(rest[k % REST_CHAINS], x, w + j, ld, k);
-        vf sum = sum_of(chains, DOT_CHAINS) + sum_of(rest, REST_CHAINS);
-        for (; k < width; k++)
-            sum = add_element(sum, x, w + j, ld, k);
-        store(out + j, sum);
-    }
-}
-#endif
-
 /* What becomes of a finished tile. */
 typedef enum { TO_FLOAT, TO_ACTIVATED, TO_GATED, TO_RESIDUAL } target;
 
@@ -101,14 +66,9 @@ typedef struct {
     long ld_x, units, ld_to;
     int rows, columns; /* columns of `to` that exist; weight columns are padded to panels */
     int activation;
-    const uint16_t *activated; /* bfloat16: the activation of every value; null: it is computed */
-    /* bfloat16, how torch multiplies: rows together with this one, null for each by itself; columns together with those of
-     * the panels before `border`, and of the others. */
-    const uint8_t *together;
-    int width, border, wide, narrow;
 } product;
 
-/* to[r][c] = sum + bias, rounded to the model type */
+/* to[r][c] = sum + bias */
 AI void put_float(const product *g, const float *tile_sums, int row, int rows, int panel) {
     int c0 = panel * BW_PANEL, n = g->columns - c0 < BW_PANEL ? g->columns - c0 : BW_PANEL;
     for (int r = 0; r < rows; r++) {
@@ -116,39 +76,20 @@ AI void put_float(const product *g, const float *tile_sums, int row, int rows, i
         const float *sums = tile_sums + r * BW_PANEL;
         if (n == BW_PANEL) {
             for (int j = 0; j < BW_PANEL; j += VW)
-                store(to + j, rounded(g->bias ? load(sums + j) + load(g->bias + c0 + j) : load(sums + j)));
+                store(to + j, g->bias ? load(sums + j) + load(g->bias + c0 + j) : load(sums + j));
         } else {
             for (int j = 0; j < n; j++)
-                to[j] = rounded1(g->bias ? sums[j] + g->bias[c0 + j] : sums[j]);
+                to[j] = g->bias ? sums[j] + g->bias[c0 + j] : sums[j];
         }
     }
 }
 
-#if BF16
-/* `new` and `fast`, which are formulas in transformers: rounded after each operation. */
-AI vf gelu(int kind, vf v) {
-    vf inner;
-    if (kind == BW_GELU_NEW)
-        inner = rounded(v + rounded(rounded(rounded(v * v) * v) * 0.044715f)) * 0.79788456080286536f;
-    else
-        inner = rounded(v * 0.7978845608f) * rounded(1.0f + rounded(rounded(v * 0.044715f) * v));
-    return rounded(v * 0.5f) * rounded(1.0f + rounded(vtanh(rounded(inner))));
-}
-#else
-AI vf gelu(int kind, vf v) {
+/* The tanh form as v times the logistic function of twice its argument. */
+AI vf activate(int kind, vf v) {
     if (kind == BW_GELU)
         return v * 0.5f * (1.0f + verf(v * 0.70710678118654752f));
-    vf z = v * (1.59576912160573071f + v * v * 0.0713548162726f);
+    vf z = kind == BW_SILU ? v : v * (1.59576912160573071f + v * v * 0.0713548162726f);
     return v / (1.0f + vexp(-z));
-}
-#endif
-
-AI vf activate(const product *g, vf v) {
-#if BF16
-    if (g->activated)
-        return looked_up(g->activated, v);
-#endif
-    return g->activation == BW_SILU ? v / (1.0f + vexp(-v)) : gelu(g->activation, v);
 }
 
 /* to[r][c] = act(sum + bias); columns beyond the last are those of zero weights */
@@ -160,7 +101,7 @@ AI void put_activated(const product *g, const float *tile_sums, int row, int row
             vf sum = load(sums + j);
             if (g->bias)
                 sum = sum + load(g->bias + panel * BW_PANEL + j);
-            store_at(to + j, activate(g, rounded(sum)));
+            store_at(to + j, activate(g->activation, sum));
         }
     }
 }
@@ -177,13 +118,12 @@ AI void put_gated(const product *g, const float *tile_sums, int row, int rows, i
                 gate = gate + load(g->bias + panel * BW_PANEL + j);
                 up = up + load(g->bias + panel * BW_PANEL + half + j);
             }
-            gate = rounded(gate);
-            store_at(to + j, rounded(activate(g, gate)) * rounded(up));
+            store_at(to + j, activate(g->activation, gate) * up);
         }
     }
 }
 
-/* to[r][c] += sum + bias, both sums rounded to the model type */
+/* to[r][c] += sum + bias */
 AI void put_residual(const product *g, const float *tile_sums, int row, int rows, int panel) {
     int c0 = panel * BW_PANEL, n = g->columns - c0 < BW_PANEL ? g->columns - c0 : BW_PANEL;
     for (int r = 0; r < rows; r++) {
@@ -195,35 +135,11 @@ AI void put_residual(const product *g, const float *tile_sums, int row, int rows
             if (g->bias)
                 sum = sum + load(g->bias + c0 + j);
             if (part == VW)
-                store_st(to + j, rounded(sum) + load_st(to + j));
+                store_st(to + j, sum + load_st(to + j));
             else
-                store_st_part(to + j, rounded(sum) + load_st_part(to + j, part), part);
+                store_st_part(to + j, sum + load_st_part(to + j, part), part);
         }
     }
-}
-
-/* sums[rows][BW_PANEL] of a panel. In bfloat16 rows that torch multiplies together with others have longer stretches where k
- * is longer than these: rows of both kinds in one tile are computed both ways. */
-AI void product_tile(const product *g, int row, int rows, int panel, float *sums, const char *ahead) {
-    const uint32_t *w = g->w + panel * g->units * BW_PANEL;
-    const at *x = g->x + row * g->ld_x;
-    int among = 0;
-    for (int r = 0; BF16 && g->together && g->units > 2 * SUM_UNITS && r < rows; r++)
-        among += g->together[row + r] > 1;
-    tile_any(rows, x, g->ld_x, w, g->units, among == rows ? 2 * SUM_UNITS : SUM_UNITS, sums, ahead);
-#if BF16
-    if (among && among < rows) {
-        float longer[TILE_ROWS * BW_PANEL] __attribute__((aligned(64)));
-        tile_any(rows, x, g->ld_x, w, g->units, 2 * SUM_UNITS, longer, ahead);
-        for (int r = 0; r < rows; r++)
-            if (g->together[row + r] > 1)
-                memcpy(sums + r * BW_PANEL, longer + r * BW_PANEL, BW_PANEL * sizeof *sums);
-    }
-    int64_t size = (int64_t)g->width * (panel < g->border ? g->wide : g->narrow);
-    for (int r = 0; g->together && size <= SMALL && r < rows; r++)
-        if (size * g->together[row + r] <= SMALL)
-            dot_columns(x + r * g->ld_x, w, BW_PANEL, g->width, 1, sums + r * BW_PANEL);
-#endif
 }
 
 /* The share of `thread`: a fixed stretch of panels. */
@@ -243,7 +159,7 @@ AI void multiply(const product *g, const target kind, int thread, int threads) {
                 const char *ahead = (const char *)w + (tiles > 1 ? 0 : FETCH_BYTES);
                 if (tiles > 1 && t < 2)
                     ahead = next + 64 * t;
-                product_tile(g, block + row, n, (int)p, sums, ahead);
+                tile_any(n, g->x + (block + row) * g->ld_x, g->ld_x, w, g->units, sums, ahead);
                 if (kind == TO_FLOAT)
                     put_float(g, sums, block + row, n, (int)p);
                 else if (kind == TO_ACTIVATED)

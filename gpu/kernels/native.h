@@ -6,11 +6,7 @@
  *   V group  [16 tokens / KS][head_dim]
  * A slot is [kv_heads][K of the page, V of the page]. Where the page length or head_dim is no multiple of 16 the page
  * holds plain rows [token][head_dim] instead, and attention gathers them into groups.
- * In both of attention's the halves of a bfloat16 unit change places where there is a pair product, unless scores are
- * capped (vec.h).
- * Every output is summed over k in one fixed order, whatever the batch: this is what makes results invariant. In bfloat16
- * products and attention have torch's order for the row's whole prompt at once, or for one token behind it, however either
- * is cut.
+ * Every output is summed over k in one fixed order, whatever the batch: this is what makes results invariant.
  */
 #ifndef BW_NATIVE_H
 #define BW_NATIVE_H
@@ -20,17 +16,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Positions whose softmax is taken at once; pieces are merged in ascending order. In bfloat16 as many as torch takes. */
-#define BW_PIECE(element) ((element) == 2 ? 512 : 256)
+#define BW_PIECE 256 /* positions whose softmax is taken at once; pieces follow each other in ascending order */
 #define BW_GROUP 16  /* positions of one group of keys */
-/* Elements of a row of scores: a piece, and what tiles that begin inside it write beyond. */
-#define BW_LINE(element) (BW_PIECE(element) + 64)
+#define BW_LINE (BW_PIECE + 64) /* elements of a row of scores: a piece, and what tiles that begin inside it write beyond */
 #define BW_PANEL 32  /* columns of one weight panel */
 
 enum { BW_EMBEDDING, BW_ATTENTION, BW_MLP, BW_HEAD };
-enum { BW_RMS, BW_RMS_WIDE, BW_LAYER }; /* norms; wide: scaled before it is rounded */
-enum { BW_SILU, BW_GELU, BW_GELU_TANH, BW_GELU_NEW, BW_GELU_FAST }; /* the last three differ in their roundings */
-enum { BW_HALVES, BW_HALVES_WIDE, BW_NEIGHBOURS }; /* the pairs that are rotated; wide: rounded once, at the end */
+enum { BW_RMS, BW_LAYER };                /* norms */
+enum { BW_SILU, BW_GELU, BW_GELU_TANH };  /* activations */
+enum { BW_HALVES, BW_NEIGHBOURS };        /* the pairs that are rotated */
 enum { BW_ALONE, BW_KEEP, BW_JOIN }; /* attention that is kept aside, feed-forward that it is added to */
 enum { BW_OK, BW_BAD_COUNT, BW_BAD_ROW, BW_BAD_POSITION, BW_BAD_TOKEN, BW_TOO_MANY };
 
@@ -40,7 +34,7 @@ typedef struct {
     int32_t heads, kv_heads, head_dim, window;   /* window 0: none */
     int32_t kv_layer, page_size, inner, rotary;  /* inner: intermediate width, or vocabulary; rotary: elements that turn */
     int32_t rope, qk_whole, activation, gated;   /* qk_whole: queries and keys are normed over all heads together */
-    int32_t norm_kind, side, joined;             /* joined: q, k and v, or gate and up, are one tensor in the checkpoint */
+    int32_t norm_kind, side;
     float eps, scale;
     float softcap, factor;                       /* factor: of the embedding or of what is added; divisor of logits */
     int64_t slot_bytes;
@@ -48,7 +42,6 @@ typedef struct {
     const float *b0, *b1;                        /* float32, padded like the columns; null: none, as below */
     const float *norm, *norm_bias, *post_norm, *q_norm, *k_norm;
     const float *cos, *sin;                      /* [max_length][rotary / 2] */
-    const uint16_t *activated;                   /* bfloat16: the activation of all 65,536 values; null: it is computed */
     char *arena;
 } bw_comp;
 
@@ -81,12 +74,11 @@ typedef struct {
 struct bw_ctx {
     bw_call call;
     const bw_kernels *kernels;
-    int threads, element; /* element: bytes of the model type */
+    int threads;
     /* tables and scratch, given once */
-    const int32_t *tokens_RM, *slots_RLP, *prompt_R; /* prompt: tokens of each row that are its prompt */
+    const int32_t *tokens_RM, *slots_RLP;
     int32_t table_rows, table_length, table_layers, table_pages, max_tokens;
     int32_t *tok_batch, *tok_pos; /* [max_tokens] */
-    uint8_t *tok_together;        /* [max_tokens]: tokens that torch computes at once, as of a prompt; at most 255 */
     char *scratch;
     int64_t scratch_bytes;
     /* pool */
@@ -114,7 +106,7 @@ extern const bw_kernels bw_generic_bf16, bw_generic_f32;
 typedef struct {
     int64_t side, x, y, c, q, o, thread, thread_bytes, total;
     int64_t ld_x, ld_c, ld_o;      /* elements between rows; ld_x also of side and y */
-    int64_t scores, weights, out, part, stretch, top, total_seen, gather_k, gather_v; /* inside a thread's part */
+    int64_t scores, weights, out, top, total_seen, gather_k, gather_v; /* inside a thread's part */
     int32_t tile_tokens, padded_dim, direct;
 } bw_layout;
 
@@ -124,6 +116,6 @@ static inline int bw_plain(const bw_comp *m) { return !m->post_norm && m->factor
 static inline int64_t bw_round(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 /* Elements between rows of scratch: not a power of two, so that the rows of a tile fall into different cache sets. */
 static inline int64_t bw_stride(int64_t n) { return bw_round(n, 32) + 32; }
-bw_layout bw_scratch_layout(const bw_comp *m, int element, int max_tokens, int threads);
+bw_layout bw_scratch_layout(const bw_comp *m, int max_tokens, int threads);
 
 #endif

@@ -32,7 +32,7 @@ static int64_t place(int64_t *end, int64_t bytes) {
     return at;
 }
 
-static void attention_layout(bw_layout *l, const bw_comp *m, int element, int64_t max_tokens) {
+static void attention_layout(bw_layout *l, const bw_comp *m, int64_t max_tokens) {
     int64_t dim = m->head_dim, inner = m->heads * dim, group = m->heads / m->kv_heads;
     l->ld_c = bw_stride(inner + BW_PANEL + 2 * bw_round(m->kv_heads * dim, BW_PANEL));
     l->ld_o = bw_stride(inner);
@@ -42,20 +42,17 @@ static void attention_layout(bw_layout *l, const bw_comp *m, int element, int64_
     l->tile_tokens = (int)(32 / group < 1 ? 1 : 32 / group > 16 ? 16 : 32 / group);
     l->padded_dim = (int)bw_round(dim, 16);
     l->direct = m->page_size % BW_GROUP == 0 && dim % 16 == 0;
-    int64_t rows = l->tile_tokens * group, line = BW_LINE(element);
-    int64_t piece = (int64_t)(BW_PIECE(element) + BW_GROUP) * element; /* it may begin inside a group */
-    l->scores = place(&l->thread_bytes, 4 * rows * line);
-    l->weights = place(&l->thread_bytes, 4 * rows * line);
+    int64_t rows = l->tile_tokens * group;
+    l->scores = place(&l->thread_bytes, 4 * rows * BW_LINE);
+    l->weights = place(&l->thread_bytes, 4 * rows * BW_LINE);
     l->out = place(&l->thread_bytes, 4 * rows * l->padded_dim);
-    l->part = place(&l->thread_bytes, 4 * rows * l->padded_dim);
-    l->stretch = place(&l->thread_bytes, 4 * rows * l->padded_dim);
     l->top = place(&l->thread_bytes, 4 * rows);
     l->total_seen = place(&l->thread_bytes, 4 * rows);
-    l->gather_k = place(&l->thread_bytes, l->direct ? 0 : piece * dim);
-    l->gather_v = place(&l->thread_bytes, l->direct ? 0 : piece * l->padded_dim);
+    l->gather_k = place(&l->thread_bytes, l->direct ? 0 : 4 * BW_PIECE * dim);
+    l->gather_v = place(&l->thread_bytes, l->direct ? 0 : 4 * BW_PIECE * l->padded_dim);
 }
 
-bw_layout bw_scratch_layout(const bw_comp *m, int element, int max_tokens, int threads) {
+bw_layout bw_scratch_layout(const bw_comp *m, int max_tokens, int threads) {
     bw_layout l = {.ld_x = bw_stride(m->width)};
     if (m->kind == BW_EMBEDDING)
         return l;
@@ -65,7 +62,7 @@ bw_layout bw_scratch_layout(const bw_comp *m, int element, int max_tokens, int t
     if (!bw_plain(m) && m->side != BW_KEEP)
         l.y = place(&l.total, 4 * l.ld_x * max_tokens);
     if (m->kind == BW_ATTENTION)
-        attention_layout(&l, m, element, max_tokens);
+        attention_layout(&l, m, max_tokens);
     if (m->kind == BW_MLP) {
         l.ld_o = bw_stride(m->inner);
         l.o = place(&l.total, 4 * l.ld_o * max_tokens);

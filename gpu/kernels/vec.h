@@ -2,7 +2,7 @@
  *
  * GCC's vector types lower to whatever the target has; a few places use intrinsics where that is not good enough.
  * st: element of hidden states and KV. at: element of scratch activations, the left side of products: bfloat16 pairs
- * where there is a pair product (DP), else float holding values of the model type.
+ * where there is a pair product (DP), else float. Nothing else is rounded to bfloat16 inside a component.
  */
 #include <math.h>
 #include <stdint.h>
@@ -65,23 +65,13 @@ AI vh narrow(vf v) {
 }
 AI vf widen(vh v) { return (vf)(__builtin_convertvector(v, vu) << 16); }
 
-/* Rounded to the model type: bfloat16 results are those of separate operations on bfloat16 tensors, as transformers has
- * them, so that log-probabilities stay near its own. Nothing in float32. */
-AI vf rounded(vf v) {
-#if BF16
+/* What an element of `at` keeps of a value. */
+AI vf as_stored(vf v) {
+#if DP
     return widen(narrow(v));
 #else
     return v;
 #endif
-}
-AI float rounded1(float v) {
-#if BF16
-    uint32_t bits;
-    memcpy(&bits, &v, 4);
-    bits = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
-    memcpy(&v, &bits, 4);
-#endif
-    return v;
 }
 
 AI vf load_st(const st *p) {
@@ -101,20 +91,8 @@ AI void store_st(st *p, vf v) {
 AI void store_at(at *p, vf v) {
 #if DP
     *(vh_u *)p = narrow(v);
-#elif BF16
-    store(p, widen(narrow(v)));
 #else
     store(p, v);
-#endif
-}
-AI at at_of(float v) {
-#if DP
-    uint32_t bits;
-    v = rounded1(v);
-    memcpy(&bits, &v, 4);
-    return (at)(bits >> 16);
-#else
-    return rounded1(v);
 #endif
 }
 /* The last n < VW elements of a row. */
@@ -180,74 +158,7 @@ AI vf vexp(vf x) {
     y = y * (r * r) + (r + 1.0f);
     return (vf)((vu)y + ((vu)shifted << 23));
 }
-/* The product, with AVX-512 rounded by itself: never part of a fused operation. */
-AI vf product_of(vf a, vf b) {
-#if VW == 16
-    return (vf)_mm512_mul_round_ps((__m512)a, (__m512)b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#else
-    return a * b;
-#endif
-}
-#if BF16
-/* a * b + c, with AVX-512 rounded once: the compiler, left to itself, may share the product with other code. */
-AI vf fused(vf a, vf b, vf c) {
-#if VW == 16
-    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#else
-    return a * b + c;
-#endif
-}
-AI vf vfloor(vf x) {
-#if VW == 16
-    return (vf)_mm512_floor_ps((__m512)x);
-#else
-    vf whole = __builtin_convertvector(__builtin_convertvector(x, vi), vf);
-    return whole - pick(whole > x, splat(1.0f), splat(0.0f));
-#endif
-}
-typedef double vd __attribute__((vector_size(8 * VW)));
-typedef int64_t vl __attribute__((vector_size(8 * VW)));
-/* e^x for x <= 0, rounded from a value within 1e-9 of it. */
-AI vf vexp_exact(vf x) {
-    vd wide = __builtin_convertvector(pick(x < -100.0f, splat(-100.0f), x), vd);
-    vd shifted = wide * 1.4426950408889634 + 6755399441055744.0; /* 1.5 * 2^52, as in vexp */
-    vd r = wide - (shifted - 6755399441055744.0) * 0.6931471805599453;
-    vd y = r * (1.0 / 40320) + 1.0 / 5040;
-    y = y * r + 1.0 / 720;
-    y = y * r + 1.0 / 120;
-    y = y * r + 1.0 / 24;
-    y = y * r + 1.0 / 6;
-    y = y * r + 0.5;
-    y = y * r + 1.0;
-    y = y * r + 1.0;
-    return __builtin_convertvector((vd)((vl)y + ((vl)shifted << 52)), vf);
-}
-/* e^x for x <= 0 within a unit in the last place, 0 below -87: with the bits of torch's softmax in float32. */
-AI vf vexp_near(vf x) {
-    vf n = product_of(x, splat(1.44269504088896341f)) + 12582912.0f - 12582912.0f;
-    vf r = fused(n, splat(-1.428606765330187e-6f), fused(n, splat(-0.693145751953125f), x));
-    vf y = fused(splat(1.98527617612853646e-4f), r, splat(1.39304355252534151e-3f));
-    y = fused(y, r, splat(8.33336077630519867e-3f));
-    y = fused(y, r, splat(4.16664853692054749e-2f));
-    y = fused(y, r, splat(0.166666671633720398f));
-    y = fused(y, r, splat(0.5f));
-    y = fused(product_of(r, r), y, r) + 1.0f;
-    vi power = __builtin_convertvector(n, vi);
-    return pick(x < -87.0f, splat(0.0f), (vf)((vu)y + ((vu)power << 23)));
-}
-/* e^x within 1e-4 of itself, 0 below -87.3: 2^(whole part of x / ln 2), whose fraction a cubic corrects, written as the bits
- * of a float (Malossi et al., "Fast Exponential Computation on SIMD Architectures"); torch's attention has the same bits. */
-AI vf vexp_cubic(vf x) {
-    vf power = product_of(x, splat(1.44269502162933349609375f));
-    vf part = power - vfloor(power);
-    vf y = part * -0.079204240219773236f + -0.22433836478672356f;
-    y = y * part + 0.30354260500649682f;
-    y = y * part + 0.00010703434948458272f;
-    vf bits = (power - y) * 8388608.0f + 1065353216.0f;
-    return pick(x < -87.3365478515625f, splat(0.0f), (vf)__builtin_convertvector(bits, vi));
-}
-#endif
-/* tanh and, in float32, erf as quotients of polynomials (those of Eigen), within 7 units in the last place. */
+/* tanh and erf as quotients of polynomials (those of Eigen), within 7 units in the last place. */
 AI vf vtanh(vf x) {
     x = pick(x < -7.90531110f, splat(-7.90531110f), x);
     x = pick(x > 7.90531110f, splat(7.90531110f), x);
@@ -263,17 +174,6 @@ AI vf vtanh(vf x) {
     q = q * s + 4.89352518554385e-03f;
     return x * p / q;
 }
-#if BF16
-/* What a table of all bfloat16 values says of these. */
-AI vf looked_up(const uint16_t *table, vf v) {
-    uint32_t bits[VW];
-    uint16_t found[VW];
-    *(vu_u *)bits = (vu)v;
-    for (int i = 0; i < VW; i++)
-        found[i] = table[bits[i] >> 16];
-    return widen(*(const vh_u *)found);
-}
-#else
 AI vf verf(vf x) {
     x = pick(x < -4.0f, splat(-4.0f), x);
     x = pick(x > 4.0f, splat(4.0f), x);
@@ -290,7 +190,6 @@ AI vf verf(vf x) {
     q = q * s + -1.42647390514189e-02f;
     return x * p / q;
 }
-#endif
 AI float exp1(float x) { return vexp(splat(x))[0]; }
 
 /* One unit of weights in VW columns, ready to be multiplied; one unit of a row, in all lanes. */
@@ -325,32 +224,5 @@ AI vf dot(vf sum, pair w, pair x) {
     return w.high * x.high + sum;
 #else
     return w.low * x.low + sum;
-#endif
-}
-/* The same of one element of the unit alone, the one that dot() adds first (0) or second. */
-AI vf dot_half(const int second, vf sum, pair w, pair x) {
-#if DP
-    vf half = (vf)((vu)x.low & (second ? 0xffffu : 0xffff0000u));
-    return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w.low, (__m512bh)half);
-#else
-    return second ? w.high * x.high + sum : w.low * x.low + sum;
-#endif
-}
-/* In attention dot() adds the elements of a unit in their order: the pair product begins with the upper half, so there the
- * two halves of keys, queries, values and weights change places; not where scores are capped, which torch multiplies as it
- * multiplies by weights. */
-AI int place_in_unit(int element) { return (element + DP) % KS; }
-AI void put_in_order(void *elements, int n) {
-    u32 *units = elements;
-    for (int i = 0; DP && i < n / 2; i++)
-        units[i] = units[i] << 16 | units[i] >> 16;
-}
-AI void store_in_order(at *p, vf v) {
-#if DP
-    typedef uint32_t units __attribute__((vector_size(2 * VW), aligned(2), may_alias));
-    units u = (units)narrow(v);
-    *(units *)p = u << 16 | u >> 16;
-#else
-    store_at(p, v);
 #endif
 }

@@ -44,7 +44,6 @@ class EmbeddingConfig:
     vocabulary: int
     hidden: int
     multiplier: float = 1.0
-    multiplier_in_type: bool = False  # rounded to the model's type before it is used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,6 @@ class AttentionConfig:
     pre_norm: bool = True
     post_norm: bool = False
     qk_norm: str = ""  # "head" | "whole"
-    joined: bool = False  # q, k and v are one tensor in the checkpoint; in bfloat16 the order of torch's sums depends on it
     multiplier: float = 1.0  # of what is added to the residual
 
 
@@ -86,7 +84,6 @@ class MlpConfig:
     norm: NormConfig
     activation: str = "silu"  # "silu" | "gelu" | "gelu_tanh", or as formulas "gelu_new" | "gelu_fast"
     gated: bool = True  # act(gate) * up, else act(up)
-    joined: bool = False  # gate and up are one tensor in the checkpoint, as in attention
     bias: bool = False
     pre_norm: bool = True
     post_norm: bool = False

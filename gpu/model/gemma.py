@@ -49,9 +49,7 @@ def read(architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelCon
 
 def scaled_embedding(model: ModelConfig) -> EmbeddingConfig:
     """Embeddings times the square root of their width, itself rounded to the model's type."""
-    return EmbeddingConfig(
-        vocabulary=model.vocabulary, hidden=model.hidden, multiplier=model.hidden**0.5, multiplier_in_type=True
-    )
+    return EmbeddingConfig(vocabulary=model.vocabulary, hidden=model.hidden, multiplier=model.hidden**0.5)
 
 
 ARCHITECTURES = (Architecture("GemmaForCausalLM", "gemma", read),)

@@ -7,7 +7,7 @@ rules are those of the configuration classes of transformers 5, so that a checkp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
@@ -19,7 +19,6 @@ from blockwright.gpu.model.config import (
     MlpConfig,
     ModelConfig,
     NormConfig,
-    ParallelConfig,
 )
 from blockwright.gpu.model.fields import Fields
 from blockwright.gpu.model.rope import PLAIN_ROPE, RopeRules, read_rope
@@ -188,27 +187,6 @@ def fused(roles: dict[str, int], name: str, width: int) -> Roles:
         sources[role] = Source(f"{name}.weight", (total, width), (first, rows, total))
         first += rows
     return sources
-
-
-def with_joined(config: ComponentConfig, roles: Roles) -> ComponentConfig:
-    """``config``, told which of its tensors are one in the checkpoint."""
-    match config:
-        case AttentionConfig():
-            return _attention_joined(config, roles)
-        case MlpConfig():
-            return _mlp_joined(config, roles)
-        case ParallelConfig():
-            second = {role.removeprefix("mlp."): source for role, source in roles.items() if role.startswith("mlp.")}
-            return ParallelConfig(attention=_attention_joined(config.attention, roles), mlp=_mlp_joined(config.mlp, second))
-    return config
-
-
-def _attention_joined(config: AttentionConfig, roles: Roles) -> AttentionConfig:
-    return replace(config, joined=roles["q"].name == roles["k"].name)
-
-
-def _mlp_joined(config: MlpConfig, roles: Roles) -> MlpConfig:
-    return replace(config, joined=config.gated and roles["gate"].name == roles["up"].name)
 
 
 def vector(role: str, name: str, size: int) -> Roles:

@@ -1,7 +1,7 @@
 """A small random chain, what plain dense torch computes for it, and a rig that runs it on the native back end.
 
-The oracle works in float64 on weights of the model's type; in bfloat16 it rounds after each operation on tensors, as
-transformers does. Arenas begin full of NaN, so that a result that depends on unwritten places shows.
+The oracle works in float64 on weights of the model's type and rounds nothing. Arenas begin full of NaN, so that a result
+that depends on unwritten places shows.
 """
 
 from __future__ import annotations
@@ -124,56 +124,46 @@ class Chain:
             if isinstance(config, AttentionConfig):
                 added_TD = self._attention(config, weights, normed_TD)
             else:
-                gate_TI = self._rounded(F.silu(self._linear(normed_TD, weights, "gate")))
-                product_TI = self._rounded(gate_TI * self._linear(normed_TD, weights, "up"))
-                added_TD = self._linear(product_TI, weights, "down")
-            x_TD = self._rounded(x_TD + added_TD)
+                gate_TI = F.silu(_linear(normed_TD, weights, "gate"))
+                added_TD = _linear(gate_TI * _linear(normed_TD, weights, "up"), weights, "down")
+            x_TD = x_TD + added_TD
         return x_TD
-
-    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
-        return x.to(self.dtype).double() if self.dtype == torch.bfloat16 else x
-
-    def _linear(self, x: torch.Tensor, weights: dict[str, torch.Tensor], role: str) -> torch.Tensor:
-        return self._rounded(F.linear(x, weights[role], weights.get(f"{role}_bias")))
 
     def logits(self, tokens: Sequence[int]) -> torch.Tensor:
         """float64 [T, V]."""
         weights = {role: tensor.double() for role, tensor in self.tensors[-1].items()}
-        return self._linear(self._norm(self.hidden(tokens), weights["norm"]), weights, "weight")
+        return _linear(self._norm(self.hidden(tokens), weights["norm"]), weights, "weight")
 
     def _norm(self, x_TD: torch.Tensor, weight_D: torch.Tensor) -> torch.Tensor:
-        return self._rounded(self._rounded(x_TD * torch.rsqrt(x_TD.pow(2).mean(-1, keepdim=True) + EPS)) * weight_D)
+        return x_TD * torch.rsqrt(x_TD.pow(2).mean(-1, keepdim=True) + EPS) * weight_D
 
     def _attention(self, config: AttentionConfig, weights: dict[str, torch.Tensor], x_TD: torch.Tensor) -> torch.Tensor:
         length, half = x_TD.shape[0], config.head_dim // 2
         q_NTH, k_NTH, v_NTH = (
-            self._linear(x_TD, weights, role).unflatten(1, (-1, config.head_dim)).transpose(0, 1) for role in "qkv"
+            _linear(x_TD, weights, role).unflatten(1, (-1, config.head_dim)).transpose(0, 1) for role in "qkv"
         )
         # angles in float32, as every back end has them
         angle_TH = torch.arange(length).float()[:, None] * inverse_frequencies(config.rope, config.head_dim)
-        cos_TH, sin_TH = self._rounded(angle_TH.cos().double()), self._rounded(angle_TH.sin().double())
+        cos_TH, sin_TH = angle_TH.cos().double(), angle_TH.sin().double()
 
         def rotate(x: torch.Tensor) -> torch.Tensor:
             a, b = x[..., :half], x[..., half:]
-            first, second = self._rounded(a * cos_TH), self._rounded(b * sin_TH)
-            third, fourth = self._rounded(b * cos_TH), self._rounded(a * sin_TH)
-            return self._rounded(torch.cat((first - second, third + fourth), dim=-1))
+            return torch.cat((a * cos_TH - b * sin_TH, b * cos_TH + a * sin_TH), dim=-1)
 
         group = config.heads // config.kv_heads
         k_NTH, v_NTH = rotate(k_NTH).repeat_interleave(group, 0), v_NTH.repeat_interleave(group, 0)
         position_T = torch.arange(length)
         distance_TT = position_T[:, None] - position_T
         seen_TT = (distance_TT >= 0) & (distance_TT < (config.window or length + 1))
-        scores_NTT = rotate(q_NTH) @ k_NTH.transpose(1, 2)
+        scores_NTT = rotate(q_NTH) @ k_NTH.transpose(1, 2) * config.scale
         if config.softcap:
-            scores_NTT = self._rounded(self._rounded(self._rounded(scores_NTT) * config.scale) / config.softcap)
-            scores_NTT = self._rounded(self._rounded(scores_NTT.tanh()) * config.softcap)
-        else:
-            scores_NTT = scores_NTT * config.scale
+            scores_NTT = (scores_NTT / config.softcap).tanh() * config.softcap
         weight_NTT = torch.softmax(scores_NTT.masked_fill(~seen_TT, -math.inf), dim=-1)
-        if config.softcap:
-            weight_NTT = self._rounded(weight_NTT)
-        return self._linear(self._rounded((weight_NTT @ v_NTH).transpose(0, 1).flatten(1)), weights, "o")
+        return _linear((weight_NTT @ v_NTH).transpose(0, 1).flatten(1), weights, "o")
+
+
+def _linear(x: torch.Tensor, weights: dict[str, torch.Tensor], role: str) -> torch.Tensor:
+    return F.linear(x, weights[role], weights.get(f"{role}_bias"))
 
 
 def spec_of(config: ComponentConfig, kv: KvLayout | None) -> ComponentSpec:
@@ -209,7 +199,6 @@ class NativeRig:
         self.chain, self.max_tokens = chain, max_tokens
         self.layout = KvLayout(shape.kv_heads, shape.head_dim, dtype, page_size)
         self.tables = Tables(rows, max_length, shape.layers + 1, page_size)
-        self.tables.prompt_length[:] = max_length
         for row in range(rows):
             self.tables.tokens[row] = self.tokens(row, max_length)
         self.backend.reserve(self.tables, max_tokens, rows)

@@ -9,14 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from blockwright.gpu.backend import Backend, Batch
+from blockwright.gpu.backend import Backend
 from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
 from blockwright.gpu.errors import BackendError
-from blockwright.gpu.loader import read_tensors
 from blockwright.gpu.model import registry
 from blockwright.gpu.model.config import (
     AttentionConfig,
@@ -28,12 +26,10 @@ from blockwright.gpu.model.config import (
 )
 from blockwright.gpu.native import NativeBackend
 from blockwright.gpu.select import open_backend
-from blockwright.gpu.tables import Tables
 from blockwright.gpu.torch_backend import TorchBackend
 from blockwright.policies.chain import Kind
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.gpu import reference
-from blockwright.tests.gpu.native_oracle import aligned
 from blockwright.tests.gpu.rig import Rig
 
 MakeCheckpoint = Callable[..., Path]
@@ -195,23 +191,6 @@ def test_fused_tensors_are_tensors_of_their_own(checkpoint: MakeCheckpoint, tmp_
     assert [s.component.id for s in sharded.specs(16, "float32")] == [s.component.id for s in first]
 
 
-@pytest.mark.parametrize(
-    ("architecture", "attention", "feed_forward"),
-    [("llama", False, False), ("phi3", True, True), ("glm4", False, True), ("gpt-neox", True, False)],
-)
-def test_what_is_one_tensor_is_told(
-    checkpoint: MakeCheckpoint, architecture: str, attention: bool, feed_forward: bool
-) -> None:
-    configs = [spec.config for spec in Checkpoint.open(checkpoint(architecture)).specs(16, "float32")]
-    parts = [
-        part
-        for config in configs
-        for part in ((config.attention, config.mlp) if isinstance(config, ParallelConfig) else (config,))
-    ]
-    assert {part.joined for part in parts if isinstance(part, AttentionConfig)} == {attention}
-    assert {part.joined for part in parts if isinstance(part, MlpConfig)} == {feed_forward}
-
-
 def test_a_layer_with_parallel_residual_is_one_component(checkpoint: MakeCheckpoint) -> None:
     kinds = [spec.component.kind for spec in Checkpoint.open(checkpoint("gpt-neox")).specs(16, "float32")]
     assert kinds == [Kind.EMBEDDING, *[Kind.PARALLEL] * 3, Kind.HEAD]
@@ -230,42 +209,23 @@ def test_instruction_sets(checkpoint: MakeCheckpoint, architecture: str, instruc
     """Against the torch back end, which the conformance tests hold against transformers."""
     path, tokens = checkpoint(architecture), list(reference.prompt_of(25))
     ours = torch.tensor(Rig(native(instruction_set, dtype, threads=2), path).logprobs(0, tokens, 20, 8))
-    theirs = torch.tensor(Rig(TorchBackend(dtype), path).logprobs(0, tokens, 20, 8))
-    off = (ours - theirs).abs()
-    assert float(off.max()) < 5e-5 if dtype == "float32" else float(off.mean()) < 0.03
+    exact = torch.tensor(Rig(TorchBackend("float32"), path).logprobs(0, tokens, 20, 8))
+    off = (ours - exact).abs()
+    if dtype == "float32":
+        assert float(off.max()) < 5e-5
+    else:  # no further from the model than an engine that rounds after each operation
+        theirs = torch.tensor(Rig(TorchBackend(dtype), path).logprobs(0, tokens, 20, 8))
+        assert float(off.mean()) < 1.1 * float((theirs - exact).abs().mean())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("architecture", EVERY_FEATURE)
 def test_bits_do_not_depend_on_chunks_or_neighbours(checkpoint: MakeCheckpoint, architecture: str, dtype: str) -> None:
-    """In bfloat16 they depend on where the prompt ends, but on nothing else."""
     path, tokens = checkpoint(architecture), list(reference.prompt_of(50))
-    plain = Rig(native("", dtype), path)
-    whole = plain.logprobs(0, tokens, 40, 512)
+    whole = Rig(native("", dtype), path).logprobs(0, tokens, 40, 512)
     rig = Rig(native("", dtype, threads=3), path, page_size=16)
     for row, (given, chunk) in enumerate([(40, 7), (45, 1), (50, 512)]):
-        usual = whole[given - 40 :] if dtype == "float32" else plain.logprobs(row + 1, tokens, given)
-        assert rig.logprobs(row, tokens, given, chunk) == usual
-
-
-@pytest.mark.parametrize("architecture", ["gemma", "granite"])
-def test_multiplied_embeddings_are_rounded_as_in_transformers(
-    make_backend: Callable[..., Backend], checkpoint: MakeCheckpoint, architecture: str
-) -> None:
-    """Gemma rounds the multiplier to bfloat16 before it multiplies, Granite does not: equal to the bit."""
-    path = checkpoint(architecture, dtype="bfloat16")
-    spec, backend = Checkpoint.open(path).specs(16, "bfloat16")[0], make_backend("bfloat16")
-    tables = Tables(1, 32, 1, 16)
-    tables.tokens[0] = reference.prompt_of(32)
-    backend.reserve(tables, 32, 1)
-    run = backend.compose([backend.pack(spec, read_tensors(spec), aligned(backend.packed_bytes(spec)))], 0)
-    row_N, start_N, count_N = (np.array([n], dtype=np.int32) for n in (0, 0, 32))
-    batch = Batch(row_N, start_N, count_N, torch.zeros(32, spec.config.hidden, dtype=torch.bfloat16))
-    backend.forward(run, batch)
-    model = reference.load(path, "bfloat16")
-    with torch.no_grad():
-        embedded_TD = model.get_input_embeddings()(torch.tensor(tables.tokens[0]))
-    assert torch.equal(batch.hidden_TD, embedded_TD * getattr(model.config, "embedding_multiplier", 1.0))
+        assert rig.logprobs(row, tokens, given, chunk) == whole[given - 40 :]
 
 
 def test_one_file_and_one_line_each() -> None:

@@ -15,7 +15,7 @@ from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, aligned
 
 BASE = Shape()
 # largest difference of a logit as a share of the largest logit; bfloat16 rounds inside components too
-TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 0.03}
+TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 0.05}
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 LLAMA3 = RopeConfig(
     theta=500000.0, kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=32

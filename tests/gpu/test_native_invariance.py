@@ -1,7 +1,4 @@
-"""A row's bits on the native back end: the same alone, in a batch, in chunks, as decode, with any threads and pages.
-
-In bfloat16 they depend on where the prompt ends, which the rows of the rig have at their last position.
-"""
+"""A row's bits on the native back end: the same alone, in a batch, in chunks, as decode, with any threads and pages."""
 
 from __future__ import annotations
 
@@ -104,8 +101,6 @@ def test_behind_the_prompt(name: str, prompt: int, length: int, dtype: torch.dty
     """Tokens that were decoded one by one keep their bits when all is computed again in chunks."""
     chain, pages = Chain(SHAPES[name], dtype), {"page_size": 5} | LONG
     decoding, again = NativeRig(chain, **LONG), NativeRig(chain, threads=2, **pages)
-    for rig in (decoding, again):
-        rig.tables.prompt_length[:] = prompt
     steps = [decoding.logits([(0, 0, prompt)]), *(decoding.logits([(0, at, 1)]) for at in range(prompt, length))]
     assert torch.equal(again.in_chunks(0, length, 51), torch.cat(steps))
 
