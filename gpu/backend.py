@@ -74,5 +74,12 @@ class Backend(Protocol):
     def logits(self, run: Any, hidden_ND: torch.Tensor) -> torch.Tensor:
         """float32 [N, V] of a run that is a single head; valid until the next call."""
 
+    def settle(self) -> None:
+        """Return when nothing reads the memory of earlier calls any more: hidden states, tables, slots, packed components.
+
+        A call ends when its results are there; a thread that lost its core may come back to it later. Called before
+        memory is given back, reused for something else or unmapped.
+        """
+
     def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
         """int32 [N]; the lowest token id among equal maxima."""

@@ -124,6 +124,7 @@ class Executor:
         if group.back:
             if not chunks <= self._pool:
                 raise ExecutorError(f"chunks {sorted(chunks - self._pool)[:4]} are given back but were not in use")
+            self.backend.settle()
             arena.give_back(group.offset, len(group.chunks))
             self._pool -= chunks
         else:
@@ -155,6 +156,7 @@ class Executor:
         if runs or component_id not in self._packed:
             reason = f"is part of runs {runs}; drop them first" if runs else "is not loaded"
             raise ExecutorError(f"component {component_id.hex()} {reason}")
+        self.backend.settle()
         del self._packed[component_id]
 
     def compose(self, run: int, component_ids: Sequence[bytes], kv_layer: int) -> None:

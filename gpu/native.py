@@ -93,7 +93,6 @@ class NativeBackend:
         self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._tables: Tables | None = None
         self._max_logits = 0
-        self._scratch = torch.empty(0, dtype=torch.uint8)
         self._logits = torch.empty(0)
 
     def slot_bytes(self, layout: KvLayout) -> int:
@@ -116,9 +115,16 @@ class NativeBackend:
             *slots_RLP.shape[1:],
             self._max_logits,
         )
-        if code:
+        if code or self._lib.bw_reserve(self._ctx, None, 0):
             raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")
         self._tables = tables
+
+    def settle(self) -> None:
+        self._lib.bw_settle(self._ctx)
+
+    def delay(self, every: int, microseconds: int) -> None:
+        """For tests: one in ``every`` points of a piece, at which a thread could lose its core, takes so much longer."""
+        self._lib.bw_delay(self._ctx, every, microseconds)
 
     def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
         if layout.dtype != self._dtype_name:
@@ -140,7 +146,8 @@ class NativeBackend:
         if len(widths) > 1:
             raise BackendError(f"the components of a run have widths {sorted(widths)}; a run needs one width")
         address = ctypes.addressof(records)
-        self._grow_scratch(self._lib.bw_scratch_need(self._ctx, address, len(records)))
+        if self._lib.bw_reserve(self._ctx, address, len(records)):
+            raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")
         config = packed[0].spec.config
         vocabulary = config.vocabulary if isinstance(config, HeadConfig) else 0
         if self._max_logits * vocabulary > self._logits.numel():
@@ -169,8 +176,12 @@ class NativeBackend:
         rows, vocabulary = logits_NV.shape
         if logits_NV.dtype != torch.float32 or not logits_NV.is_contiguous():
             raise BackendError(f"argmax needs contiguous float32 logits, not {logits_NV.dtype}: the caller is wrong")
+        if rows > self._max_logits:
+            raise BackendError(f"argmax of {rows} rows where {self._max_logits} were reserved: the caller is wrong")
         best_N = np.empty(rows, dtype=np.int32)
         self._lib.bw_argmax(self._ctx, logits_NV.data_ptr(), rows, vocabulary, best_N.ctypes.data)
+        if logits_NV.data_ptr() != self._logits.data_ptr():
+            self.settle()  # the caller's memory, which may go away
         return best_N
 
     def _check(self, run: NativeRun, hidden: torch.Tensor, is_head: bool) -> None:
@@ -245,11 +256,6 @@ class NativeBackend:
             cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), torch.float32)
             self._rope[rope, head_dim] = cos_MH.contiguous(), sin_MH.contiguous()
         return self._rope[rope, head_dim]
-
-    def _grow_scratch(self, need: int) -> None:
-        if need > self._scratch.numel():
-            self._scratch = torch.empty(need + 64, dtype=torch.uint8)
-            self._lib.bw_scratch(self._ctx, -(-self._scratch.data_ptr() // 64) * 64)
 
 
 def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:

@@ -175,5 +175,8 @@ class TorchBackend:
             logits_NV = logits_NV / config.divisor
         return soft_cap(logits_NV, config.softcap).float()
 
+    def settle(self) -> None:
+        """Every call has ended when it returns."""
+
     def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
         return np.asarray(np.argmax(logits_NV.numpy(), axis=1), dtype=np.int32)

@@ -23,21 +23,31 @@ typedef struct {
     float *top, *total;  /* [rows]: maximum of the scaled scores so far, sum of the weights relative to it; 0: nothing seen */
     at *weights;         /* [rows][BW_LINE] */
     uint32_t *gather_k, *gather_v;
+    const bw_ctx *x;
+    uint64_t now; /* the phase */
 } space;
+
+static const char *slot_at(const item *t, int position) {
+    return t->m->arena + t->slots[position / t->m->page_size] * t->m->slot_bytes;
+}
 
 /* Where the group of keys that begins at a position lies; its values lie one half of the head's page further. */
 static const uint32_t *keys_at(const item *t, int position) {
     const bw_comp *m = t->m;
     long page = (long)m->page_size * m->head_dim / KS, group = (long)BW_GROUP * m->head_dim / KS;
-    const char *slot = m->arena + t->slots[position / m->page_size] * m->slot_bytes;
-    return (const uint32_t *)slot + t->head * 2 * page + position % m->page_size / BW_GROUP * group;
+    return (const uint32_t *)slot_at(t, position) + t->head * 2 * page + position % m->page_size / BW_GROUP * group;
 }
 
-/* Copies plain rows of K and V into groups; positions low..high of a piece that begins at `base`. */
-static void gather(const item *t, const bw_layout *l, const space *s, int base, int low, int high, groups *g) {
+/* Copies plain rows of K and V into groups; positions low..high of a piece that begins at `base`. 0 when the thread is late. */
+static int gather(const item *t, const bw_layout *l, const space *s, int base, int low, int high, groups *g) {
     const bw_comp *m = t->m;
     long dim = m->head_dim, padded = l->padded_dim;
     int first = (low - base) / BW_GROUP, last = (high - 1 - base) / BW_GROUP;
+    const char *slots[BW_PIECE];
+    for (int position = low; position < high; position++)
+        slots[position - base] = slot_at(t, position);
+    if (bw_late(s->x, s->now))
+        return 0;
     for (int i = first; i <= last; i++) {
         uint32_t *k = s->gather_k + i * BW_GROUP * dim / KS, *v = s->gather_v + i * BW_GROUP / KS * padded;
         memset(v, 0, BW_GROUP / KS * padded * 4);
@@ -47,8 +57,7 @@ static void gather(const item *t, const bw_layout *l, const space *s, int base, 
             int position = base + i * BW_GROUP + c;
             if (position < low || position >= high)
                 continue;
-            const char *head = m->arena + t->slots[position / m->page_size] * m->slot_bytes +
-                               (long)t->head * 2 * m->page_size * dim * sizeof(st);
+            const char *head = slots[position - base] + (long)t->head * 2 * m->page_size * dim * sizeof(st);
             const st *row = (const st *)head + position % m->page_size * dim;
             for (long d = 0; d < dim / KS; d++)
                 k[d * BW_GROUP + c] = ((const u32 *)row)[d];
@@ -58,6 +67,7 @@ static void gather(const item *t, const bw_layout *l, const space *s, int base, 
         }
     }
     g->ld_v = padded;
+    return 1;
 }
 
 /* Fetches nothing yet: the first groups of keys of an item from a position on; without an item, something harmless. */
@@ -70,17 +80,17 @@ static void peek(const item *t, const bw_layout *l, int position, groups *g, int
     }
 }
 
-static void find_groups(const item *t, const bw_layout *l, const space *s, int base, int low, int high, groups *g) {
+/* What lies in the table of slots belongs to this call unless the thread is late: then 0. */
+static int find_groups(const item *t, const bw_layout *l, const space *s, int base, int low, int high, groups *g) {
     const bw_comp *m = t->m;
-    if (!l->direct) {
-        gather(t, l, s, base, low, high, g);
-        return;
-    }
+    if (!l->direct)
+        return gather(t, l, s, base, low, high, g);
     for (int i = (low - base) / BW_GROUP; i <= (high - 1 - base) / BW_GROUP; i++) {
         g->k[i] = keys_at(t, base + i * BW_GROUP);
         g->v[i] = g->k[i] + (long)m->page_size * m->head_dim / KS;
     }
     g->ld_v = m->head_dim;
+    return !bw_late(s->x, s->now);
 }
 
 static void score_piece(const item *t, const space *s, const groups *g, int first, int last) {
@@ -188,22 +198,8 @@ static void softmax_row(const item *t, const bw_layout *l, const space *s, int r
     *total += weigh_row(scores, weights, first, last, seen, *top);
 }
 
-static void put_rows(const item *t, const bw_layout *l, const space *s) {
-    const bw_comp *m = t->m;
-    for (int row = 0; row < t->rows; row++) {
-        float share = 1.0f / s->total[row];
-        at *to = t->to + row / t->group * t->ld_to + row % t->group * m->head_dim;
-        const float *out = s->out + row * (long)l->padded_dim;
-        for (int d = 0; d < m->head_dim; d += VW) {
-            at part[VW];
-            store_at(part, load(out + d) * share);
-            memcpy(to + d, part, (m->head_dim - d < VW ? m->head_dim - d : VW) * sizeof(at));
-        }
-    }
-}
-
-/* One item; `then` is the item that this thread does next, or null. */
-static void attend(const item *t, const item *then, const bw_layout *l, const space *s) {
+/* One item, into s->out and s->total; `then` is the item that may follow. 0 when the thread is late. */
+static int attend(const item *t, const item *then, const bw_layout *l, const space *s) {
     memset(s->total, 0, t->rows * sizeof *s->total);
     memset(s->out, 0, t->rows * l->padded_dim * sizeof *s->out);
     for (int low = t->low, high; low < t->high; low = high) {
@@ -211,7 +207,8 @@ static void attend(const item *t, const item *then, const bw_layout *l, const sp
         high = base + BW_PIECE < t->high ? base + BW_PIECE : t->high;
         int first = (low - base) / BW_GROUP, last = (high - 1 - base) / BW_GROUP;
         groups g;
-        find_groups(t, l, s, base, low, high, &g);
+        if (!find_groups(t, l, s, base, low, high, &g))
+            return 0;
         if (high < t->high)
             peek(t, l, high, &g, last);
         else
@@ -221,5 +218,66 @@ static void attend(const item *t, const item *then, const bw_layout *l, const sp
             softmax_row(t, l, s, row, first, last, seen_by(t, row, base, high));
         value_piece(t, l, s, &g, first, high - base);
     }
-    put_rows(t, l, s);
+    return 1;
+}
+
+typedef struct {
+    const bw_call *call;
+    const bw_comp *m;
+    const bw_layout *l;
+    space s;
+    int items;
+} attention_work;
+
+static attention_work attention_of(const bw_ctx *x, const bw_call *c, const bw_comp *m, const bw_layout *l, char *own,
+                                   const bw_phase *f, uint64_t now) {
+    space s = {.scores = (float *)(own + l->scores), .out = (float *)(own + l->out), .top = (float *)(own + l->top),
+               .total = (float *)(own + l->sums), .weights = (at *)(own + l->weights),
+               .gather_k = (uint32_t *)(own + l->gather_k), .gather_v = (uint32_t *)(own + l->gather_v), .x = x, .now = now};
+    return (attention_work){c, m, l, s, f->items};
+}
+
+/* By query tile, then by KV head. */
+static item item_at(const attention_work *w, int index) {
+    const bw_ctx *x = w->s.x;
+    const bw_call *c = w->call;
+    const bw_comp *m = w->m;
+    const bw_tile tile = c->tiles[w->l->tile_size][index / m->kv_heads];
+    int group = m->heads / m->kv_heads, head = index % m->kv_heads, left = c->count[tile.n] - tile.first;
+    int tokens = left < 1 << w->l->tile_size ? left : 1 << w->l->tile_size, start = c->start[tile.n] + tile.first;
+    long token = c->offset[tile.n] + tile.first;
+    return (item){.m = m,
+                  .slots = x->slots_RLP + ((long)c->row[tile.n] * x->table_layers + m->kv_layer) * x->table_pages,
+                  .head = head,
+                  .rows = tokens * group,
+                  .group = group,
+                  .start = start,
+                  .low = m->window && start >= m->window ? start - m->window + 1 : 0,
+                  .high = start + tokens,
+                  .q = (const at *)(x->scratch + w->l->q) + ((long)head * c->tokens + token) * group * m->head_dim,
+                  .to = (at *)(x->scratch + w->l->o) + token * w->l->ld_o + (long)head * group * m->head_dim,
+                  .ld_to = w->l->ld_o};
+}
+
+static int attend_item(void *work, int index) {
+    const attention_work *w = work;
+    item t = item_at(w, index), then;
+    if (index + 1 < w->items)
+        then = item_at(w, index + 1);
+    return attend(&t, index + 1 < w->items ? &then : NULL, w->l, &w->s);
+}
+
+static void put_item(void *work, int index) {
+    const attention_work *w = work;
+    const item t = item_at(w, index);
+    for (int row = 0; row < t.rows; row++) {
+        float share = 1.0f / w->s.total[row];
+        at *to = t.to + row / t.group * t.ld_to + row % t.group * w->m->head_dim;
+        const float *out = w->s.out + row * (long)w->l->padded_dim;
+        for (int d = 0; d < w->m->head_dim; d += VW) {
+            at part[VW];
+            store_at(part, load(out + d) * share);
+            memcpy(to + d, part, (w->m->head_dim - d < VW ? w->m->head_dim - d : VW) * sizeof(at));
+        }
+    }
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_PHASES 7 /* of a component */
+
 #if defined(__x86_64__)
 #define HAS_AVX2 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
 #define HAS_AVX512                                                                                                   \
@@ -46,6 +48,7 @@ bw_ctx *bw_create(int threads, int bfloat16, const char *set) {
     memset(x, 0, sizeof *x);
     x->kernels = kernels;
     x->threads = threads;
+    x->number = 0;
     if (bw_pool_start(x)) {
         free(x);
         return NULL;
@@ -53,16 +56,30 @@ bw_ctx *bw_create(int threads, int bfloat16, const char *set) {
     return x;
 }
 
+static void free_calls(bw_ctx *x) {
+    for (bw_call *c = x->calls; c && c <= x->calls + x->threads; c++) {
+        free(c->comps);
+        free(c->phases);
+        free(c->row);
+        free(c->tiles[0]);
+    }
+    free(x->calls);
+}
+
 void bw_destroy(bw_ctx *x) {
+    int started = x->threads;
     bw_pool_stop(x);
-    free(x->tok_batch);
-    free(x->tok_pos);
+    x->threads = started;
+    free_calls(x);
+    free(x->words);
+    free(x->scratch);
+    free(x->own);
     free(x);
 }
 
 const char *bw_name(const bw_ctx *x) { return x->kernels->name; }
 
-/* Learns the tables; the arrays stay the caller's. 0, or -1 when there is no memory. */
+/* Learns the tables; the arrays stay the caller's. Once. 0, or -1 when there is no memory. */
 int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, int length, int layers, int pages,
               int max_tokens) {
     x->tokens_RM = tokens;
@@ -72,92 +89,209 @@ int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, 
     x->table_layers = layers;
     x->table_pages = pages;
     x->max_tokens = max_tokens;
-    x->tok_batch = malloc(max_tokens * sizeof(int32_t));
-    x->tok_pos = malloc(max_tokens * sizeof(int32_t));
-    return x->tok_batch && x->tok_pos ? 0 : -1;
-}
-
-int64_t bw_scratch_need(const bw_ctx *x, const bw_comp *comps, int n) {
-    int64_t most = 0;
-    for (int i = 0; i < n; i++) {
-        bw_layout l = bw_scratch_layout(comps + i, x->max_tokens, x->threads);
-        most = l.total > most ? l.total : most;
+    x->calls = calloc(x->threads + 1, sizeof *x->calls);
+    for (bw_call *c = x->calls; c && c <= x->calls + x->threads; c++) {
+        int32_t *numbers = c->row = calloc(7l * max_tokens, sizeof(int32_t));
+        bw_tile *tiles = c->tiles[0] = calloc((long)BW_TILE_SIZES * max_tokens, sizeof(bw_tile));
+        if (!numbers || !tiles)
+            return -1;
+        int32_t **columns[] = {&c->row, &c->start, &c->count, &c->offset, &c->tok_batch, &c->tok_pos, &c->tok_id};
+        for (int i = 0; i < 7; i++)
+            *columns[i] = numbers + (long)i * max_tokens;
+        for (int i = 0; i < BW_TILE_SIZES; i++)
+            c->tiles[i] = tiles + (long)i * max_tokens;
     }
-    return most;
+    return x->calls ? 0 : -1;
 }
 
-void bw_scratch(bw_ctx *x, char *memory) { x->scratch = memory; }
+static char *grown(char *old, int64_t *size, int64_t need) {
+    if (need <= *size)
+        return old;
+    free(old);
+    *size = bw_round(need, 4096);
+    return aligned_alloc(64, *size);
+}
 
-/* Fills the token columns and checks that every index stays inside its table. */
-static int prepare(bw_ctx *x) {
-    const bw_call *c = &x->call;
-    const bw_comp *first = c->comps;
-    int t = 0;
-    for (int n = 0; n < c->rows; n++) {
-        if (c->row[n] < 0 || c->row[n] >= x->table_rows)
-            return BW_BAD_ROW;
-        if (c->count[n] < 0 || c->count[n] > c->tokens - t)
-            return BW_BAD_COUNT;
-        if (c->start[n] < 0 || c->start[n] > x->table_length - c->count[n])
-            return BW_BAD_POSITION;
-        for (int i = 0; i < c->count[n]; i++, t++) {
-            x->tok_batch[t] = n;
-            x->tok_pos[t] = c->start[n] + i;
-            if (first->kind == BW_EMBEDDING) {
-                int32_t token = x->tokens_RM[(int64_t)c->row[n] * x->table_length + x->tok_pos[t]];
-                if (token < 0 || token >= first->inner)
-                    return BW_BAD_TOKEN;
-            }
+/* Appends the phases of a call; tiles and columns are filled. */
+static void plan(const bw_ctx *x, bw_call *c, int n_comps) {
+    c->n_phases = 0;
+    for (int i = 0; i < n_comps; i++)
+        x->kernels->plan(x, c, c->comps + i, i);
+}
+
+/* Room for runs of these components. Waits until no thread reads what moves. 0, or -1 when there is no memory. */
+int bw_reserve(bw_ctx *x, const bw_comp *comps, int n) {
+    int64_t shared = 64, own = BW_OWN, pieces = x->max_tokens; /* of argmax */
+    bw_settle(x);
+    for (int i = 0; i < n; i++) {
+        bw_layout l = bw_layout_of(comps + i, x->max_tokens);
+        shared = l.shared > shared ? l.shared : shared;
+        own = l.own > own ? l.own : own;
+    }
+    own = bw_round(own, 4096);
+    if (own > x->own_bytes) {
+        free(x->own);
+        x->own = aligned_alloc(64, own * x->threads);
+        x->own_bytes = own;
+    }
+    x->scratch = grown(x->scratch, &x->scratch_bytes, shared);
+    if (!x->own || !x->scratch)
+        return -1;
+    if (n > x->most_comps || !x->most_comps) {
+        x->most_comps = n > 0 ? n : 1;
+        for (bw_call *c = x->calls; c <= x->calls + x->threads; c++) {
+            free(c->comps);
+            free(c->phases);
+            c->comps = calloc(x->most_comps, sizeof *c->comps);
+            c->phases = calloc(x->most_comps * MOST_PHASES, sizeof *c->phases);
+            if (!c->comps || !c->phases)
+                return -1;
         }
     }
-    return t == c->tokens ? BW_OK : BW_BAD_COUNT;
+    bw_call *c = x->calls; /* the largest call there can be: every token a row */
+    if (n)
+        memcpy(c->comps, comps, n * sizeof *comps);
+    c->rows = c->tokens = x->max_tokens;
+    for (int i = 0; i < BW_TILE_SIZES; i++)
+        c->n_tiles[i] = x->max_tokens;
+    plan(x, c, n);
+    for (int i = 0; i < c->n_phases; i++)
+        pieces = c->phases[i].pieces > pieces ? c->phases[i].pieces : pieces;
+    int stretch = (int)bw_round(pieces / x->threads + 1, 8) + 8; /* a cache line between neighbours */
+    if (stretch > x->stretch) {
+        free(x->words);
+        x->words = calloc((long)stretch * x->threads, sizeof *x->words);
+        x->stretch = stretch;
+    }
+    return x->words ? 0 : -1;
 }
 
-/* All components over the batch; hidden [tokens][width] of the model type is read and overwritten. */
+/* Tests: one in `every` points of a piece is delayed by so many microseconds; 0 for none. */
+void bw_delay(bw_ctx *x, int every, int micros) {
+    x->delay_every = every;
+    x->delay_micros = micros;
+}
+
+static void list_tiles(bw_call *c, int size) {
+    if (c->n_tiles[size])
+        return;
+    for (int n = 0; n < c->rows; n++)
+        for (int first = 0; first < c->count[n]; first += 1 << size)
+            c->tiles[size][c->n_tiles[size]++] = (bw_tile){n, first};
+}
+
+/* Fills the columns of a call and checks that every index stays inside its table. */
+static int fill(const bw_ctx *x, bw_call *c, const bw_comp *first, const int32_t *row, const int32_t *start,
+                const int32_t *count, int rows, int tokens) {
+    int t = 0;
+    c->rows = rows;
+    c->tokens = tokens;
+    memset(c->n_tiles, 0, sizeof c->n_tiles);
+    for (int n = 0; n < rows; n++) {
+        if (row[n] < 0 || row[n] >= x->table_rows)
+            return BW_BAD_ROW;
+        if (count[n] < 1 || count[n] > tokens - t)
+            return BW_BAD_COUNT;
+        if (start[n] < 0 || start[n] > x->table_length - count[n])
+            return BW_BAD_POSITION;
+        c->row[n] = row[n];
+        c->start[n] = start[n];
+        c->count[n] = count[n];
+        c->offset[n] = t;
+        for (int i = 0; i < count[n]; i++, t++) {
+            c->tok_batch[t] = n;
+            c->tok_pos[t] = start[n] + i;
+            if (first->kind != BW_EMBEDDING)
+                continue;
+            c->tok_id[t] = x->tokens_RM[(int64_t)row[n] * x->table_length + c->tok_pos[t]];
+            if (c->tok_id[t] < 0 || c->tok_id[t] >= first->inner)
+                return BW_BAD_TOKEN;
+        }
+    }
+    return t == tokens ? BW_OK : BW_BAD_COUNT;
+}
+
+/* All components over the batch; hidden [tokens][width] of the model type is read and overwritten. It must stay readable
+ * until bw_settle(), as must the components' memory. */
 int bw_forward(bw_ctx *x, const bw_comp *comps, int n_comps, const int32_t *row, const int32_t *start, const int32_t *count,
                int rows, void *hidden, int tokens) {
-    if (tokens > x->max_tokens)
+    if (tokens > x->max_tokens || rows > x->max_tokens || n_comps > x->most_comps)
         return BW_TOO_MANY;
-    x->call = (bw_call){.comps = comps, .n_comps = n_comps, .rows = rows, .tokens = tokens,
-                        .row = row, .start = start, .count = count, .hidden = hidden};
-    int error = prepare(x);
-    if (!error && tokens)
-        bw_pool_run(x, x->kernels->forward);
-    return error;
-}
-
-/* logits [rows][vocabulary] float32 from hidden [rows][width] */
-int bw_logits(bw_ctx *x, const bw_comp *head, void *hidden, int rows, float *logits) {
-    if (rows > x->max_tokens)
-        return BW_TOO_MANY;
-    x->call = (bw_call){.comps = head, .n_comps = 1, .rows = rows, .hidden = hidden, .logits = logits};
-    bw_pool_run(x, x->kernels->head);
+    bw_call *c = bw_free_call(x);
+    int error = fill(x, c, comps, row, start, count, rows, tokens);
+    if (error || !tokens)
+        return error;
+    for (int i = 0; i < n_comps; i++)
+        if (comps[i].kind == BW_ATTENTION)
+            list_tiles(c, bw_layout_of(comps + i, x->max_tokens).tile_size);
+    memcpy(c->comps, comps, n_comps * sizeof *comps);
+    c->hidden = hidden;
+    c->run = x->kernels->run;
+    plan(x, c, n_comps);
+    bw_run(x, c);
     return BW_OK;
 }
 
-static void argmax_rows(bw_ctx *x, int thread) {
-    const bw_call *c = &x->call;
-    for (int r = c->rows * thread / x->threads; r < c->rows * (thread + 1) / x->threads; r++) {
-        const float *row = c->logits + (int64_t)r * c->vocabulary;
-        float lane[16];
-        int best = 0, i = 0;
+/* logits [rows][vocabulary] float32 from hidden [rows][width]; both as in bw_forward */
+int bw_logits(bw_ctx *x, const bw_comp *head, void *hidden, int rows, float *logits) {
+    if (rows > x->max_tokens)
+        return BW_TOO_MANY;
+    bw_call *c = bw_free_call(x);
+    c->comps[0] = *head;
+    c->rows = c->tokens = rows;
+    c->hidden = hidden;
+    c->logits = logits;
+    c->run = x->kernels->run;
+    plan(x, c, 1);
+    if (rows)
+        bw_run(x, c);
+    return BW_OK;
+}
+
+typedef struct {
+    const bw_call *call;
+    int best;
+} argmax_work;
+
+static int argmax_row(void *work, int r) {
+    argmax_work *w = work;
+    const float *row = w->call->logits + (int64_t)r * w->call->vocabulary;
+    int n = w->call->vocabulary, best = 0, i = 0;
+    float lane[16];
+    for (int j = 0; j < 16; j++)
+        lane[j] = row[0];
+    for (; i + 16 <= n; i += 16)
         for (int j = 0; j < 16; j++)
-            lane[j] = row[0];
-        for (; i + 16 <= c->vocabulary; i += 16)
-            for (int j = 0; j < 16; j++)
-                lane[j] = row[i + j] > lane[j] ? row[i + j] : lane[j];
-        for (; i < c->vocabulary; i++)
-            lane[0] = row[i] > lane[0] ? row[i] : lane[0];
-        for (int j = 1; j < 16; j++)
-            lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
-        while (best < c->vocabulary - 1 && row[best] != lane[0])
-            best++;
-        c->best[r] = best;
-    }
+            lane[j] = row[i + j] > lane[j] ? row[i + j] : lane[j];
+    for (; i < n; i++)
+        lane[0] = row[i] > lane[0] ? row[i] : lane[0];
+    for (int j = 1; j < 16; j++)
+        lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
+    while (best < n - 1 && row[best] != lane[0])
+        best++;
+    w->best = best;
+    return 1;
+}
+
+static void put_best(void *work, int r) {
+    argmax_work *w = work;
+    w->call->best[r] = w->best;
+}
+
+static void run_argmax(bw_ctx *x, const bw_call *c, const bw_phase *phase, int thread, uint64_t now) {
+    argmax_work w = {.call = c};
+    bw_pieces(x, c, phase, thread, now, argmax_row, put_best, &w);
 }
 
 /* The lowest index of each row's maximum. */
 void bw_argmax(bw_ctx *x, const float *logits, int rows, int vocabulary, int32_t *best) {
-    x->call = (bw_call){.rows = rows, .vocabulary = vocabulary, .logits = (float *)logits, .best = best};
-    bw_pool_run(x, argmax_rows);
+    bw_call *c = bw_free_call(x);
+    c->logits = (float *)logits;
+    c->vocabulary = vocabulary;
+    c->best = best;
+    c->run = run_argmax;
+    c->phases[0] = (bw_phase){.stage = BW_ARGMAX, .items = rows, .each = 1, .pieces = rows};
+    c->n_phases = 1;
+    if (rows)
+        bw_run(x, c);
 }

@@ -5,7 +5,10 @@
  * arithmetic overlap. Every loop over the accumulators needs its unroll pragma: one missing, and they live in memory.
  */
 #define NV (BW_PANEL / VW)
-#define ROW_BLOCK 192
+#define ROW_BLOCK 192    /* rows for which a panel stays in the cache */
+#define CHUNK_ROWS 48    /* rows of a piece */
+#define BLOCK_CHUNKS (ROW_BLOCK / CHUNK_ROWS)
+#define PIECE_STEPS 768  /* of k times tiles in a piece: some microseconds */
 #define SUM_UNITS 256    /* of k, summed before they are added to the total: half the rounding error of one sum */
 #define ONE_TILE 8       /* rows up to which memory is the limit: one tile, which fetches its own panel further on */
 #define FETCH_BYTES 4096 /* how far: the processor's own prefetching stops at each 4 KB page */
@@ -55,33 +58,58 @@ static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long uni
     }
 }
 
-/* What becomes of a finished tile. */
+/* What becomes of the sums: float; `at` after an activation, alone or times the other half of the panel; added to `st`. */
 typedef enum { TO_FLOAT, TO_ACTIVATED, TO_GATED, TO_RESIDUAL } target;
 
 typedef struct {
+    target kind;
+    int activation;
     const at *x;
     const uint32_t *w;
     const float *bias; /* one per packed column, or null */
-    void *to;          /* float (TO_FLOAT), at (TO_ACTIVATED, TO_GATED), st (TO_RESIDUAL) */
+    void *to;
     long ld_x, units, ld_to;
-    int rows, columns; /* columns of `to` that exist; weight columns are padded to panels */
-    int activation;
+    int rows, columns, panels;  /* columns of `to` that exist; weight columns are padded to panels */
+    float divisor, softcap;     /* of logits; 1 and 0 elsewhere */
+    int each;                   /* panels of a piece */
+    float *own;                 /* [panels of a piece][rows of a piece][BW_PANEL] */
 } product;
 
-/* to[r][c] = sum + bias */
-AI void put_float(const product *g, const float *tile_sums, int row, int rows, int panel) {
-    int c0 = panel * BW_PANEL, n = g->columns - c0 < BW_PANEL ? g->columns - c0 : BW_PANEL;
-    for (int r = 0; r < rows; r++) {
-        float *to = (float *)g->to + (row + r) * g->ld_to + c0;
-        const float *sums = tile_sums + r * BW_PANEL;
-        if (n == BW_PANEL) {
-            for (int j = 0; j < BW_PANEL; j += VW)
-                store(to + j, g->bias ? load(sums + j) + load(g->bias + c0 + j) : load(sums + j));
-        } else {
-            for (int j = 0; j < n; j++)
-                to[j] = g->bias ? sums[j] + g->bias[c0 + j] : sums[j];
-        }
-    }
+static int groups_of(const product *g) { return (g->panels + g->each - 1) / g->each; }
+
+/* Pieces of a product of so many rows; panels are taken `each` at a time. */
+static int product_pieces(const product *g) {
+    int whole = g->rows / ROW_BLOCK, rest = g->rows % ROW_BLOCK;
+    return groups_of(g) * (whole * BLOCK_CHUNKS + (rest + CHUNK_ROWS - 1) / CHUNK_ROWS);
+}
+
+/* Panels that make a piece of some microseconds, small enough to be kept until it is stored. */
+static int panels_together(int rows, long units, int panels, int threads) {
+    int chunk = rows < CHUNK_ROWS ? rows : CHUNK_ROWS, tiles = (chunk + TILE_ROWS - 1) / TILE_ROWS;
+    long each = PIECE_STEPS / (tiles * units), most = BW_OWN / (4 * BW_PANEL * chunk);
+    long share = (long)panels * ((rows + CHUNK_ROWS - 1) / CHUNK_ROWS) / (2 * threads); /* two for each thread */
+    each = each < most ? each : most;
+    each = each < share ? each : share;
+    return each > 1 ? (int)each : 1;
+}
+
+typedef struct {
+    int row, rows, panel, panels;
+    int first; /* of the chunks of its rows' block */
+} patch;
+
+/* Blocks of rows follow each other; in a block groups of panels; of a group the chunks of rows, so that the panels are read
+ * from memory once a block. */
+static patch patch_of(const product *g, int piece) {
+    int per_block = groups_of(g) * BLOCK_CHUNKS, block = piece / per_block, rest = piece % per_block;
+    int rows = g->rows - block * ROW_BLOCK < ROW_BLOCK ? g->rows - block * ROW_BLOCK : ROW_BLOCK;
+    int chunks = (rows + CHUNK_ROWS - 1) / CHUNK_ROWS, panel = rest / chunks * g->each, chunk = rest % chunks;
+    int row = chunk * CHUNK_ROWS, left = g->panels - panel;
+    return (patch){.row = block * ROW_BLOCK + row,
+                   .rows = rows - row < CHUNK_ROWS ? rows - row : CHUNK_ROWS,
+                   .panel = panel,
+                   .panels = left < g->each ? left : g->each,
+                   .first = !chunk};
 }
 
 /* The tanh form as v times the logistic function of twice its argument. */
@@ -92,83 +120,75 @@ AI vf activate(int kind, vf v) {
     return v / (1.0f + vexp(-z));
 }
 
-/* to[r][c] = act(sum + bias); columns beyond the last are those of zero weights */
-AI void put_activated(const product *g, const float *tile_sums, int row, int rows, int panel) {
-    for (int r = 0; r < rows; r++) {
-        at *to = (at *)g->to + (row + r) * g->ld_to + panel * BW_PANEL;
-        const float *sums = tile_sums + r * BW_PANEL;
-        for (int j = 0; j < BW_PANEL; j += VW) {
-            vf sum = load(sums + j);
-            if (g->bias)
-                sum = sum + load(g->bias + panel * BW_PANEL + j);
-            store_at(to + j, activate(g->activation, sum));
-        }
+/* Sums of a panel become what is stored, in place: with bias, and activated; where a panel holds 16 columns of a gate and
+ * the same 16 of the other branch, act(gate) * up, in its first half. */
+static void finish(const product *g, const patch *p, int panel, float *sums) {
+    const float *bias = g->bias ? g->bias + (long)panel * BW_PANEL : NULL;
+    for (int r = 0; r < p->rows; r++, sums += BW_PANEL) {
+        if (bias)
+            for (int j = 0; j < BW_PANEL; j += VW)
+                store(sums + j, load(sums + j) + load(bias + j));
+        if (g->kind == TO_ACTIVATED)
+            for (int j = 0; j < BW_PANEL; j += VW)
+                store(sums + j, activate(g->activation, load(sums + j)));
+        if (g->kind == TO_GATED)
+            for (int j = 0; j < BW_PANEL / 2; j += VW)
+                store(sums + j, activate(g->activation, load(sums + j)) * load(sums + BW_PANEL / 2 + j));
+        if (g->divisor != 1.0f)
+            for (int j = 0; j < BW_PANEL; j += VW)
+                store(sums + j, load(sums + j) / g->divisor);
+        if (g->softcap)
+            for (int j = 0; j < BW_PANEL; j += VW)
+                store(sums + j, vtanh(load(sums + j) / g->softcap) * g->softcap);
     }
 }
 
-/* A panel holds 16 columns of the gate, then the same 16 of the other branch: to[r][c] = act(gate) * up */
-AI void put_gated(const product *g, const float *tile_sums, int row, int rows, int panel) {
-    const int half = BW_PANEL / 2;
-    for (int r = 0; r < rows; r++) {
-        at *to = (at *)g->to + (row + r) * g->ld_to + panel * half;
-        const float *sums = tile_sums + r * BW_PANEL;
-        for (int j = 0; j < half; j += VW) {
-            vf gate = load(sums + j), up = load(sums + half + j);
-            if (g->bias) {
-                gate = gate + load(g->bias + panel * BW_PANEL + j);
-                up = up + load(g->bias + panel * BW_PANEL + half + j);
-            }
-            store_at(to + j, activate(g->activation, gate) * up);
+static int multiply(void *work, int piece) {
+    const product *g = work;
+    patch p = patch_of(g, piece);
+    int tiles = p.rows > ONE_TILE && p.rows <= TILE_ROWS ? 2 : (p.rows + TILE_ROWS - 1) / TILE_ROWS;
+    for (int i = 0; i < p.panels; i++) {
+        const uint32_t *w = g->w + (p.panel + i) * g->units * BW_PANEL;
+        const char *next = (const char *)(w + g->units * BW_PANEL);
+        float *sums = g->own + (long)i * p.rows * BW_PANEL;
+        for (int t = 0; t < tiles; t++) {
+            int row = p.rows * t / tiles, n = p.rows * (t + 1) / tiles - row;
+            const char *ahead = (const char *)w + (tiles > 1 ? 0 : FETCH_BYTES);
+            if (tiles > 1 && t < 2 && p.first)
+                ahead = next + 64 * t;
+            tile_any(n, g->x + (p.row + row) * g->ld_x, g->ld_x, w, g->units, sums + row * BW_PANEL, ahead);
         }
+        finish(g, &p, p.panel + i, sums);
+    }
+    return 1;
+}
+
+AI void put_residual(st *to, const float *sums, int n) {
+    for (int j = 0; j < n; j += VW) {
+        if (n - j >= VW)
+            store_st(to + j, load(sums + j) + load_st(to + j));
+        else
+            store_st_part(to + j, load(sums + j) + load_st_part(to + j, n - j), n - j);
     }
 }
 
-/* to[r][c] += sum + bias */
-AI void put_residual(const product *g, const float *tile_sums, int row, int rows, int panel) {
-    int c0 = panel * BW_PANEL, n = g->columns - c0 < BW_PANEL ? g->columns - c0 : BW_PANEL;
-    for (int r = 0; r < rows; r++) {
-        st *to = (st *)g->to + (row + r) * g->ld_to + c0;
-        const float *sums = tile_sums + r * BW_PANEL;
-        for (int j = 0; j < n; j += VW) {
-            int part = n - j < VW ? n - j : VW;
-            vf sum = load(sums + j);
-            if (g->bias)
-                sum = sum + load(g->bias + c0 + j);
-            if (part == VW)
-                store_st(to + j, sum + load_st(to + j));
-            else
-                store_st_part(to + j, sum + load_st_part(to + j, part), part);
-        }
-    }
-}
-
-/* The share of `thread`: a fixed stretch of panels. */
-AI void multiply(const product *g, const target kind, int thread, int threads) {
-    float sums[TILE_ROWS * BW_PANEL] __attribute__((aligned(64)));
-    const int per_panel = kind == TO_GATED ? BW_PANEL / 2 : BW_PANEL; /* columns of `to` */
-    long panels = bw_round(g->columns, per_panel) / per_panel;
-    long first = panels * thread / threads, last = panels * (thread + 1) / threads;
-    for (int block = 0; block < g->rows; block += ROW_BLOCK) {
-        int rows = g->rows - block < ROW_BLOCK ? g->rows - block : ROW_BLOCK;
-        int tiles = rows > ONE_TILE && rows <= TILE_ROWS ? 2 : (rows + TILE_ROWS - 1) / TILE_ROWS;
-        for (long p = first; p < last; p++) {
-            const uint32_t *w = g->w + p * g->units * BW_PANEL;
-            const char *next = (const char *)(p + 1 < last ? w + g->units * BW_PANEL : w);
-            for (int t = 0; t < tiles; t++) {
-                int row = rows * t / tiles, n = rows * (t + 1) / tiles - row;
-                const char *ahead = (const char *)w + (tiles > 1 ? 0 : FETCH_BYTES);
-                if (tiles > 1 && t < 2)
-                    ahead = next + 64 * t;
-                tile_any(n, g->x + (block + row) * g->ld_x, g->ld_x, w, g->units, sums, ahead);
-                if (kind == TO_FLOAT)
-                    put_float(g, sums, block + row, n, (int)p);
-                else if (kind == TO_ACTIVATED)
-                    put_activated(g, sums, block + row, n, (int)p);
-                else if (kind == TO_GATED)
-                    put_gated(g, sums, block + row, n, (int)p);
-                else
-                    put_residual(g, sums, block + row, n, (int)p);
-            }
+static void put_product(void *work, int piece) {
+    const product *g = work;
+    const patch p = patch_of(g, piece);
+    const int width = g->kind == TO_GATED ? BW_PANEL / 2 : BW_PANEL; /* columns of `to` in a panel */
+    const float *sums = g->own;
+    for (int i = 0; i < p.panels; i++) {
+        long column = (long)(p.panel + i) * width;
+        int n = g->columns - column < width ? (int)(g->columns - column) : width;
+        for (int r = 0; r < p.rows; r++, sums += BW_PANEL) {
+            long place = (p.row + r) * g->ld_to + column;
+            if (g->kind == TO_RESIDUAL)
+                put_residual((st *)g->to + place, sums, n);
+            else if (g->kind == TO_FLOAT)
+                memcpy((float *)g->to + place, sums, n * sizeof *sums);
+            else /* with the padding, which products read */
+                for (int j = 0; j < width; j += VW)
+                    store_at((at *)g->to + place + j, load(sums + j));
         }
     }
 }

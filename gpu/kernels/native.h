@@ -7,6 +7,8 @@
  * A slot is [kv_heads][K of the page, V of the page]. Where the page length or head_dim is no multiple of 16 the page
  * holds plain rows [token][head_dim] instead, and attention gathers them into groups.
  * Every output is summed over k in one fixed order, whatever the batch: this is what makes results invariant.
+ *
+ * A call is a list of phases, a phase a list of pieces (pieces.c). Which thread computes a piece, and how often, changes no bit.
  */
 #ifndef BW_NATIVE_H
 #define BW_NATIVE_H
@@ -45,69 +47,120 @@ typedef struct {
     char *arena;
 } bw_comp;
 
-/* The batch of a call; tok_* are filled by bw_forward. */
+enum { BW_EMBED, BW_NORM, BW_QKV, BW_NORM_WHOLE, BW_ROTATE, BW_ATTEND, BW_PROJECT, BW_UP, BW_ADD, BW_LOGITS, BW_ARGMAX };
+
+/* Part of a call whose pieces may be computed in any order: they read only what earlier phases stored. */
 typedef struct {
-    const bw_comp *comps;
-    int32_t n_comps, rows, tokens;
-    const int32_t *row, *start, *count;
+    int32_t comp, stage;
+    int32_t items, each; /* rows, panels, heads or tiles; so many of them in a piece */
+    int32_t pieces;
+} bw_phase;
+
+/* Query tokens of a batch row that attention takes at once. */
+typedef struct {
+    int32_t n, first; /* batch row, first token of it */
+} bw_tile;
+
+#define BW_TILE_SIZES 5 /* 1, 2, 4, 8 and 16 tokens */
+
+typedef struct bw_ctx bw_ctx;
+typedef struct bw_call bw_call;
+typedef void (*bw_run_phase)(bw_ctx *, const bw_call *, const bw_phase *, int thread, uint64_t now);
+
+/* A call's own copy of its arguments: a thread that comes back late may still read them. Sizes: max_tokens, but for comps and
+ * phases, which grow with the longest run. */
+struct bw_call {
+    atomic_uint_fast64_t number;
+    bw_run_phase run;
+    bw_comp *comps;
+    bw_phase *phases;
+    int32_t n_phases, rows, tokens, vocabulary;
+    int32_t *row, *start, *count, *offset;    /* by batch row; offset: its first token in the call */
+    int32_t *tok_batch, *tok_pos, *tok_id;    /* by token */
+    bw_tile *tiles[BW_TILE_SIZES];            /* filled where a component has this size */
+    int32_t n_tiles[BW_TILE_SIZES];
     void *hidden;
     float *logits;
     int32_t *best;
-    int32_t vocabulary;
-} bw_call;
-
-typedef struct bw_ctx bw_ctx;
-typedef void (*bw_job)(bw_ctx *, int thread);
+};
 
 /* Kernels of one instruction set and one model type. */
 typedef struct {
     const char *name;
-    bw_job forward, head;
+    void (*plan)(const bw_ctx *, bw_call *, const bw_comp *, int comp); /* appends the phases of a component */
+    bw_run_phase run;
 } bw_kernels;
 
 typedef struct {
     bw_ctx *ctx;
     int index;
     pthread_t id;
-} bw_worker;
+    uint64_t dice;   /* of bw_delay */
+    int64_t settled; /* time before which the thread stays where it is */
+    atomic_int cpu;  /* where it was last seen */
+    _Alignas(64) _Atomic(bw_call *) in; /* the call that the thread may be reading */
+    atomic_uint_fast64_t done;          /* the last phase whose pieces of this thread's stretch are all stored */
+} bw_member;
 
 struct bw_ctx {
-    bw_call call;
     const bw_kernels *kernels;
     int threads;
-    /* tables and scratch, given once */
+    /* tables, given once */
     const int32_t *tokens_RM, *slots_RLP;
     int32_t table_rows, table_length, table_layers, table_pages, max_tokens;
-    int32_t *tok_batch, *tok_pos; /* [max_tokens] */
-    char *scratch;
-    int64_t scratch_bytes;
-    /* pool */
-    bw_job job;
-    bw_worker *workers;
-    pid_t owner; /* the process that the threads live in */
-    _Alignas(64) atomic_uint region; /* counts jobs; workers wait for a change */
-    atomic_int region_sleepers, stop;
-    _Alignas(64) atomic_uint phase; /* counts barriers passed */
-    atomic_int phase_sleepers;
-    _Alignas(64) atomic_int arrived;
+    /* memory that grows with the largest component */
+    char *scratch, *own; /* shared by a component's phases; [threads][own_bytes], of one thread each */
+    int64_t scratch_bytes, own_bytes;
+    atomic_uint_fast64_t *words; /* [threads][stretch] */
+    int32_t stretch;             /* most pieces of a phase in one thread's stretch */
+    /* calls */
+    bw_call *calls; /* one more than threads, so that one is always free */
+    int32_t most_comps, most_phases;
+    uint64_t number;
+    bw_member *team;
+    pid_t owner;                        /* the process that the threads live in */
+    unsigned delay_every, delay_micros; /* tests: one in so many points of a piece is delayed */
+    _Alignas(64) atomic_uint region;    /* counts calls; threads without one wait for a change */
+    atomic_int sleepers, stop;
+    _Atomic(bw_call *) current;
+    _Alignas(64) atomic_uint_fast64_t phase; /* call number << 16 | phase, or | BW_DONE */
+    atomic_int left;                         /* stretches of this phase that are not done */
 };
 
+#define BW_DONE 0xffffu
+
 /* pool.c */
-int bw_pool_start(bw_ctx *ctx);
-void bw_pool_stop(bw_ctx *ctx);
-void bw_pool_run(bw_ctx *ctx, bw_job job);
-void bw_barrier(bw_ctx *ctx);
+int bw_pool_start(bw_ctx *x);
+void bw_pool_stop(bw_ctx *x);
+bw_call *bw_free_call(bw_ctx *x);
+void bw_run(bw_ctx *x, bw_call *call);
+void bw_settle(bw_ctx *x);
+void bw_pause(void);
+
+/* pieces.c: all pieces of a phase; compute() writes only what belongs to its thread, and returns 0 if it found itself late */
+typedef int (*bw_compute)(void *work, int piece);
+typedef void (*bw_store)(void *work, int piece);
+void bw_pieces(bw_ctx *x, const bw_call *call, const bw_phase *phase, int thread, uint64_t now, bw_compute compute,
+               bw_store store, void *work);
+
+/* Whether a phase is over. What was read from tables before this was asked belongs to the phase if it is not. */
+static inline int bw_late(const bw_ctx *x, uint64_t now) {
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&x->phase, memory_order_relaxed) != now;
+}
 
 /* set_*.c; an absent set is a null table */
 extern const bw_kernels bw_avx512bf16_bf16, bw_avx512_bf16, bw_avx512_f32, bw_avx2_bf16, bw_avx2_f32;
 extern const bw_kernels bw_generic_bf16, bw_generic_f32;
 
-/* Where the scratch of a component lies, in bytes from the start; `thread` parts follow each other. */
+#define BW_OWN 32768 /* bytes in which a thread keeps what a piece computed until it is stored; more where one row needs it */
+
+/* Where the scratch of a component lies, in bytes from the start. */
 typedef struct {
-    int64_t side, x, y, c, q, o, thread, thread_bytes, total;
-    int64_t ld_x, ld_c, ld_o;      /* elements between rows; ld_x also of side and y */
-    int64_t scores, weights, out, top, total_seen, gather_k, gather_v; /* inside a thread's part */
-    int32_t tile_tokens, padded_dim, direct;
+    int64_t side, x, y, c, q, o, shared;
+    int64_t ld_x, ld_c, ld_o;                                /* elements between rows; ld_x also of side and y */
+    int64_t scores, weights, out, top, sums, gather_k, gather_v, own; /* of one thread */
+    int32_t tile_size, padded_dim, direct;                   /* tile_size: log2 of the query tokens of a tile */
 } bw_layout;
 
 /* Whether the last product goes straight into the hidden states. */
@@ -116,6 +169,6 @@ static inline int bw_plain(const bw_comp *m) { return !m->post_norm && m->factor
 static inline int64_t bw_round(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 /* Elements between rows of scratch: not a power of two, so that the rows of a tile fall into different cache sets. */
 static inline int64_t bw_stride(int64_t n) { return bw_round(n, 32) + 32; }
-bw_layout bw_scratch_layout(const bw_comp *m, int max_tokens, int threads);
+bw_layout bw_layout_of(const bw_comp *m, int max_tokens);
 
 #endif

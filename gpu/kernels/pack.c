@@ -36,38 +36,40 @@ static void attention_layout(bw_layout *l, const bw_comp *m, int64_t max_tokens)
     int64_t dim = m->head_dim, inner = m->heads * dim, group = m->heads / m->kv_heads;
     l->ld_c = bw_stride(inner + BW_PANEL + 2 * bw_round(m->kv_heads * dim, BW_PANEL));
     l->ld_o = bw_stride(inner);
-    l->c = place(&l->total, 4 * l->ld_c * max_tokens);
-    l->q = place(&l->total, 4 * inner * max_tokens);
-    l->o = place(&l->total, 4 * l->ld_o * max_tokens);
-    l->tile_tokens = (int)(32 / group < 1 ? 1 : 32 / group > 16 ? 16 : 32 / group);
+    l->c = place(&l->shared, 4 * l->ld_c * max_tokens);
+    l->q = place(&l->shared, 4 * inner * max_tokens);
+    l->o = place(&l->shared, 4 * l->ld_o * max_tokens);
+    while (l->tile_size < BW_TILE_SIZES - 1 && (2 << l->tile_size) * group <= 32)
+        l->tile_size++;
     l->padded_dim = (int)bw_round(dim, 16);
     l->direct = m->page_size % BW_GROUP == 0 && dim % 16 == 0;
-    int64_t rows = l->tile_tokens * group;
-    l->scores = place(&l->thread_bytes, 4 * rows * BW_LINE);
-    l->weights = place(&l->thread_bytes, 4 * rows * BW_LINE);
-    l->out = place(&l->thread_bytes, 4 * rows * l->padded_dim);
-    l->top = place(&l->thread_bytes, 4 * rows);
-    l->total_seen = place(&l->thread_bytes, 4 * rows);
-    l->gather_k = place(&l->thread_bytes, l->direct ? 0 : 4 * BW_PIECE * dim);
-    l->gather_v = place(&l->thread_bytes, l->direct ? 0 : 4 * BW_PIECE * l->padded_dim);
+    int64_t rows = group << l->tile_size;
+    l->scores = place(&l->own, 4 * rows * BW_LINE);
+    l->weights = place(&l->own, 4 * rows * BW_LINE);
+    l->out = place(&l->own, 4 * rows * l->padded_dim);
+    l->top = place(&l->own, 4 * rows);
+    l->sums = place(&l->own, 4 * rows);
+    l->gather_k = place(&l->own, l->direct ? 0 : 4 * BW_PIECE * dim);
+    l->gather_v = place(&l->own, l->direct ? 0 : 4 * BW_PIECE * l->padded_dim);
 }
 
-bw_layout bw_scratch_layout(const bw_comp *m, int max_tokens, int threads) {
+bw_layout bw_layout_of(const bw_comp *m, int max_tokens) {
     bw_layout l = {.ld_x = bw_stride(m->width)};
-    if (m->kind == BW_EMBEDDING)
-        return l;
+    int64_t row = 4 * l.ld_x; /* bytes that a piece of one row, or of one head, keeps */
     if (m->side) /* first, so that the feed-forward finds it where the attention left it */
-        l.side = place(&l.total, 4 * l.ld_x * max_tokens);
-    l.x = place(&l.total, 4 * l.ld_x * max_tokens);
+        l.side = place(&l.shared, 4 * l.ld_x * max_tokens);
+    l.x = place(&l.shared, 4 * l.ld_x * max_tokens);
     if (!bw_plain(m) && m->side != BW_KEEP)
-        l.y = place(&l.total, 4 * l.ld_x * max_tokens);
-    if (m->kind == BW_ATTENTION)
+        l.y = place(&l.shared, 4 * l.ld_x * max_tokens);
+    if (m->kind == BW_ATTENTION) {
         attention_layout(&l, m, max_tokens);
+        row = row > 4 * l.ld_c ? row : 4 * l.ld_c;
+    }
     if (m->kind == BW_MLP) {
         l.ld_o = bw_stride(m->inner);
-        l.o = place(&l.total, 4 * l.ld_o * max_tokens);
+        l.o = place(&l.shared, 4 * l.ld_o * max_tokens);
     }
-    l.thread_bytes += 4096; /* neighbours' lines stay apart from prefetching */
-    l.thread = place(&l.total, l.thread_bytes * threads);
+    int64_t keep = row > BW_OWN ? row : BW_OWN;
+    l.own = (l.own > keep ? l.own : keep) + 4096; /* neighbours' lines stay apart from prefetching */
     return l;
 }

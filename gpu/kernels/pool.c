@@ -1,7 +1,9 @@
-/* The thread pool of one back end: spin for a while, giving way to others, then sleep on a futex.
+/* The threads of one back end, and how they find the current call.
  *
- * Spinning keeps the barriers of a step at 0.1 us; sched_yield on every 64th pause lets other processes on the same
- * cores go on; the time limit keeps an idle engine from using a core.
+ * A thread without a call spins for a while, giving way to others, then sleeps on a futex: sched_yield on every 64th pause lets
+ * other processes on the same cores go on; the time limit keeps an idle engine from using a core. A call returns when its
+ * last phase is over, not when every thread has left it: a thread whose core was taken away may still be reading its
+ * copy of the arguments, tables, weights and pages. bw_settle() waits for such threads; whoever gives memory back calls it before.
  */
 #define _GNU_SOURCE
 #include "native.h"
@@ -14,8 +16,10 @@
 #include <unistd.h>
 
 #define SPIN_NANOSECONDS 200000
+#define BETWEEN_MOVES_NANOSECONDS 500000
+#define PHASES_BETWEEN_LOOKS 8
 
-static inline void pause_cpu(void) {
+void bw_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #else
@@ -29,85 +33,142 @@ static int64_t now_ns(void) {
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static void wait_change(atomic_uint *word, unsigned old, atomic_int *sleepers) {
+static void wait_for_call(bw_ctx *x, unsigned seen) {
     int64_t limit = 0;
-    for (unsigned i = 1; atomic_load_explicit(word, memory_order_acquire) == old; i++) {
-        pause_cpu();
+    for (unsigned i = 1; atomic_load_explicit(&x->region, memory_order_acquire) == seen; i++) {
+        bw_pause();
         if (i % 64)
             continue;
-        sched_yield();
         int64_t now = now_ns();
         if (!limit)
             limit = now + SPIN_NANOSECONDS;
         if (now < limit)
             continue;
-        atomic_fetch_add(sleepers, 1);
-        while (atomic_load(word) == old)
-            syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
-        atomic_fetch_sub(sleepers, 1);
+        atomic_fetch_add(&x->sleepers, 1);
+        while (atomic_load(&x->region) == seen)
+            syscall(SYS_futex, &x->region, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        atomic_fetch_sub(&x->sleepers, 1);
     }
 }
 
-static void announce(atomic_uint *word, atomic_int *sleepers) {
-    atomic_fetch_add(word, 1);
-    if (atomic_load(sleepers))
-        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
+static void wake(bw_ctx *x) {
+    atomic_fetch_add(&x->region, 1);
+    if (atomic_load(&x->sleepers))
+        syscall(SYS_futex, &x->region, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
 }
 
-void bw_barrier(bw_ctx *ctx) {
-    if (ctx->threads == 1)
+/* Two threads of a team on one core halve each other while a stranger has the other core to himself: the kernel sees three busy
+ * threads on two cores either way. A thread that finds a colleague on its core moves to one without, and may then be
+ * moved anywhere again. Not the first thread: it is the caller's. */
+static void spread(bw_ctx *x, int thread) {
+    int cpu = sched_getcpu(), shared = 0;
+    bw_member *me = x->team + thread;
+    atomic_store_explicit(&me->cpu, cpu, memory_order_relaxed);
+    for (int t = 0; t < x->threads; t++)
+        shared |= t != thread && atomic_load_explicit(&x->team[t].cpu, memory_order_relaxed) == cpu;
+    if (!shared || !thread || now_ns() < me->settled)
         return;
-    unsigned phase = atomic_load_explicit(&ctx->phase, memory_order_relaxed);
-    if (atomic_fetch_add(&ctx->arrived, 1) == ctx->threads - 1) {
-        atomic_store_explicit(&ctx->arrived, 0, memory_order_relaxed);
-        announce(&ctx->phase, &ctx->phase_sleepers);
-    } else {
-        wait_change(&ctx->phase, phase, &ctx->phase_sleepers);
+    cpu_set_t allowed, free_cpus;
+    me->settled = now_ns() + BETWEEN_MOVES_NANOSECONDS;
+    if (sched_getaffinity(0, sizeof allowed, &allowed))
+        return;
+    free_cpus = allowed;
+    for (int t = 0; t < x->threads; t++)
+        if (t != thread)
+            CPU_CLR(atomic_load_explicit(&x->team[t].cpu, memory_order_relaxed), &free_cpus);
+    if (!CPU_COUNT(&free_cpus) || sched_setaffinity(0, sizeof free_cpus, &free_cpus))
+        return;
+    sched_setaffinity(0, sizeof allowed, &allowed);
+    atomic_store_explicit(&me->cpu, sched_getcpu(), memory_order_relaxed);
+}
+
+/* The call of a phase, which from then on the thread is known to read; null if it has ended. What is announced here and
+ * looked at in bw_free_call() are the two sides of a hazard pointer: both are sequentially consistent. */
+static bw_call *enter(bw_ctx *x, int thread, uint64_t now) {
+    bw_call *call = atomic_load(&x->current);
+    atomic_store(&x->team[thread].in, call);
+    uint64_t again = atomic_load(&x->phase);
+    int same = again >> 16 == now >> 16 && (again & BW_DONE) != BW_DONE && atomic_load(&call->number) == now >> 16;
+    return same ? call : NULL;
+}
+
+/* Takes part in calls until there is none. */
+static void join(bw_ctx *x, int thread) {
+    for (;;) {
+        uint64_t now = atomic_load_explicit(&x->phase, memory_order_acquire);
+        if ((now & BW_DONE) == BW_DONE)
+            break;
+        if (x->threads > 1 && now % PHASES_BETWEEN_LOOKS == 0)
+            spread(x, thread);
+        bw_call *call = enter(x, thread, now);
+        if (call)
+            call->run(x, call, call->phases + (now & 0xffff), thread, now);
+    }
+    atomic_store(&x->team[thread].in, NULL);
+}
+
+bw_call *bw_free_call(bw_ctx *x) {
+    for (bw_call *call = x->calls;; call++) {
+        int used = 0;
+        for (int t = 0; t < x->threads; t++)
+            used |= atomic_load(&x->team[t].in) == call;
+        if (!used)
+            return call;
     }
 }
 
-static void *worker_main(void *argument) {
-    bw_worker *self = argument;
-    bw_ctx *ctx = self->ctx;
-    for (unsigned region = 0;; region++) {
-        wait_change(&ctx->region, region, &ctx->region_sleepers);
-        if (atomic_load(&ctx->stop))
+void bw_run(bw_ctx *x, bw_call *call) {
+    int pieces = call->phases[0].pieces;
+    atomic_store(&call->number, ++x->number);
+    atomic_store(&x->current, call);
+    atomic_store_explicit(&x->left, pieces < x->threads ? pieces : x->threads, memory_order_relaxed);
+    atomic_store(&x->phase, x->number << 16);
+    if (x->threads > 1)
+        wake(x);
+    join(x, 0);
+}
+
+/* Returns when no thread reads anything of earlier calls. Between calls alone. */
+void bw_settle(bw_ctx *x) {
+    for (int t = 1; t < x->threads; t++)
+        while (atomic_load(&x->team[t].in))
+            sched_yield();
+}
+
+static void *thread_main(void *argument) {
+    bw_member *self = argument;
+    bw_ctx *x = self->ctx;
+    for (unsigned seen = 0;;) {
+        wait_for_call(x, seen);
+        seen = atomic_load(&x->region);
+        if (atomic_load(&x->stop))
             return NULL;
-        ctx->job(ctx, self->index);
-        bw_barrier(ctx);
+        join(x, self->index);
     }
 }
 
-void bw_pool_run(bw_ctx *ctx, bw_job job) {
-    if (ctx->threads > 1) {
-        ctx->job = job;
-        announce(&ctx->region, &ctx->region_sleepers);
+void bw_pool_stop(bw_ctx *x) {
+    if (x->owner == getpid()) { /* a child that was forked later has no such threads: joining would never end */
+        atomic_store(&x->stop, 1);
+        wake(x);
+        for (int i = 1; i < x->threads; i++)
+            pthread_join(x->team[i].id, NULL);
     }
-    job(ctx, 0);
-    bw_barrier(ctx);
+    free(x->team);
 }
 
-void bw_pool_stop(bw_ctx *ctx) {
-    if (ctx->owner == getpid()) { /* a child that was forked later has no such threads: joining would never end */
-        atomic_store(&ctx->stop, 1);
-        announce(&ctx->region, &ctx->region_sleepers);
-        for (int i = 1; i < ctx->threads; i++)
-            pthread_join(ctx->workers[i].id, NULL);
-    }
-    free(ctx->workers);
-}
-
-int bw_pool_start(bw_ctx *ctx) {
-    int wanted = ctx->threads;
-    ctx->owner = getpid();
-    ctx->workers = calloc(wanted, sizeof *ctx->workers);
-    if (!ctx->workers)
+int bw_pool_start(bw_ctx *x) {
+    int wanted = x->threads;
+    x->owner = getpid();
+    atomic_store(&x->phase, BW_DONE);
+    x->team = aligned_alloc(64, wanted * sizeof *x->team);
+    if (!x->team)
         return -1;
-    for (int i = 1; i < wanted; i++) {
-        ctx->workers[i] = (bw_worker){.ctx = ctx, .index = i};
-        if (pthread_create(&ctx->workers[i].id, NULL, worker_main, &ctx->workers[i])) {
-            ctx->threads = i; /* join only those that exist */
-            bw_pool_stop(ctx);
+    for (int i = 0; i < wanted; i++) {
+        x->team[i] = (bw_member){.ctx = x, .index = i, .dice = i + 1, .cpu = -1};
+        if (i && pthread_create(&x->team[i].id, NULL, thread_main, x->team + i)) {
+            x->threads = i; /* join only those that exist */
+            bw_pool_stop(x);
             return -1;
         }
     }

@@ -66,57 +66,120 @@ AI void norm_row(const int floats, const void *x, int width, const norm *g, void
 static void norm_hidden(const st *x, int width, const norm *g, at *to) { norm_row(0, x, width, g, to); }
 static void norm_floats(const float *x, int width, const norm *g, float *to) { norm_row(1, x, width, g, to); }
 
+/* A phase over rows: `each` of them in a piece, kept in [each][ld] of the thread until they are stored. */
+typedef struct {
+    const bw_call *call;
+    const bw_comp *m;
+    const bw_layout *l;
+    char *scratch, *own;
+    int rows, each;
+} rows_work;
+
+typedef struct {
+    int first, last;
+} stretch;
+
+static stretch rows_of(const rows_work *w, int piece) {
+    int first = piece * w->each, last = first + w->each;
+    return (stretch){first, last < w->rows ? last : w->rows};
+}
+
 /* What products read: normed hidden states, or the hidden states themselves where there is no norm. */
-static void norm_rows(const void *hidden, const bw_comp *m, int rows, at *to, long ld, int thread, int threads) {
+static int norm_rows(void *work, int piece) {
+    const rows_work *w = work;
+    const bw_comp *m = w->m;
     const norm g = {m->norm_kind, m->eps, m->norm, m->norm_bias};
-    for (int r = rows * thread / threads; r < rows * (thread + 1) / threads; r++) {
-        const st *x = (const st *)hidden + (long)r * m->width;
+    stretch s = rows_of(w, piece);
+    at *to = (at *)w->own;
+    for (int r = s.first; r < s.last; r++, to += w->l->ld_x) {
+        const st *x = (const st *)w->call->hidden + (long)r * m->width;
         if (m->norm) {
-            norm_hidden(x, m->width, &g, to + r * ld);
+            norm_hidden(x, m->width, &g, to);
             continue;
         }
         for (int i = 0; i < m->width; i += VW)
-            store_at(to + r * ld + i, norm_in(0, x, i, m->width - i));
+            store_at(to + i, norm_in(0, x, i, m->width - i));
+    }
+    return 1;
+}
+
+static void put_normed(void *work, int piece) {
+    const rows_work *w = work;
+    stretch s = rows_of(w, piece);
+    memcpy((at *)(w->scratch + w->l->x) + s.first * w->l->ld_x, w->own, (s.last - s.first) * w->l->ld_x * sizeof(at));
+}
+
+/* Queries and keys of whole rows of qkv, normed over all their heads. */
+static int norm_whole(void *work, int piece) {
+    const rows_work *w = work;
+    const bw_comp *m = w->m;
+    const norm gq = {m->norm_kind, m->eps, m->q_norm, NULL}, gk = {m->norm_kind, m->eps, m->k_norm, NULL};
+    stretch s = rows_of(w, piece);
+    float *to = (float *)w->own;
+    for (int r = s.first; r < s.last; r++, to += w->l->ld_c) {
+        const float *from = (const float *)(w->scratch + w->l->c) + r * w->l->ld_c;
+        norm_floats(from, m->heads * m->head_dim, &gq, to);
+        norm_floats(from + keys_from(m), m->kv_heads * m->head_dim, &gk, to + keys_from(m));
+    }
+    return 1;
+}
+
+static void put_whole(void *work, int piece) {
+    const rows_work *w = work;
+    const bw_comp *m = w->m;
+    stretch s = rows_of(w, piece);
+    const float *from = (const float *)w->own;
+    for (int r = s.first; r < s.last; r++, from += w->l->ld_c) {
+        float *to = (float *)(w->scratch + w->l->c) + r * w->l->ld_c;
+        memcpy(to, from, m->heads * m->head_dim * sizeof *to);
+        memcpy(to + keys_from(m), from + keys_from(m), m->kv_heads * m->head_dim * sizeof *to);
     }
 }
 
-/* Adds what a component computed to the hidden states: normed, with the attention beside it, times the factor. */
-static void add_rows(const bw_ctx *x, const bw_comp *m, const bw_layout *l, int thread) {
+/* The hidden states with what a component computed: normed, with the attention beside it, times the factor. */
+static int add_rows(void *work, int piece) {
+    const rows_work *w = work;
+    const bw_comp *m = w->m;
     const norm g = {m->norm_kind, m->eps, m->post_norm, NULL};
-    int rows = x->call.tokens;
-    for (int r = rows * thread / x->threads; r < rows * (thread + 1) / x->threads; r++) {
-        float *y = (float *)(x->scratch + l->y) + r * l->ld_x;
-        const float *side = (const float *)(x->scratch + l->side) + r * l->ld_x;
-        st *to = (st *)x->call.hidden + (long)r * m->width;
-        if (m->post_norm)
-            norm_floats(y, m->width, &g, y);
+    stretch s = rows_of(w, piece);
+    float *to = (float *)w->own;
+    for (int r = s.first; r < s.last; r++, to += w->l->ld_x) {
+        const float *y = (const float *)(w->scratch + w->l->y) + r * w->l->ld_x;
+        const float *side = (const float *)(w->scratch + w->l->side) + r * w->l->ld_x;
+        const st *x = (const st *)w->call->hidden + (long)r * m->width;
+        if (m->post_norm) {
+            norm_floats(y, m->width, &g, to);
+            y = to;
+        }
         for (int i = 0; i < m->width; i += VW) {
-            int n = m->width - i;
             vf v = load(y + i);
             if (m->side)
                 v = v + load(side + i);
             if (m->factor != 1.0f)
                 v = v * m->factor;
-            if (n >= VW)
-                store_st(to + i, v + load_st(to + i));
-            else
-                store_st_part(to + i, v + load_st_part(to + i, n), n);
+            store(to + i, v + norm_in(0, x, i, m->width - i));
         }
     }
+    return 1;
 }
 
-static void embed(const bw_ctx *x, const bw_comp *m, int thread) {
-    const bw_call *c = &x->call;
-    size_t bytes = m->width * sizeof(st);
-    for (int t = c->tokens * thread / x->threads; t < c->tokens * (thread + 1) / x->threads; t++) {
-        int32_t token = x->tokens_RM[(long)c->row[x->tok_batch[t]] * x->table_length + x->tok_pos[t]];
-        st *to = (st *)((char *)c->hidden + t * bytes);
-        memcpy(to, (const char *)m->w0 + token * bytes, bytes);
-        if (m->factor == 1.0f)
-            continue;
-        for (int i = 0; i < m->width; i += VW) {
-            int n = m->width - i < VW ? m->width - i : VW;
-            store_st_part(to + i, load_st_part(to + i, n) * m->factor, n);
-        }
+static int embed(void *work, int piece) {
+    const rows_work *w = work;
+    const bw_comp *m = w->m;
+    stretch s = rows_of(w, piece);
+    float *to = (float *)w->own;
+    for (int r = s.first; r < s.last; r++, to += w->l->ld_x) {
+        const st *x = (const st *)m->w0 + (long)w->call->tok_id[r] * m->width;
+        for (int i = 0; i < m->width; i += VW)
+            store(to + i, norm_in(0, x, i, m->width - i) * m->factor);
     }
+    return 1;
+}
+
+static void put_hidden(void *work, int piece) {
+    const rows_work *w = work;
+    stretch s = rows_of(w, piece);
+    const float *from = (const float *)w->own;
+    for (int r = s.first; r < s.last; r++, from += w->l->ld_x)
+        put_st(from, w->m->width, (st *)w->call->hidden + (long)r * w->m->width);
 }

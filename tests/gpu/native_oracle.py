@@ -205,6 +205,7 @@ class NativeRig:
         slots = list(range(self.tables.slots.size))
         random.Random(3).shuffle(slots)
         self.tables.slots.reshape(-1)[:] = slots
+        self.hidden = torch.empty(2 * max_tokens, shape.hidden, dtype=chain.dtype)  # threads that are late may still read it
         self.arena = aligned(len(slots) * self.backend.slot_bytes(self.layout))
         self.arena.view(chain.dtype).fill_(math.nan)
         self.backend.add_arena(self.layout, self.arena)
@@ -220,9 +221,9 @@ class NativeRig:
         return self.chain.tokens[row : row + length]
 
     def forward(self, batch: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-        """Hidden states [T, D] of (row, start, count)."""
+        """Hidden states [T, D] of (row, start, count); valid until the next call."""
         row_N, start_N, count_N = (np.array(column, dtype=np.int32) for column in zip(*batch, strict=True))
-        hidden_TD = torch.full((int(count_N.sum()), self.chain.shape.hidden), math.nan, dtype=self.chain.dtype)
+        hidden_TD = self.hidden[: int(count_N.sum())].fill_(math.nan)
         self.backend.forward(self.body, Batch(row_N, start_N, count_N, hidden_TD))
         return hidden_TD
 

@@ -125,7 +125,7 @@ def test_packing_is_exact(dtype: torch.dtype) -> None:
 def test_hidden_states_are_of_the_model_type_at_every_cut() -> None:
     """A run of all components equals one run for each: nothing wider crosses a boundary."""
     rig = NativeRig(Chain(BASE, torch.bfloat16))
-    whole = rig.forward([(0, 0, 30)])
+    whole = rig.forward([(0, 0, 30)]).clone()
     layer, pieces = 1, []
     for packed in rig.packed[:-1]:
         pieces.append(rig.backend.compose([packed], layer))

@@ -1,0 +1,185 @@
+/* The pieces of a phase, computed by whoever has a core.
+ *
+ * A phase's pieces are divided into a stretch for each thread. A thread takes its own pieces in order, then what others have not
+ * begun, from the end of their stretches. When nothing is left it waits for about two pieces' time and then computes again
+ * what somebody has begun and not finished: a thread whose core was taken away holds nobody up. There is no barrier; the
+ * current phase is one shared word (call number, index), and whoever finds the last stretch done moves it on.
+ *
+ * A piece has a word: phase << 2 | state. OPEN (any earlier phase) -> CLAIMED -> COMMITTED -> STORED. It is computed into memory of
+ * the thread alone, committed by one compare-and-swap, and only then stored. So a thread that comes back late, in another phase
+ * or another call, finds that it cannot commit and drops what it has; it has read what others were writing, but nobody
+ * ever sees what it made of that. The store is short: only there a lost core holds others up.
+ *
+ * Atomic operations on words are cheap as long as only their own thread touches them: a stretch has cache lines of its own.
+ */
+#define _GNU_SOURCE
+#include "native.h"
+
+#include <sched.h>
+#include <time.h>
+
+enum { OPEN, CLAIMED, COMMITTED, STORED };
+
+#define TICKS_BEFORE_HELP 20000 /* patience of a thread that has no piece of its own to go by: some 10 us */
+#define TICKS_SPARE 3000        /* beyond two pieces */
+
+typedef struct {
+    bw_ctx *x;
+    const bw_call *call;
+    const bw_phase *phase;
+    int thread;
+    uint64_t now;
+    bw_compute compute;
+    bw_store store;
+    void *work;
+} job;
+
+static inline uint64_t ticks(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#else
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ull + t.tv_nsec;
+#endif
+}
+
+/* A point at which a thread may lose its core; tests make it more likely. */
+static inline void point(const job *j) {
+    bw_ctx *x = j->x;
+    if (!x->delay_every)
+        return;
+    uint64_t *dice = &x->team[j->thread].dice;
+    *dice = *dice * 6364136223846793005ull + 1442695040888963407ull;
+    if ((*dice >> 33) % x->delay_every == 0) {
+        struct timespec t = {0, x->delay_micros * 1000l};
+        nanosleep(&t, NULL);
+    }
+}
+
+static int first_of(const job *j, int thread) {
+    return (int)(((int64_t)j->phase->pieces * thread + j->x->threads - 1) / j->x->threads);
+}
+
+static atomic_uint_fast64_t *word_of(const job *j, int owner, int piece) {
+    return j->x->words + (int64_t)owner * j->x->stretch + (piece - first_of(j, owner));
+}
+
+/* The phase is over: the next one begins, or the call ends. */
+static void move_on(const job *j) {
+    bw_ctx *x = j->x;
+    int next = (int)(j->now & 0xffff) + 1;
+    if (next == j->call->n_phases) {
+        atomic_store(&x->phase, j->now | BW_DONE);
+        return;
+    }
+    int pieces = j->call->phases[next].pieces;
+    atomic_store_explicit(&x->left, pieces < x->threads ? pieces : x->threads, memory_order_relaxed);
+    atomic_store(&x->phase, j->now + 1);
+}
+
+/* Counts a stretch once, when all its pieces are stored. */
+static void count_stretch(const job *j, int owner) {
+    bw_ctx *x = j->x;
+    uint64_t before = atomic_load(&x->team[owner].done), stored = j->now << 2 | STORED;
+    int first = first_of(j, owner), last = first_of(j, owner + 1);
+    if (before >= j->now || first == last)
+        return;
+    for (int i = first; i < last; i++)
+        if (atomic_load(word_of(j, owner, i)) != stored)
+            return;
+    if (!atomic_compare_exchange_strong(&x->team[owner].done, &before, j->now))
+        return;
+    point(j);
+    if (atomic_fetch_sub(&x->left, 1) == 1)
+        move_on(j);
+}
+
+/* Computes a claimed piece; whether it was this thread that stored it. */
+static int complete(const job *j, atomic_uint_fast64_t *word, int piece) {
+    uint64_t claimed = j->now << 2 | CLAIMED;
+    point(j);
+    if (!j->compute(j->work, piece))
+        return 0;
+    point(j);
+    if (!atomic_compare_exchange_strong(word, &claimed, j->now << 2 | COMMITTED))
+        return 0;
+    point(j);
+    j->store(j->work, piece);
+    point(j);
+    atomic_exchange(word, j->now << 2 | STORED);
+    point(j);
+    return 1;
+}
+
+static int take(const job *j, int owner, int piece) {
+    atomic_uint_fast64_t *word = word_of(j, owner, piece);
+    uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
+    return seen < j->now << 2 && atomic_compare_exchange_strong(word, &seen, j->now << 2 | CLAIMED) &&
+           complete(j, word, piece);
+}
+
+static int over(const job *j) { return atomic_load_explicit(&j->x->phase, memory_order_acquire) != j->now; }
+
+/* Computes one piece that was claimed and not finished; whether there was any. */
+static int take_over(const job *j) {
+    int threads = j->x->threads;
+    for (int k = 1; k <= threads; k++) {
+        int owner = (j->thread + k) % threads;
+        for (int i = first_of(j, owner); i < first_of(j, owner + 1); i++) {
+            atomic_uint_fast64_t *word = word_of(j, owner, i);
+            if (atomic_load(word) != (j->now << 2 | CLAIMED))
+                continue;
+            complete(j, word, i);
+            count_stretch(j, owner);
+            return 1;
+        }
+        count_stretch(j, owner);
+    }
+    return 0;
+}
+
+static void wait_for_end(const job *j, uint64_t patience) {
+    uint64_t began = ticks();
+    for (unsigned i = 1; !over(j); i++) {
+        bw_pause();
+        if (i % 16 || ticks() - began < patience)
+            continue;
+        if (take_over(j))
+            began = ticks();
+        else if (i % 64 == 0)
+            sched_yield();
+    }
+}
+
+void bw_pieces(bw_ctx *x, const bw_call *call, const bw_phase *phase, int thread, uint64_t now, bw_compute compute,
+               bw_store store, void *work) {
+    const job j = {x, call, phase, thread, now, compute, store, work};
+    if (x->threads == 1) {
+        for (int i = 0; i < phase->pieces; i++) {
+            compute(work, i);
+            store(work, i);
+        }
+        move_on(&j);
+        return;
+    }
+    uint64_t began = ticks(), longest = 0;
+    for (int i = first_of(&j, thread); i < first_of(&j, thread + 1); i++) {
+        if (!take(&j, thread, i) && over(&j))
+            return;
+        uint64_t ended = ticks();
+        longest = ended - began > longest ? ended - began : longest;
+        began = ended;
+    }
+    count_stretch(&j, thread);
+    for (int k = 1; k < x->threads; k++) {
+        int owner = (thread + k) % x->threads;
+        for (int i = first_of(&j, owner + 1) - 1; i >= first_of(&j, owner); i--) {
+            if (take(&j, owner, i))
+                count_stretch(&j, owner);
+            if (over(&j))
+                return;
+        }
+    }
+    wait_for_end(&j, longest ? 2 * longest + TICKS_SPARE : TICKS_BEFORE_HELP);
+}
