@@ -15,6 +15,7 @@ import hashlib
 import os
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,9 +24,12 @@ import harness
 import numpy as np
 import torch
 from accuracy_models import RandomModel, drawn, write
-from accuracy_native import Native, available
+from accuracy_ours import Loaded, instruction_sets
 from accuracy_reference import Peer, Truth
 from harness import OURS, Bar, Options, Report
+
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.native import NativeBackend
 
 PEER = "transformers"
 IN_THE_MEAN, FOR_ANY_ONE = 1.02, 1.25  # of our error by transformers'
@@ -46,9 +50,12 @@ class Judged:
         off = np.abs(logprobs - self.truth)
         return {"mean": float(off.mean()), "p999": float(np.quantile(off, 0.999))}
 
-    def ours(self, instruction_set: str) -> np.ndarray:
-        native = Native(self.folder, instruction_set, self.model.max_length)
-        return np.concatenate([native.logprobs(prompt.tokens, prompt.given).numpy() for prompt in self.model.prompts])
+    def ratios(self, backend: Backend) -> dict[str, float]:
+        """Our errors by transformers'."""
+        loaded = Loaded(self.folder, backend, max_length=self.model.max_length)
+        ours = [loaded.logprobs(prompt.tokens, prompt.given).numpy() for prompt in self.model.prompts]
+        errors, theirs = self.errors(np.concatenate(ours)), self.errors(self.peer)
+        return {measure: errors[measure] / theirs[measure] for measure in MEASURES}
 
 
 def judged(model: RandomModel, folder: Path) -> Judged:
@@ -78,11 +85,14 @@ def compare(report: Report, model: RandomModel, folder: Path) -> None:
     case = judged(model, folder)
     theirs = case.errors(case.peer)
     line = [f"{PEER} {theirs['mean']:.5f} {theirs['p999']:.5f}"]
-    report.add(f"range{model.spread}", PEER, {f"error_{name}": theirs[name] for name in MEASURES})
-    for name in available():
-        ours = case.errors(case.ours(name))
-        ratios = {measure: ours[measure] / theirs[measure] for measure in MEASURES}
-        report.add(f"range{model.spread}/{name}", OURS, {f"error_{measure}": ours[measure] for measure in MEASURES})
+    report.add(f"range{model.spread}", PEER, {f"error_{measure}": theirs[measure] for measure in MEASURES})
+    for name in instruction_sets("bfloat16"):
+        ratios = case.ratios(NativeBackend("bfloat16", 1, name))
+        report.add(
+            f"range{model.spread}/{name}",
+            OURS,
+            {f"error_{measure}": ratios[measure] * theirs[measure] for measure in MEASURES},
+        )
         report.add(f"all/{name}", OURS, {f"ratio_{measure}": ratios[measure] for measure in MEASURES})
         line.append(f"{name} {ratios['mean']:.3f} {ratios['p999']:.3f}")
     print(f"{model}\n    {'  '.join(line)}", flush=True)
@@ -99,13 +109,13 @@ def summarize(report: Report) -> list[Bar]:
     return bars
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--models", type=int, default=0, metavar="N", help="how many (104; quick: 26)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of all models")
     parser.add_argument("--model", type=int, metavar="N", help="only this one")
     parser.add_argument("--reuse", type=Path, metavar="FOLDER", help="where models and what others say of them are kept")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     options = Options(chosen.quick, chosen.json)
     count = chosen.models or (26 if options.quick else 104)
     numbers = range(count) if chosen.model is None else [chosen.model]

@@ -83,7 +83,28 @@ def _window(draw: Draw) -> int:
 
 def _llama(draw: Draw) -> Config:
     biases = {"attention_bias": True, "mlp_bias": True} if draw.random() < 0.3 else {}
-    return _plain(draw) | biases | {"tie_word_embeddings": draw.random() < 0.3}
+    llama3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64, "factor": 8.0}
+    rope = draw.choice(({"rope_type": "default"}, {"rope_type": "linear", "factor": 4.0}, {"rope_type": "llama3", **llama3}))
+    return (
+        _plain(draw)
+        | biases
+        | {"tie_word_embeddings": draw.random() < 0.3, "rope_parameters": {"rope_theta": 10000.0, **rope}}
+    )
+
+
+def _phi3(draw: Draw) -> Config:
+    """Some with a scaled rotary embedding whose lengths are never exceeded."""
+    config = _by_width(draw) | {"sliding_window": draw.choice((None, _window(draw))), "pad_token_id": 0}
+    if draw.random() < 0.7:
+        return config
+    turned = config["hidden_size"] // config["num_attention_heads"] // 2
+    factors = {"short_factor": [1.0 + 0.25 * place for place in range(turned)], "long_factor": [4.0] * turned}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
+    return config | {
+        "rope_parameters": rope,
+        "original_max_position_embeddings": 2048,
+        "max_position_embeddings": 8192,
+    }
 
 
 def _rooted(draw: Draw) -> Config:
