@@ -18,6 +18,7 @@ VOCABULARY = 128
 SPREADS = (0.02, 0.2)  # initializer_range
 DECODED = (4, 16)  # tokens that follow each prompt, fewest and most
 LONGEST = 1300
+WIDTHS = (48, 64, 96, 128, 192, 256)
 Draw = random.Random
 Config = dict[str, Any]
 
@@ -52,13 +53,13 @@ class RandomModel:
         return f"{self.number} {self.name} range {self.spread} sizes {sizes} prompts {[p.given for p in self.prompts]}"
 
 
-def _plain(draw: Draw, widths: tuple[int, ...] = (48, 64, 96, 128, 192, 256)) -> Config:
+def _plain(draw: Draw) -> Config:
     """Widths, heads and layers of a family that lets ``head_dim`` be anything even."""
     kv_heads = draw.choice((1, 2, 3, 4))
     heads = kv_heads * draw.choice((1, 2, 4))
     return {
         "num_hidden_layers": draw.randint(2, 8),
-        "hidden_size": draw.choice([width for width in widths if width % heads == 0]),
+        "hidden_size": draw.choice([width for width in WIDTHS if width % heads == 0]),
         "intermediate_size": draw.choice((80, 112, 176, 256, 300, 512)),
         "num_key_value_heads": kv_heads,
         "num_attention_heads": heads,
@@ -107,15 +108,10 @@ def _phi3(draw: Draw) -> Config:
     }
 
 
-def _rooted(draw: Draw) -> Config:
-    """Gemma's: its width's root is a constant of the model, here one without rounding in bfloat16."""
-    return _plain(draw, (64, 144, 256))
-
-
 def _gemma2(draw: Draw) -> Config:
     caps = draw.choice(((50.0, 30.0), (3.0, 4.0), (None, None)))
     keys = ("attn_logit_softcapping", "final_logit_softcapping")
-    config = _rooted(draw)
+    config = _plain(draw)
     scalar = draw.choice((config["head_dim"], 24, 224))
     return config | dict(zip(keys, caps, strict=True)) | {"sliding_window": _window(draw), "query_pre_attn_scalar": scalar}
 
@@ -144,7 +140,7 @@ FAMILIES: dict[str, tuple[str, Callable[[Draw], Config]]] = {
     "mistral": ("mistral", lambda draw: _plain(draw) | {"sliding_window": draw.choice((None, _window(draw)))}),
     "qwen2": ("qwen2", _by_width),
     "qwen3": ("qwen3", _plain),
-    "gemma": ("gemma", _rooted),
+    "gemma": ("gemma", _plain),
     "gemma2": ("gemma2", _gemma2),
     "phi3": (
         "phi3",
