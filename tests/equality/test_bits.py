@@ -123,6 +123,7 @@ async def test_requests_that_join_late_and_leave_early(case: Case, replicas: Ser
     async with Client(replicas) as client:
         await client.ready()
         case.check(await joining(client))
+        assert (await client.get("/version"))[1]["batch_invariant"] is True
 
 
 async def test_kill_9_of_a_worker(case: Case, replicas: Server) -> None:
