@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,15 @@ from accuracy_reference import Peer, Truth, wide
 from safetensors.torch import load_file, save_file
 
 SCHEMA = json.loads((Path(accuracy.__file__).parent / "results" / "schema.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As the benchmark has it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def norm(x_TD: np.ndarray, weight_D: np.ndarray, eps: float) -> np.ndarray:

@@ -80,24 +80,21 @@ def case(request: pytest.FixtureRequest, checkpoint: Checkpoints) -> Case:
     return Case(checkpoint(architecture, dtype="bfloat16", **config), dtype)
 
 
-def processes(case: Case, folder: Path, **settings: Any) -> Iterator[Server]:
-    """Two workers whose sweeps take a while, so that requests meet."""
-    pace = folder / "pace.json"
+@pytest.fixture
+def processes(case: Case, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """``processes(**settings)``: two workers whose sweeps take a while, so that requests meet."""
+    pace = tmp_path / "pace.json"
     pace.write_text(f'{{"base": {PACE}}}')
-    chosen: dict[str, Any] = {"dtype": case.dtype, "backend": "native", "max_model_len": LONGEST, "chunk_size": 64}
-    server = Server(case.path, module=FAULTY, pace=pace, **chosen, **settings)
-    yield server.whole()
-    server.stop()
+    servers: list[Server] = []
 
+    def start(**settings: Any) -> Server:
+        chosen: dict[str, Any] = {"dtype": case.dtype, "backend": "native", "max_model_len": LONGEST, "chunk_size": 64}
+        servers.append(Server(case.path, module=FAULTY, pace=pace, **chosen, **settings))
+        return servers[-1].whole()
 
-@pytest.fixture(scope="module")
-def replicas(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    yield from processes(case, tmp_path_factory.mktemp("replicas"))
-
-
-@pytest.fixture(scope="module")
-def pipeline(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    yield from processes(case, tmp_path_factory.mktemp("pipeline"), pipeline=2)
+    yield start
+    for server in servers:
+        server.stop()
 
 
 async def joining(client: Client) -> list[Answer]:
@@ -119,17 +116,14 @@ async def joining(client: Client) -> list[Answer]:
     return answers
 
 
-async def test_requests_that_join_late_and_leave_early(case: Case, replicas: Server) -> None:
-    async with Client(replicas) as client:
-        await client.ready()
+@pytest.mark.system
+async def test_replicas(case: Case, processes: Callable[..., Server]) -> None:
+    """Requests that join late and leave early; then kill -9 of a worker while all of them run."""
+    async with Client(processes()) as client:
+        before = await client.ready()
         case.check(await joining(client))
         assert (await client.get("/version"))[1]["batch_invariant"] is True
-
-
-async def test_kill_9_of_a_worker(case: Case, replicas: Server) -> None:
-    async with Client(replicas) as client:
-        before = await client.ready()
-        with slow(replicas):
+        with slow(client.server):
             answers = [client.begin(fields) for fields in REQUESTS]
             await until(lambda: all(len(answer.tokens) >= 2 for answer in answers))
             assert not any(answer.finish for answer in answers)
@@ -141,8 +135,9 @@ async def test_kill_9_of_a_worker(case: Case, replicas: Server) -> None:
         assert 0 < sum(view["attempt"] > 1 for view in views if view) < COUNT
 
 
-async def test_a_pipeline(case: Case, pipeline: Server) -> None:
-    async with Client(pipeline) as client:
+@pytest.mark.system
+async def test_a_pipeline(case: Case, processes: Callable[..., Server]) -> None:
+    async with Client(processes(pipeline=2)) as client:
         await client.ready()
         case.check(await joining(client))
 
