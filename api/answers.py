@@ -188,11 +188,14 @@ class DetokenizeAnswer(TypedDict):
 
 
 class VersionAnswer(TypedDict):
-    """``numerics`` of the workers; ``batch_invariant``: bits do not depend on the batch (null while no worker is up)."""
+    """``numerics`` of the workers; ``batch_invariant``: the same tokens get the same bits whatever runs beside or ran before
+    them (null while no worker is up); ``batch_variant_because``: why it is false.
+    """
 
     version: str
     numerics: list[str]
     batch_invariant: bool | None
+    batch_variant_because: str | None
 
 
 class LoadAnswer(TypedDict):

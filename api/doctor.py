@@ -105,7 +105,12 @@ def check_numerics(dtype: str) -> Check:
     except Exception as error:
         why = str(error.__cause__ or error)
     fix = "install gcc and install blockwright again (pip install --force-reinstall --no-deps blockwright)"
-    return Check(name, WARNING, f"{backend.numerics} (the torch reference, several times slower: {why})", fix)
+    return Check(
+        name,
+        WARNING,
+        f"{backend.numerics} (the torch reference, several times slower; bits depend on the batch: {why})",
+        fix,
+    )
 
 
 def check_cores() -> Check:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from importlib.resources import files
 from typing import Any
 
@@ -13,7 +12,11 @@ from blockwright.api.answers import LoadAnswer, VersionAnswer
 from blockwright.api.front import FRONT
 from blockwright.api.version import VERSION
 
-INVARIANT = re.compile("native-.+-float32")
+INVARIANT = "native-"  # numerics of our kernels, whose sums have one order
+VARIANT = (
+    "a worker computes with {}, whose order of sums depends on the batch; install gcc and install the package again, or "
+    "serve with backend native"
+)
 REFERENCE: web.AppKey[bytes] = web.AppKey("reference", bytes)  # the body of /openapi.json
 _PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -25,9 +28,7 @@ _CLUSTER_SECONDS = 2.0
 
 
 async def version(request: web.Request) -> web.Response:
-    """The numerics of the workers tell whether bits depend on the batch: not with our kernels in float32. In bfloat16 a page
-    of KV depends on the length of the prompt that wrote it, which another prompt may have done.
-    """
+    """The numerics of the workers tell whether bits depend on the batch: not with our kernels."""
     numerics: set[str] = set()
     try:
         async with asyncio.timeout(_CLUSTER_SECONDS):
@@ -35,10 +36,12 @@ async def version(request: web.Request) -> web.Response:
         numerics = {worker["numerics"] for worker in workers if worker.get("numerics")}
     except Exception:  # the version is known whatever is wrong with the cluster
         numerics = set()
+    others = sorted(name for name in numerics if not name.startswith(INVARIANT))
     answer: VersionAnswer = {
         "version": VERSION,
         "numerics": sorted(numerics),
-        "batch_invariant": all(INVARIANT.fullmatch(name) for name in numerics) if numerics else None,
+        "batch_invariant": not others if numerics else None,
+        "batch_variant_because": VARIANT.format(others[0]) if others else None,
     }
     return web.json_response(answer)
 

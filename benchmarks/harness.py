@@ -93,12 +93,17 @@ class Report:
         }
 
 
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Knows the two options of every script; some add their own."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true", help="about a minute: fewer repeats, smaller sizes")
+    made.add_argument("--json", type=Path, metavar="PATH", help="store the result")
+    return made
+
+
 def parse(description: str | None, arguments: Sequence[str] | None = None) -> Options:
     """The two options of every script."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="about a minute: fewer repeats, smaller sizes")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="store the result")
-    options = parser.parse_args(arguments)
+    options = parser(description).parse_args(arguments)
     return Options(options.quick, options.json)
 
 

@@ -11,13 +11,18 @@ from blockwright.api.version import VERSION
 
 async def test_version_tells_whether_bits_depend_on_the_batch(serve: Any) -> None:
     client, port = await serve()
-    assert await (await client.get("/version")).json() == {"version": VERSION, "numerics": [], "batch_invariant": None}
-    port.body = {"workers": [{"numerics": "native-avx2-float32"}, {"numerics": "native-avx2-float32"}, {}]}
-    body = await (await client.get("/version")).json()
-    assert (body["numerics"], body["batch_invariant"]) == (["native-avx2-float32"], True)
-    for numerics in ("torch-float32", "native-avx2-bfloat16"):
+    unknown = {"version": VERSION, "numerics": [], "batch_invariant": None, "batch_variant_because": None}
+    assert await (await client.get("/version")).json() == unknown
+    for numerics in ("native-avx2-float32", "native-avx512bf16-bfloat16", "native-generic-bfloat16"):
+        port.body = {"workers": [{"numerics": numerics}, {"numerics": numerics}, {}]}
+        body = await (await client.get("/version")).json()
+        assert body == unknown | {"numerics": [numerics], "batch_invariant": True}
+    for numerics in ("torch-float32", "torch-bfloat16"):
         port.body = {"workers": [{"numerics": "native-avx2-float32"}, {"numerics": numerics}]}
-        assert (await (await client.get("/version")).json())["batch_invariant"] is False
+        body = await (await client.get("/version")).json()
+        assert (body["numerics"], body["batch_invariant"]) == (["native-avx2-float32", numerics], False)
+        assert numerics in body["batch_variant_because"]
+        assert "; install gcc" in body["batch_variant_because"]
 
     async def fails() -> Any:
         raise RuntimeError("no head")

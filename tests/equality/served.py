@@ -15,6 +15,9 @@ from aiohttp.test_utils import TestServer
 from blockwright.actors import topology
 from blockwright.actors.config import Settings
 from blockwright.api.app import make_app
+from blockwright.gpu.checkpoint import Checkpoint
+from blockwright.gpu.select import open_backend
+from blockwright.policies.chunks import CHUNK
 from blockwright.tests.waiting import PATIENCE
 
 
@@ -71,3 +74,13 @@ async def serve(applications: dict[str, Path], **settings: Any) -> AsyncIterator
     finally:
         await server.close()
         await running.stop()
+
+
+def tight(path: Path, page: int, longest: int, backend: str = "native", dtype: str = "float32") -> int:
+    """Memory of a worker for the parameters and KV of 1.3 sequences of ``longest`` tokens."""
+    chosen, checkpoint = open_backend(backend, dtype, 1), Checkpoint.open(path)
+    specs = {spec.component.id: spec for spec in checkpoint.specs(page, dtype)}.values()
+    parameters = sum(-(-chosen.packed_bytes(spec) // CHUNK) * CHUNK for spec in specs)
+    layout = next(spec.component.kv for spec in specs if spec.component.kv is not None)
+    sequence = -(-longest // page) * checkpoint.config.layers * chosen.slot_bytes(layout)
+    return parameters + int(1.3 * sequence) + (1 << 16)

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.config import Settings
-from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.tests.equality.cells import AXES, FURTHER, Cell, cells_of, every, one_each, pairs, pairwise
 from blockwright.tests.equality.reference import sampled
-from blockwright.tests.equality.served import Served, serve
+from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.gpu.reference import greedy, prompt_of
 
 Checkpoints = Callable[..., Path]
@@ -49,33 +48,12 @@ async def ask(server: Served, path: Path, prompt: tuple[int, ...], cell: Cell) -
     return len(reference)
 
 
-def packed(path: Path, page: int, backend: str) -> int:
-    """Bytes of a worker's pool that the parameters take."""
-    from blockwright.gpu.select import open_backend
-    from blockwright.policies.chunks import CHUNK
-
-    chosen = open_backend(backend, "float32", 1)
-    specs = {s.component.id: s for s in Checkpoint.open(path).specs(page, "float32")}
-    return sum(-(-chosen.packed_bytes(spec) // CHUNK) * CHUNK for spec in specs.values())
-
-
-def tight(path: Path, cell: Cell) -> int:
-    """Memory for the parameters and KV of 1.3 of the longest sequence."""
-    from blockwright.gpu.select import open_backend
-
-    page = cell.sizes[0]
-    layout = next(s.component.kv for s in Checkpoint.open(path).specs(page, "float32") if s.component.kv is not None)
-    layers = Checkpoint.open(path).config.layers
-    sequence = -(-LIMIT // page) * layers * open_backend(cell.backend, "float32", 1).slot_bytes(layout)
-    return packed(path, page, cell.backend) + int(1.3 * sequence) + (1 << 16)
-
-
 async def compare(path: Path, cell: Cell) -> None:
     page, chunk = cell.sizes
     settings: dict[str, object] = {"page_size": page, "chunk_size": chunk, "backend": cell.backend, "max_model_len": LIMIT}
     settings |= {"workers": 1 if cell.topology == "one" else 2, "pipeline": 2 if cell.topology == "pipeline" else 1}
     if cell.memory == "tight":
-        settings["memory"] = tight(path, cell)
+        settings["memory"] = tight(path, page, LIMIT, cell.backend)
     async with serve({"m": path}, **settings) as server:
         prompts = [prompt_of(n, seed=n) for n in lengths(cell)]
         compared = 0

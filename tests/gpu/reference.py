@@ -26,17 +26,6 @@ def logits(path: Path, tokens: Sequence[int], dtype: str = "float32") -> torch.T
     return out.float()
 
 
-@torch.no_grad()
-def decoded(path: Path, tokens: Sequence[int], given: int, dtype: str = "float32") -> torch.Tensor:
-    """float32 [tokens - given + 1, vocabulary]: after ``tokens[:given]`` at once, then after each further token."""
-    model, out, cache_, fresh = load(path, dtype), [], None, list(tokens[:given])
-    for token in (*tokens[given:], 0):
-        step = model(input_ids=torch.tensor([fresh]), past_key_values=cache_, use_cache=True)
-        cache_, fresh = step.past_key_values, [token]
-        out.append(step.logits[0, -1].float())
-    return torch.stack(out)
-
-
 @cache
 @torch.no_grad()
 def greedy(path: Path, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -1,4 +1,7 @@
-"""A row's bits on the native back end: the same alone, in a batch, in chunks, as decode, with any threads and pages."""
+"""A row's bits on the native back end: the same alone, in a batch, in chunks, as decode, with any threads and pages.
+
+Shapes of the kernels one by one, on the best instruction set; ``test_bits.py`` has whole models on all of them.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +100,8 @@ def test_a_position_computed_again_leaves_its_neighbour(dtype: torch.dtype) -> N
 @BOTH
 @pytest.mark.parametrize(("prompt", "length"), [(77, 110), (500, 530)])
 @pytest.mark.parametrize("name", SHAPES)
-def test_behind_the_prompt(name: str, prompt: int, length: int, dtype: torch.dtype) -> None:
-    """Tokens that were decoded one by one keep their bits when all is computed again in chunks."""
+def test_where_the_prompt_ends(name: str, prompt: int, length: int, dtype: torch.dtype) -> None:
+    """Tokens that were decoded one by one keep their bits when all is computed again in chunks, as a prompt now."""
     chain, pages = Chain(SHAPES[name], dtype), {"page_size": 5} | LONG
     decoding, again = NativeRig(chain, **LONG), NativeRig(chain, threads=2, **pages)
     steps = [decoding.logits([(0, 0, prompt)]), *(decoding.logits([(0, at, 1)]) for at in range(prompt, length))]

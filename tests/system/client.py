@@ -27,6 +27,7 @@ class Answer:
 
     name: str
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[Any] = field(default_factory=list)  # of each token its own, and of the best, where they were asked for
     status: int = 0
     error: dict[str, Any] | None = None  # of an error answer, or an error event in the stream
     finish: str | None = None
@@ -62,11 +63,18 @@ class Client:
     def begin(self, request: dict[str, Any], name: str = "") -> Answer:
         """Start a stream; the answer grows by itself."""
         answer = Answer(name or f"test-{uuid.uuid4().hex}")
-        self._tasks.append(asyncio.create_task(self._read(request, answer)))
+        self._tasks.append(asyncio.create_task(self._read(request, answer), name=answer.name))
         return answer
 
     def load(self, count: int, new: int = NEW) -> list[Answer]:
         return [self.begin(body(index, new)) for index in range(count)]
+
+    async def leave(self, answer: Answer) -> None:
+        """Close its connection, whatever it is doing."""
+        task = next(task for task in self._tasks if task.get_name() == answer.name)
+        self._tasks.remove(task)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     async def finished(self) -> None:
         """All streams that were begun have ended."""
@@ -97,6 +105,8 @@ class Client:
         answer.finish = choice["finish_reason"]
         if choice["token_ids"]:
             answer.tokens += choice["token_ids"]
+            if columns := choice["logprobs"]:
+                answer.logprobs += zip(columns["token_logprobs"], columns["top_logprobs"], strict=True)
 
     # looks
 
