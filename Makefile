@@ -65,10 +65,10 @@ types: setup
 test: lint types
 	$(PYTEST)
 
-# No model, no process, no thousand seeds.
+# Nothing beside transformers, no processes, no thousand seeds.
 quick: lint
 	$(PYTEST) -m "not system" tests/policies tests/transport tests/runtime tests/actors tests/api tests/test_architecture.py \
-	  --ignore tests/runtime/test_safety.py --ignore tests/runtime/test_planted.py
+	  --ignore tests/runtime/test_safety.py --ignore tests/runtime/test_planted.py --ignore tests/actors/test_worker.py
 
 caps: setup
 	for cap in avx512_bf16 avx512 avx2 generic; do \
