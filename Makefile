@@ -18,7 +18,7 @@ PYTEST  = $(if $(CAP),BLOCKWRIGHT_CAP=$(CAP) )$(BIN)/python -m pytest -n $(JOBS)
 TORCH  := $(shell sed -n 's/^\(torch==.*\)$$/\1/p' constraints.txt)
 export TORCH_INDEX_URL ?=
 
-.PHONY: help setup looks demo serve test quick caps nightly lint types equality compat bench clean
+.PHONY: help setup looks demo serve test quick caps capped nightly lint types equality compat bench clean
 
 help:
 	@echo "make demo      set up, then serve the demo checkpoint on 2 workers and stream through them"
