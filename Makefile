@@ -5,18 +5,29 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PORT   ?= 8000
+# Tests: processes at a time, and the best instruction set that they use (avx512_bf16, avx512, avx2, generic; empty: all).
+JOBS   ?= $(shell nproc)
+CAP    ?=
+# make nightly: where its random choices begin. Another value on each call; the same value, the same run.
+SEED   := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
+SEEDS  ?= 20000
+PYTEST  = $(if $(CAP),BLOCKWRIGHT_CAP=$(CAP) )$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
 
 # The torch release lies in constraints.txt alone. It goes in first, from TORCH_INDEX_URL if that is set; every later
 # pip call gets the same constraint, so no dependency can replace it.
 TORCH  := $(shell sed -n 's/^\(torch==.*\)$$/\1/p' constraints.txt)
 export TORCH_INDEX_URL ?=
 
-.PHONY: help setup looks demo serve test lint types equality compat bench clean
+.PHONY: help setup looks demo serve test quick caps capped nightly lint types equality compat bench clean
 
 help:
 	@echo "make demo      set up, then serve the demo checkpoint on 2 workers and stream through them"
 	@echo "make serve     set up, then leave the demo running (PORT=8000)"
 	@echo "make test      set up, then format, lint, types and all tests"
+	@echo "               (CAP=avx2 for a processor that has nothing better, JOBS=1 for one after the other)"
+	@echo "make quick     ruff and the fast tests, in less than a minute"
+	@echo "make caps      what computes, with the instruction set capped at each that there is, in turn"
+	@echo "make nightly   all tests and their long forms, with fresh seeds (SEED=... replays, SEEDS=20000)"
 	@echo "make equality  the full cross product of the comparison with transformers"
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
@@ -52,10 +63,26 @@ types: setup
 	MYPYPATH=examples:benchmarks $(BIN)/mypy examples/*.py benchmarks/*.py
 
 test: lint types
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# Nothing beside transformers, no processes, no thousand seeds.
+quick: lint
+	$(PYTEST) -m "not system" tests/policies tests/transport tests/runtime tests/actors tests/api tests/test_architecture.py \
+	  --ignore tests/runtime/test_safety.py --ignore tests/runtime/test_planted.py --ignore tests/actors/test_worker.py
+
+caps: setup
+	for cap in avx512_bf16 avx512 avx2 generic; do \
+	  $(MAKE) --no-print-directory capped CAP=$$cap || exit 1; done
+
+capped: setup
+	$(PYTEST) tests/gpu tests/equality tests/actors/test_worker.py tests/system/test_kill.py
+
+nightly: setup
+	@echo "make nightly SEED=$(SEED) SEEDS=$(SEEDS) does the same again"
+	$(PYTEST) --nightly --seed $(SEED) --seeds $(SEEDS) --hypothesis-seed $(SEED)
 
 equality: setup
-	$(BIN)/python -m pytest -m equality
+	$(PYTEST) --nightly -m equality
 
 looks: setup
 	BLOCKWRIGHT_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest tests/system/test_page.py

@@ -29,6 +29,9 @@ class Settings:
         "auto"
     )
     backend: Annotated[str, "native (C kernels), torch (the reference) or auto: native where its library loads"] = "auto"
+    instruction_set: Annotated[
+        str, "best that native kernels use: avx512_bf16, avx512, avx2 or generic; empty: the best of the processor"
+    ] = ""
     threads: Annotated[int, "kernel threads of each worker; 0: cores divided by workers, at least 1"] = 0
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0: any free one"] = 8000
@@ -121,13 +124,14 @@ class Settings:
             "device": ("cpu",),
             "dtype": ("auto", "float32", "bfloat16"),
             "backend": ("auto", "native", "torch"),
+            "instruction_set": ("", "avx512_bf16", "avx512", "avx2", "generic"),
             "unknown_fields": ("warn", "reject"),
             "log_format": ("text", "json"),
             "log_level": ("debug", "info", "warning", "error"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise SettingsError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}")
+                raise SettingsError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(filter(None, allowed))}")
         for name, span in {"": self.pipeline, **self.pipelines}.items():
             label = f"pipelines.{name}" if name else "pipeline"
             if not 1 <= span <= self.workers or self.workers % span:

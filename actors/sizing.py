@@ -60,6 +60,7 @@ def worker_configs(
             device=settings.device,
             dtype=serving_dtype(settings, models),
             backend=settings.backend,
+            instruction_set=settings.instruction_set,
             threads=settings.threads or max(cores // settings.workers, 1),
             memory=settings.memory or int(free_memory * SHARE) // settings.workers,
             page_size=settings.page_size,

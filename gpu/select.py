@@ -7,9 +7,13 @@ from typing import cast
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError
 
+# Of the native kernels, the best first: as the flags of processors have them, and as the kernels call them.
+SETS = {"avx512_bf16": "avx512bf16", "avx512": "avx512", "avx2": "avx2", "generic": "generic"}
 
-def open_backend(name: str, dtype: str, threads: int) -> Backend:
-    """``name`` "native", "torch" or "auto" (native where its library loads, else torch); ``dtype`` of the model.
+
+def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "") -> Backend:
+    """``name`` "native", "torch" or "auto" (native where its library loads, else torch); ``dtype`` of the model;
+    ``instruction_set``: native kernels of this one of ``SETS``, or of the next that exists here; "": the best.
 
     Raises ``BackendError`` for a back end that is not available here or that lacks the type.
     """
@@ -17,12 +21,22 @@ def open_backend(name: str, dtype: str, threads: int) -> Backend:
         raise BackendError(f"back end {name!r} does not exist; choose auto, native or torch")
     if name != "torch":
         try:
-            from blockwright.gpu.native import NativeBackend
-
-            return cast(Backend, NativeBackend(dtype, threads))
+            return _native(dtype, threads, instruction_set)
         except (ImportError, OSError, BackendError) as error:
             if name == "native":
                 raise BackendError(f"the native back end does not load ({error}); choose torch or install gcc") from error
     from blockwright.gpu.torch_backend import TorchBackend
 
     return TorchBackend(dtype, threads)
+
+
+def _native(dtype: str, threads: int, instruction_set: str) -> Backend:
+    from blockwright.gpu.native import NativeBackend
+
+    names = list(SETS)
+    for one in names[names.index(instruction_set) : -1] if instruction_set else ():
+        try:
+            return cast(Backend, NativeBackend(dtype, threads, SETS[one]))
+        except BackendError:
+            continue  # not on this processor, or not for this type
+    return cast(Backend, NativeBackend(dtype, threads, SETS[names[-1]] if instruction_set else ""))

@@ -1,8 +1,12 @@
-"""Fixtures that several folders of tests use. Imports nothing heavy until a test asks for it."""
+"""What holds for every test: threads, signals, seeds, which tests run only when asked for; and fixtures of several folders.
+
+Imports nothing heavy until a test asks for it.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +14,44 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from blockwright.tests import cap
+
 # How long an example takes says how busy the machine is; and the same sources get the same verdict everywhere.
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("suite")
+settings.register_profile("nightly", settings.get_profile("suite"), derandomize=False, print_blob=True, max_examples=500)
+LATER = ("equality", "nightly")  # markers of what runs with --nightly alone
 
 pytest_plugins = ["blockwright.runtime.testing.pytest_plugin"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's, for tiny tensors, of which several processes compute at once
+cap.limit()
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # a script that runs us in the background ignores Ctrl-C, as would every process that a test starts and ends with it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("blockwright")
+    group.addoption("--nightly", action="store_true", help=f"also tests marked {' or '.join(LATER)}, and new examples")
+    group.addoption("--seed", type=int, default=0, help="of tests marked nightly: the first of the seeds")
+    group.addoption("--seeds", type=int, default=20_000, help="of tests marked nightly: how many seeds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("nightly" if config.getoption("--nightly") else "suite")
+
+
+def pytest_report_header() -> list[str]:
+    return [f"capped: {cap.CAP}"] if cap.CAP else []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Not by a marker expression in addopts: a ``-m`` of the command line would replace it."""
+    if not config.getoption("--nightly"):
+        later = [item for item in items if any(item.get_closest_marker(name) for name in LATER)]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in set(later)]
 
 
 @pytest.fixture(scope="session")

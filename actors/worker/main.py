@@ -20,13 +20,13 @@ async def start(node: Node, config: WorkerConfig) -> None:
     """Spawn the worker actor. A failed device thread ends the process: its supervisor starts another."""
     set_up(config.log_format, config.log_level, config.name)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    backend = open_backend(config.backend, config.dtype, config.threads)
+    backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
     await node.spawn(Worker(config, backend, _end), name="worker")
 
 
 async def start_in_process(node: Node, config: WorkerConfig) -> None:
     """The same beside other workers in one process (tests): a failed device thread is raised in the loop."""
-    backend = open_backend(config.backend, config.dtype, config.threads)
+    backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
 
     def fail(error: BaseException) -> None:
         raise RuntimeError(f"the device thread of {config.name} failed") from error

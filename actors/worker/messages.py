@@ -90,6 +90,7 @@ class WorkerConfig:
     device: str = "cpu"
     dtype: str = "float32"
     backend: str = "auto"  # "auto" | "native" | "torch"
+    instruction_set: str = ""  # the best that native kernels may use; "": whatever the processor has
     threads: int = 1
     memory: int = 1 << 30  # bytes for parameters and KV
     page_size: int = 16

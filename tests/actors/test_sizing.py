@@ -52,6 +52,13 @@ def test_memory_and_threads_are_divided_among_workers():
     assert worker_configs(Settings(workers=4), {"a": model()}, free_memory=1, cores=2)["w3"].threads == 1
 
 
+def test_the_limit_of_the_instruction_set_comes_to_every_worker():
+    configs = worker_configs(Settings(workers=2, instruction_set="avx2"), {"a": model()}, free_memory=1000, cores=2)
+    assert {config.instruction_set for config in configs.values()} == {"avx2"}
+    with pytest.raises(SettingsError, match="'sse9'; choose one of avx512_bf16, avx512, avx2, generic"):
+        Settings(instruction_set="sse9")
+
+
 def test_tables_are_sized_for_the_largest_model():
     models = {"a": model(layers=4), "b": model(layers=6, max_position=4096)}
     (config,) = worker_configs(Settings(), models, free_memory=1000, cores=1).values()

@@ -15,6 +15,7 @@ from blockwright.policies.chain import Block, Chain, Hop, Route
 from blockwright.policies.lineage import page_hashes
 from blockwright.policies.sampling import SamplingParams
 from blockwright.runtime import Actor, Node, endpoint
+from blockwright.tests.cap import CAP
 from blockwright.tests.waiting import PATIENCE
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -78,7 +79,7 @@ class Rig:
         values: dict[str, object] = {"name": "w0", "memory": 16 << 20, "max_length": 512, "kv_layers": 8, "check": True}
         settings = WorkerConfig(**{**values, **config})  # type: ignore[arg-type]
         record = Record()
-        worker = Worker(settings, open_backend(backend, settings.dtype, 1), record.fail)
+        worker = Worker(settings, open_backend(backend, settings.dtype, 1, CAP), record.fail)
         await node.spawn(worker, name="worker")
         await node.spawn(Ear(record), name="gateway")
         rig = cls(worker, node, record)

@@ -18,6 +18,7 @@ from blockwright.api.app import make_app
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.select import open_backend
 from blockwright.policies.chunks import CHUNK
+from blockwright.tests.cap import SERVED
 from blockwright.tests.waiting import PATIENCE
 
 
@@ -61,7 +62,7 @@ class Served:
 @asynccontextmanager
 async def serve(applications: dict[str, Path], **settings: Any) -> AsyncIterator[Served]:
     """A cluster of in-process workers behind a real HTTP server; ready when this enters, quiet and whole when it leaves."""
-    values = {"memory": 32 << 20, "threads": 1, "check": True, **settings}
+    values = {"memory": 32 << 20, "threads": 1, "check": True, **SERVED, **settings}
     chosen = Settings(applications={name: str(path) for name, path in applications.items()}, **values)
     running = await topology.start(chosen, in_process=True)
     server = TestServer(make_app(running.port, chosen))

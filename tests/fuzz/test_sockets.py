@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from blockwright.runtime import Node
 from blockwright.tests.fuzz import rubbish
 from blockwright.tests.fuzz.target import Server
+from blockwright.tests.memory import begin_peak, peak
 from blockwright.tests.waiting import PATIENCE, until_now
 from blockwright.transport import wire
 from blockwright.transport.address import PeerId, direct_path
@@ -127,10 +127,10 @@ def test_instead_of_a_greeting(rig: Rig, messages: list[list[bytes]], words: str
 
 @pytest.mark.parametrize("name", rubbish.bombs())
 def test_bombs(rig: Rig, name: str) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = begin_peak()
     body = rubbish.bombs()[name]
     rig.send([[wire.SINGLE_MARK, body], [wire.LINK_MARK, body[:1000]], [b"\x01" + body[:1000]]], greet=rig.greeting())
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH >> 10
+    assert peak() - before < GROWTH
 
 
 def test_lengths_in_a_batch_that_lie(rig: Rig) -> None:
@@ -147,7 +147,7 @@ def test_names_of_others_cannot_be_taken(rig: Rig) -> None:
 
 
 def test_a_flood(rig: Rig) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = begin_peak()
     empty = b"\xdc\xff\xff" + b"\x90" * 0xFFFF
     known = rig.node.dropped["garbage"]
 
@@ -158,7 +158,7 @@ def test_a_flood(rig: Rig) -> None:
         return rig.node.dropped["garbage"] > known + 1000
 
     until_now(seen, "the flood is noticed")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH >> 10
+    assert peak() - before < GROWTH
 
 
 @bounded
@@ -207,15 +207,15 @@ def test_bytes_that_are_no_records(rig: Rig, data: bytes, cut: int) -> None:
 
 @pytest.mark.parametrize("length", [(1 << 31) - 1, 1 << 31, (1 << 31) + 1, (1 << 31) + 1024, (1 << 32) - 1, 9 << 20])
 def test_lengths_that_lie(rig: Rig, length: int) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = begin_peak()
     for hello in (b"", record(rig.greeting())):
         on_the_direct_socket(rig, hello + pack_length(length) + b"\xff" * 5000, len(hello))
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH >> 10
+    assert peak() - before < GROWTH
 
 
 @pytest.mark.parametrize("name", rubbish.bombs())
 def test_bombs_as_records(rig: Rig, name: str) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = begin_peak()
     body = rubbish.bombs()[name]
     on_the_direct_socket(rig, record(rig.greeting()) + record(body) + as_records([[wire.SINGLE_MARK, body, b"x"]]), 4000)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH >> 10
+    assert peak() - before < GROWTH

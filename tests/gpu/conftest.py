@@ -1,29 +1,41 @@
-"""Back ends that exist on this machine, as fixtures: every conformance test runs on each of them."""
+"""Back ends of this machine as fixtures: conformance tests run on each, the native one with each instruction set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.errors import BackendError
 from blockwright.gpu.select import open_backend
+from blockwright.tests.cap import CAP
+from blockwright.tests.gpu import native_oracle
+from blockwright.tests.gpu.native_oracle import instruction_sets
 
 
-def available() -> list[str]:
-    try:
-        open_backend("native", "float32", 1)
-    except BackendError:
-        return ["torch"]
-    return ["torch", "native"]
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "make_backend" in metafunc.fixturenames:
+        # more sets have kernels for bfloat16 than for float32; a test of that type says so in its name
+        dtype = "bfloat16" if "bfloat16" in metafunc.function.__name__ else "float32"
+        best, *others = instruction_sets(dtype) or [""]
+        native = {"native": CAP, **{f"native-{name}": name for name in others}} if best else {}
+        metafunc.parametrize("make_backend", {"torch": "", **native}.items(), ids=["torch", *native], indirect=True)
 
 
-@pytest.fixture(params=available())
+@pytest.fixture
 def make_backend(request: pytest.FixtureRequest) -> Callable[..., Backend]:
     """``make_backend(dtype="float32")``: a fresh back end of one thread."""
+    name, limit = request.param
 
     def make(dtype: str = "float32") -> Backend:
-        return open_backend(request.param, dtype, 1)
+        return open_backend(name.partition("-")[0], dtype, 1, limit)
 
     return make
+
+
+@pytest.fixture(scope="module", params=list(dict.fromkeys(instruction_sets("bfloat16") + instruction_sets("float32"))))
+def every_instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
+    """``NativeRig`` uses each in turn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_oracle, "LIMIT", request.param)
+        yield

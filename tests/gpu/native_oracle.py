@@ -10,12 +10,14 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from blockwright.gpu.backend import Batch
+from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import (
     AttentionConfig,
     ComponentConfig,
@@ -27,10 +29,13 @@ from blockwright.gpu.model.config import (
     RopeConfig,
 )
 from blockwright.gpu.native import NativeBackend
+from blockwright.gpu.select import SETS, open_backend
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.torch_ops import inverse_frequencies
 from blockwright.policies.chain import Component, Kind, KvLayout
+from blockwright.tests.cap import CAP
 
+LIMIT = CAP  # instruction set of a rig that names none
 EPS = 1e-5
 NORM = NormConfig(eps=EPS)
 ROPE = RopeConfig(theta=10000.0)
@@ -180,6 +185,18 @@ def aligned(nbytes: int) -> torch.Tensor:
     return raw[skip : skip + nbytes]
 
 
+def instruction_sets(dtype: str) -> list[str]:
+    """That native kernels for this type can use here, the cap considered; the best first."""
+    found: dict[str, str] = {}  # by their numerics: a set that is not there is replaced by the next
+    for name in list(SETS)[list(SETS).index(CAP) if CAP else 0 :]:
+        try:
+            backend = open_backend("native", dtype, 1, name)
+        except BackendError:
+            return []
+        found[backend.numerics] = name
+    return list(found.values())
+
+
 class NativeRig:
     """A chain packed and composed; table row r holds the chain's tokens shifted by r, slots are in random order."""
 
@@ -195,7 +212,7 @@ class NativeRig:
     ) -> None:
         dtype = str(chain.dtype).removeprefix("torch.")
         shape = chain.shape
-        self.backend = NativeBackend(dtype, threads, instruction_set)
+        self.backend = cast(NativeBackend, open_backend("native", dtype, threads, instruction_set or LIMIT))
         self.chain, self.max_tokens = chain, max_tokens
         self.layout = KvLayout(shape.kv_heads, shape.head_dim, dtype, page_size)
         self.tables = Tables(rows, max_length, shape.layers + 1, page_size)

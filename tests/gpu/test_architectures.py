@@ -13,9 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from blockwright.gpu.backend import Backend
 from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
-from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model import registry
 from blockwright.gpu.model.config import (
     AttentionConfig,
@@ -25,16 +23,18 @@ from blockwright.gpu.model.config import (
     ParallelConfig,
     attention_of,
 )
-from blockwright.gpu.native import NativeBackend
 from blockwright.gpu.select import open_backend
 from blockwright.policies.chain import Kind
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.gpu import reference
+from blockwright.tests.gpu.native_oracle import instruction_sets
 from blockwright.tests.gpu.rig import Rig
 
 MakeCheckpoint = Callable[..., Path]
 Copy = Callable[..., Path]
-NATIVE = ("avx512bf16", "avx512", "avx2", "generic")
+EACH_SET = pytest.mark.parametrize(
+    ("instruction_set", "dtype"), [(name, dtype) for dtype in ("float32", "bfloat16") for name in instruction_sets(dtype)]
+)
 EVERY_FEATURE = ("gemma2", "glm4", "gpt-neox", "gpt-neox-serial", "granite", "olmo2", "qwen3")
 
 
@@ -51,13 +51,6 @@ def copy(checkpoint: MakeCheckpoint, tmp_path: Path) -> Copy:
         return folder
 
     return make
-
-
-def native(instruction_set: str, dtype: str, threads: int = 1) -> Backend:
-    try:
-        return NativeBackend(dtype, threads, instruction_set)
-    except BackendError:
-        pytest.skip(f"no {instruction_set} for {dtype} here")
 
 
 # In the first releases' config.json; each must mean what the preset's own spelling means.
@@ -227,22 +220,14 @@ def test_a_layer_with_parallel_residual_is_one_component(checkpoint: MakeCheckpo
     assert {"q", "mlp.up", "mlp.norm_bias"} <= set(parallel.tensors)
 
 
-@pytest.mark.parametrize("instruction_set", NATIVE)
+@EACH_SET
 @pytest.mark.parametrize("architecture", EVERY_FEATURE)
-def test_instruction_sets(checkpoint: MakeCheckpoint, architecture: str, instruction_set: str) -> None:
-    """Against transformers in float32; ``test_accuracy.py`` judges bfloat16."""
-    path, tokens = checkpoint(architecture), list(reference.prompt_of(25))
-    ours = torch.tensor(Rig(native(instruction_set, "float32", threads=2), path).logprobs(0, tokens, 20, 8))
-    theirs = reference.logits(path, tokens).log_softmax(-1)[19:]
-    assert float((ours - theirs).abs().max()) < 5e-5
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("architecture", EVERY_FEATURE)
-def test_bits_do_not_depend_on_chunks_or_neighbours(checkpoint: MakeCheckpoint, architecture: str, dtype: str) -> None:
+def test_bits_do_not_depend_on_chunks_or_neighbours(
+    checkpoint: MakeCheckpoint, architecture: str, instruction_set: str, dtype: str
+) -> None:
     path, tokens = checkpoint(architecture), list(reference.prompt_of(50))
-    whole = Rig(native("", dtype), path).logprobs(0, tokens, 40, 512)
-    rig = Rig(native("", dtype, threads=3), path, page_size=16)
+    whole = Rig(open_backend("native", dtype, 1, instruction_set), path).logprobs(0, tokens, 40, 512)
+    rig = Rig(open_backend("native", dtype, 3, instruction_set), path, page_size=16)
     for row, (given, chunk) in enumerate([(40, 7), (45, 1), (50, 512)]):
         assert rig.logprobs(row, tokens, given, chunk) == whole[given - 40 :]
 

@@ -16,17 +16,19 @@ from blockwright.tests.checkpoints import PRESETS
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import Rig
 
-TOLERANCE = 5e-5  # of log-probabilities, float32
+# Of log-probabilities in float32 from float64, which no processor computes otherwise: twice the worst of all instruction
+# sets. GPT-NeoX's livelier weights magnify a rounding.
+TOLERANCE = dict.fromkeys(PRESETS, 4e-5) | dict.fromkeys(("gpt-neox", "gpt-neox-serial"), 1e-4)
 
 Make = Callable[..., Backend]
 MakeCheckpoint = Callable[..., Path]
 
 
-def assert_near(rig: Rig, path: Path, tokens: list[int], given: int, chunk: int) -> None:
+def assert_near(rig: Rig, path: Path, architecture: str, tokens: list[int], given: int, chunk: int) -> None:
     ours = torch.tensor(rig.logprobs(0, tokens, given, chunk))
-    theirs = reference.logits(path, tokens).log_softmax(-1)[given - 1 :]
-    assert ours.shape == theirs.shape
-    assert float((ours - theirs).abs().max()) < TOLERANCE
+    exact = reference.logits(path, tokens, "float64").log_softmax(-1)[given - 1 :]
+    assert ours.shape == exact.shape
+    assert float((ours - exact).abs().max()) < TOLERANCE[architecture]
 
 
 @pytest.mark.parametrize("architecture", list(PRESETS))
@@ -43,14 +45,14 @@ def test_logits_of_chunked_prefill_and_decode(
     make_backend: Make, checkpoint: MakeCheckpoint, architecture: str, chunk: int
 ) -> None:
     path = checkpoint(architecture)
-    assert_near(Rig(make_backend(), path), path, list(reference.prompt_of(40)), 29, chunk)
+    assert_near(Rig(make_backend(), path), path, architecture, list(reference.prompt_of(40)), 29, chunk)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral-window", "gemma2"])
 @pytest.mark.parametrize("page_size", [1, 4, 16, 64])
 def test_page_sizes(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str, page_size: int) -> None:
     path = checkpoint(architecture)
-    assert_near(Rig(make_backend(), path, page_size), path, list(reference.prompt_of(38)), 33, 9)
+    assert_near(Rig(make_backend(), path, page_size), path, architecture, list(reference.prompt_of(38)), 33, 9)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 150])

@@ -11,7 +11,7 @@ import torch
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError, CheckpointError, ExecutorError
 from blockwright.gpu.executor import Executor
-from blockwright.gpu.select import open_backend
+from blockwright.gpu.select import SETS, open_backend
 from blockwright.policies.chain import KvLayout
 from blockwright.policies.plans import Arrival, Departure, MapGroup, Step, SweepPlan
 from blockwright.policies.sampling import SamplingParams
@@ -229,6 +229,19 @@ def test_open_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_backend("auto", "float32", 1).name == "torch"
     with pytest.raises(BackendError, match="native back end does not load"):
         open_backend("native", "float32", 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_instruction_set_can_be_limited(dtype: str) -> None:
+    """To one that may not exist here, or not for the type: then it is the next."""
+    here = [open_backend("native", dtype, 1, name).numerics for name in SETS]
+    assert here[-1] == f"native-generic-{dtype}"
+    order = [f"native-{kernels}-{dtype}" for kernels in SETS.values()]
+    places = [order.index(numerics) for numerics in here]
+    assert places == sorted(places)
+    assert all(place >= index for index, place in enumerate(places))
+    assert here[0] == open_backend("native", dtype, 1).numerics, "without a limit the best"
+    assert open_backend("torch", dtype, 1, "avx2").name == "torch"
 
 
 def test_a_file_that_is_cut_before_loading(checkpoint: MakeCheckpoint, tmp_path: Path) -> None:

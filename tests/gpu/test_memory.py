@@ -5,49 +5,48 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.memory import Arena
+from blockwright.tests.memory import arena_bytes
 
 CHUNK = 65536
 MIB = 1 << 20
 
 
-def anonymous() -> int:
-    """Bytes of anonymous memory of this process."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+def held(arena: Arena) -> int:
+    """Bytes of memory that lie in an arena."""
+    first = arena.memory.data_ptr()
+    return arena_bytes(within=range(first, first + arena.nbytes))
 
 
 @pytest.mark.parametrize("protect", [False, True])
 def test_memory_rises_and_falls(protect: bool) -> None:
-    before = anonymous()
     arena = Arena("test", 1 << 34, CHUNK, protect)  # 16 GiB of address space cost nothing
-    assert anonymous() - before < 2 * MIB
+    assert held(arena) == 0
     arena.commit(512, 512)
     arena.view(512 * CHUNK, 32 * MIB).fill_(7)
-    assert 32 * MIB <= anonymous() - before < 34 * MIB
+    assert held(arena) == 32 * MIB
     arena.give_back(512, 256)
-    assert 16 * MIB <= anonymous() - before < 18 * MIB
+    assert held(arena) == 16 * MIB
     arena.commit(512, 256)
     assert int(arena.view(512 * CHUNK, 16 * MIB).max()) == 0
     assert int(arena.view(768 * CHUNK, 16 * MIB).min()) == 7
     arena.give_back(512, 512)
-    assert anonymous() - before < 2 * MIB
+    assert held(arena) == 0
     assert arena.committed == 0
 
 
 def test_one_chunk_is_one_chunk() -> None:
     """No huge page makes 2 MiB of 64 KiB."""
+    others = arena_bytes()
     arena = Arena("test", 1 << 30, CHUNK)
-    before = anonymous()
     for chunk in range(0, 16384, 64):  # one in every 4 MiB
         arena.commit(chunk, 1)
         arena.view(chunk * CHUNK, CHUNK).fill_(1)
-    assert 256 * CHUNK <= anonymous() - before < 256 * CHUNK + 2 * MIB
+    assert held(arena) == 256 * CHUNK == arena_bytes() - others
 
 
 @pytest.fixture

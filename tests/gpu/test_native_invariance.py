@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape
 
+pytestmark = pytest.mark.usefixtures("every_instruction_set")
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 # beyond one piece of 256 positions, so that merging is part of what is compared
 LONG = {"rows": 3, "max_length": 640, "max_tokens": 640}

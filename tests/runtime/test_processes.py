@@ -95,6 +95,7 @@ async def test_calls_between_processes(rig):
 async def test_cancelling_reaches_the_other_process(rig, until):
     await rig.launch("w0")
     call = asyncio.create_task(rig.ref("w0").wait())
+    await asyncio.sleep(0)  # it is sent before what follows: cancelled before its first step it would never begin
     assert await rig.ref("w0").add(1) == 1
     call.cancel()
     async with asyncio.timeout(PATIENCE):

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from blockwright.tests.cap import SERVED
 from blockwright.tests.system.faulty_worker import LEVERS
 from blockwright.tests.waiting import PATIENCE, until_now
 
@@ -101,7 +102,7 @@ class Server(Program):
         levers: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        values = {"memory": "32MiB", "threads": 1, "check": "true", **CALM, **settings}
+        values = {"memory": "32MiB", "threads": 1, "check": "true", **CALM, **SERVED, **settings}
         command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers)]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         super().__init__(command, levers)

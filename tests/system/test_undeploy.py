@@ -14,6 +14,7 @@ from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import Generation
 from blockwright.policies.sampling import SamplingParams
 from blockwright.tests.equality.test_sharing import altered
+from blockwright.tests.memory import arena_bytes
 from blockwright.tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.system
@@ -38,12 +39,6 @@ async def worker(cluster: topology.Running) -> dict[str, int]:
     return {**view["memory"], "pid": view["pid"], "used": view["memory"]["budget"] - view["memory"]["free"]}
 
 
-def private_bytes(pid: int) -> int:
-    """Memory of the process that is its own, from smaps: what the system would get back if it ended."""
-    lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
-    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Dirty:", "Private_Clean:")))
-
-
 async def ask(cluster: topology.Running, application: str, length: int) -> None:
     prompt = [3 + i % 200 for i in range(length)]
     generation = Generation(
@@ -62,18 +57,18 @@ async def test_memory_falls_and_rises_by_what_the_pool_says(checkpoint: Callable
             await ask(cluster, application, 450)
         await ask(cluster, "base", 300)
         before = await worker(cluster)
-        resident = private_bytes(before["pid"])
+        resident = arena_bytes(before["pid"])
         await cluster.controller.undeploy("tuned")
         await ask(cluster, "base", 300)  # its answer follows what the device did before
         after = await worker(cluster)
         freed = before["used"] - after["used"]
         assert before["parameters"] - after["parameters"] > 4 * MIB, "its own blocks"
         assert before["kv"] > after["kv"], "the pages that they made"
-        assert resident - private_bytes(before["pid"]) == pytest.approx(freed, rel=0.15)
-        low = private_bytes(before["pid"])
+        assert resident - arena_bytes(before["pid"]) == pytest.approx(freed, rel=0.05)
+        low = arena_bytes(before["pid"])
         await cluster.controller.deploy("tuned")
         await cluster.ready(whole=True)
         await ask(cluster, "tuned", 450)
         again = await worker(cluster)
         assert again["pid"] == before["pid"]
-        assert private_bytes(before["pid"]) - low == pytest.approx(again["used"] - after["used"], rel=0.15)
+        assert arena_bytes(before["pid"]) - low == pytest.approx(again["used"] - after["used"], rel=0.05)
