@@ -68,12 +68,12 @@ class Fields:
     def read(cls, path: Path) -> Fields:
         """The object in the file at ``path``."""
         try:
-            with path.open("rb") as file:
-                raw = file.read(LONGEST + 1)
+            size = path.stat().st_size
+            raw = path.read_bytes() if size <= LONGEST else b""
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from None
-        if len(raw) > LONGEST:
-            raise CheckpointError(f"{path} is too long: more than {LONGEST} bytes; download or save the checkpoint again")
+        if size > LONGEST:
+            raise CheckpointError(f"{path} is too long ({size} bytes); download or save the checkpoint again")
         try:
             values = parse(raw)
         except ValueError as error:

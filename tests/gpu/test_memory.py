@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.gpu.errors import ExecutorError
+from blockwright.gpu.errors import BackendError, ExecutorError
 from blockwright.gpu.memory import Arena
 
 CHUNK = 65536
@@ -48,6 +48,11 @@ def test_one_chunk_is_one_chunk() -> None:
         arena.commit(chunk, 1)
         arena.view(chunk * CHUNK, CHUNK).fill_(1)
     assert 256 * CHUNK <= anonymous() - before < 256 * CHUNK + 2 * MIB
+
+
+def test_a_range_that_does_not_fit_is_a_sentence() -> None:
+    with pytest.raises(BackendError, match=r"\d+ bytes of address space for arena test cannot be reserved .*ulimit -v"):
+        Arena("test", 1 << 60, CHUNK)
 
 
 @pytest.fixture
