@@ -25,9 +25,10 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize("offset", [0.0, 0.07, 0.2])
 @pytest.mark.parametrize("phase", [0.0, 0.1, 0.24, 0.26, 0.4, 0.49])
-async def test_what_is_silent_is_declared_down_within_3_seconds(phase: float) -> None:
-    """Wherever between two heartbeats and two checks of the head it stops; and no sooner than the setting says."""
+async def test_what_is_silent_is_declared_down_within_3_seconds(phase: float, offset: float) -> None:
+    """Wherever between two heartbeats it stops, and these between two checks of the head; no sooner than the setting says."""
     settings, clock = Settings(), ManualClock()
     launcher = InProcessLauncher(clock=clock)
     head = Cluster("head", launcher=launcher, clock=clock, heartbeat=settings.heartbeat, silence=settings.silence)
@@ -40,6 +41,7 @@ async def test_what_is_silent_is_declared_down_within_3_seconds(phase: float) ->
             clock.advance(STEP)
             await turns()
 
+    await advance(offset)
     await head.launch("w0", f"{__name__}:idle", 0)
     await head.wait_up("w0")
     await advance(3.0 + phase)
