@@ -28,7 +28,7 @@ async def turns() -> None:
 @pytest.mark.parametrize("offset", [0.0, 0.07, 0.2])
 @pytest.mark.parametrize("phase", [0.0, 0.1, 0.24, 0.26, 0.4, 0.49])
 async def test_what_is_silent_is_declared_down_within_3_seconds(phase: float, offset: float) -> None:
-    """Wherever between two heartbeats it stops, and these between two checks of the head; no sooner than the setting says."""
+    """Wherever between two beats it stops, and these between two checks of the head; no sooner than the setting says."""
     settings, clock = Settings(), ManualClock()
     launcher = InProcessLauncher(clock=clock)
     head = Cluster("head", launcher=launcher, clock=clock, heartbeat=settings.heartbeat, silence=settings.silence)
