@@ -60,10 +60,9 @@ def worker_configs(
     SettingsError."""
     workers = settings.workers
     if settings.memory * workers > free_memory:
-        together = f" ({settings.memory * workers} together)" if workers > 1 else ""
         raise SettingsError(
-            f"memory is {settings.memory} bytes for each of {workers} workers{together}, but only {free_memory} are free "
-            "here; give less (--set memory=...)"
+            f"memory is {settings.memory} bytes for each worker, {settings.memory * workers} for all {workers}, but only "
+            f"{free_memory} are free here; give less (--set memory=...)"
         )
     memory = settings.memory or int(free_memory * SHARE) // workers
     threads = settings.threads or min(max(cores // workers, 1), MOST_THREADS)
@@ -99,7 +98,7 @@ def _check_address_space(limit: int, memory: int, threads: int, models: Mapping[
     program = PROGRAM + threads * STACK
     if (need := program + ranges * memory) > limit:
         fits = (limit - program) // ranges
-        less = f", or give less memory (--set memory={fits})" if fits >= 1 << 20 else ""
+        less = f" or give less memory (--set memory={fits})" if fits >= 1 << 20 else ""
         raise SettingsError(
             f"a process here may map {limit} bytes (ulimit -v or -d), but a worker with memory {memory} needs about {need}; "
             f"raise the limit (ulimit -v unlimited){less}"

@@ -47,13 +47,13 @@ def configs(settings, *, free_memory=1000, cores=1, **more):
 
 def test_more_memory_than_there_is_is_refused_with_the_numbers():
     assert configs(Settings(memory=1000))["w0"].memory == 1000
-    with pytest.raises(SettingsError, match="memory is 1001 bytes for each of 1 workers, but only 1000 are free"):
+    with pytest.raises(SettingsError, match="memory is 1001 bytes for each worker, 1001 for all 1, but only 1000 are free"):
         configs(Settings(memory=1001))
 
 
 def test_the_memory_of_all_workers_is_added_up():
     assert configs(Settings(workers=4, memory=250))["w3"].memory == 250
-    words = r"memory is 900 bytes for each of 4 workers \(3600 together\), but only 1000 are free here; give less"
+    words = r"memory is 900 bytes for each worker, 3600 for all 4, but only 1000 are free here; give less"
     with pytest.raises(SettingsError, match=words):
         configs(Settings(workers=4, memory=900))
 

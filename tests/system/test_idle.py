@@ -16,7 +16,7 @@ from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
 LOOKS = 1500  # of this test, each of which sleeps two milliseconds at least
-MOST = 0.3  # seconds of processor meanwhile: one thread that spins takes ten times as much, heartbeats a hundredth
+MOST = 0.3  # seconds of processor meanwhile: one thread that spins takes all of them, heartbeats a hundredth
 
 
 def processor(pid: int) -> float:

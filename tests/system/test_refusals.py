@@ -138,7 +138,7 @@ def refused(server: Server, words: list[str]) -> None:
 
 def test_the_memory_of_all_workers_together(model: Path, serve: Serve) -> None:
     memory = int(0.9 * free_memory())
-    refused(serve(model, workers=4, memory=memory), [str(memory), "4 workers", str(4 * memory), "--set memory"])
+    refused(serve(model, workers=4, memory=memory), [str(memory), f"{4 * memory} for all 4", "--set memory"])
 
 
 def test_a_worker_that_cannot_start_says_why_and_is_not_started_again(model: Path, serve: Serve, tmp_path: Path) -> None:
