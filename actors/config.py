@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
+MOST_THREADS = 256  # of a worker: what the kernels take
+
 
 class SettingsError(ValueError):
     """A setting that cannot be; the message names the field, the value and the remedy."""
@@ -32,7 +34,7 @@ class Settings:
     instruction_set: Annotated[
         str, "best that native kernels use: avx512_bf16, avx512, avx2 or generic; empty: the best of the processor"
     ] = ""
-    threads: Annotated[int, "kernel threads of each worker; 0: cores divided by workers, at least 1"] = 0
+    threads: Annotated[int, "kernel threads of each worker; 0: cores (quotas considered) divided by workers, at least 1"] = 0
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0: any free one"] = 8000
     gateways: Annotated[int, "processes that answer HTTP on the one port"] = 1
@@ -118,6 +120,8 @@ class Settings:
         for name in ("threads", "memory", "max_model_len", "port", "max_waiting_tokens"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give 0 (the default) or more")
+        if self.threads > MOST_THREADS:
+            raise SettingsError(f"threads is {self.threads}; give at most {MOST_THREADS}")
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; give a number from 0 to 65535")
         choices = {

@@ -5,8 +5,8 @@ Reads files only; decides nothing. Paths are arguments, so that tests bring thei
 
 from __future__ import annotations
 
-import math
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,13 +29,22 @@ def free_memory(cgroup: Path = CGROUP, own: Path = OWN) -> int:
     return free
 
 
+def address_space() -> int | None:
+    """Bytes that a process may map (``ulimit -v``, or ``-d``, which counts what is reserved, too); None: no limit."""
+    limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
+
+
 def cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
-    """Cores that this process may use, at least 1."""
+    """Cores that this process may keep busy, at least 1: those of its affinity, or whole ones of a control group's quota.
+
+    Of 1.5 cores one: a second thread would use up the quota of a period in three quarters of it, and then nobody runs.
+    """
     count = len(os.sched_getaffinity(0))
     for folder in _folders(cgroup, own, "cpu"):
         text = _read(folder / "cpu.max").split() or [_read(folder / name).strip() for name in _QUOTA]
         if len(text) == 2 and text[0].isdigit() and text[1].isdigit():
-            count = min(count, math.ceil(int(text[0]) / int(text[1])))
+            count = min(count, int(text[0]) // max(int(text[1]), 1))
     return max(count, 1)
 
 

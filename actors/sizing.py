@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.config import MOST_THREADS, Settings, SettingsError
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.model.config import ModelConfig
+from blockwright.policies.residence import VIRTUAL
 
 LONGEST = 8192  # tokens of a sequence unless ``max_model_len`` says more
 SHARE = 0.6  # of free memory that the workers may take together
+PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries, before anything is reserved (measured)
+STACK = 8 << 20  # bytes of address space of a kernel thread
 
 
 def worker_names(settings: Settings) -> list[str]:
@@ -46,14 +49,25 @@ def spans(settings: Settings) -> dict[str, int]:
 
 
 def worker_configs(
-    settings: Settings, models: Mapping[str, ModelConfig], *, free_memory: int, cores: int
+    settings: Settings,
+    models: Mapping[str, ModelConfig],
+    *,
+    free_memory: int,
+    cores: int,
+    address_space: int | None = None,
 ) -> dict[str, WorkerConfig]:
-    """One per worker. ``free_memory`` in bytes. Raises SettingsError."""
-    if settings.memory > free_memory:
+    """One per worker. Bytes are free here, and of ``address_space`` a process may have so many (None: any). Raises
+    SettingsError."""
+    workers = settings.workers
+    if settings.memory * workers > free_memory:
         raise SettingsError(
-            f"memory is {settings.memory} bytes for each worker, but only {free_memory} are free here; "
-            "give less (--set memory=...)"
+            f"memory is {settings.memory} bytes for each worker, {settings.memory * workers} for all {workers}, but only "
+            f"{free_memory} are free here; give less (--set memory=...)"
         )
+    memory = settings.memory or int(free_memory * SHARE) // workers
+    threads = settings.threads or min(max(cores // workers, 1), MOST_THREADS)
+    if address_space is not None:
+        _check_address_space(address_space, memory, threads, models)
     return {
         name: WorkerConfig(
             name=name,
@@ -61,8 +75,8 @@ def worker_configs(
             dtype=serving_dtype(settings, models),
             backend=settings.backend,
             instruction_set=settings.instruction_set,
-            threads=settings.threads or max(cores // settings.workers, 1),
-            memory=settings.memory or int(free_memory * SHARE) // settings.workers,
+            threads=threads,
+            memory=memory,
             page_size=settings.page_size,
             chunk_size=settings.chunk_size,
             sweep_tokens=settings.sweep_tokens,
@@ -77,3 +91,16 @@ def worker_configs(
         )
         for name in worker_names(settings)
     }
+
+
+def _check_address_space(limit: int, memory: int, threads: int, models: Mapping[str, ModelConfig]) -> None:
+    """A worker reserves ranges for parameters and for the KV of each layout, which cost nothing but addresses."""
+    ranges = VIRTUAL + len({(model.kv_heads, model.head_dim) for model in models.values()})
+    program = PROGRAM + threads * STACK
+    if (need := program + ranges * memory) > limit:
+        fits = (limit - program) // ranges
+        less = f" or give less memory (--set memory={fits})" if fits >= 1 << 20 else ""
+        raise SettingsError(
+            f"a process here may map {limit} bytes (ulimit -v or -d), but a worker with memory {memory} needs about {need}; "
+            f"raise the limit (ulimit -v unlimited){less}"
+        )

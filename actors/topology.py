@@ -22,7 +22,7 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.limiter import MAILBOX, Limiter, limits_of
-from blockwright.actors.resources import cores, free_memory
+from blockwright.actors.resources import address_space, cores, free_memory
 from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_names
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.checkpoint import Checkpoint
@@ -97,6 +97,11 @@ class Running:
         """Returns, with the reason, when the cluster can never serve; otherwise waits for ever."""
         return StartError(await asyncio.shield(self.controller.fatal))
 
+    @property
+    def warnings(self) -> list[str]:
+        """What whoever started the cluster should hear, though it serves."""
+        return self.controller.warnings
+
     def measures(self) -> list[Measure]:
         """What the head's node counts, for Prometheus."""
         return self.cluster.node.metrics()
@@ -155,7 +160,7 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
     )
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     lengths = max_lengths(settings, models)
-    configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores())
+    configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
     launcher: Launcher = InProcessLauncher() if in_process else _processes(settings)
     entry = worker_entry or (WORKER_IN_PROCESS if in_process else WORKER)
     cluster = Cluster(HEAD, launcher=launcher, heartbeat=settings.heartbeat, silence=settings.silence)

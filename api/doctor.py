@@ -92,7 +92,7 @@ def check_numerics(dtype: str) -> Check:
     """What computes checkpoints of this type: the same choice that a worker makes."""
     name = f"numerics, {dtype}"
     try:
-        from blockwright.gpu.select import open_backend
+        from blockwright.gpu.select import REMEDY, open_backend
 
         backend = open_backend("auto", dtype, 1)
     except Exception as error:  # whatever it is, no worker will start
@@ -104,13 +104,8 @@ def check_numerics(dtype: str) -> Check:
         why = "the native kernels do not load"
     except Exception as error:
         why = str(error.__cause__ or error)
-    fix = "install gcc and install blockwright again (pip install --force-reinstall --no-deps blockwright)"
-    return Check(
-        name,
-        WARNING,
-        f"{backend.numerics} (the torch reference, several times slower; bits depend on the batch: {why})",
-        fix,
-    )
+    text = f"{backend.numerics} (the torch reference, several times slower; bits depend on the batch: {why})"
+    return Check(name, WARNING, text, REMEDY)
 
 
 def check_cores() -> Check:

@@ -30,6 +30,10 @@ class Running(Protocol):
     port: GatewayPort
     stages: list[tuple[str, float]]  # what is done, and after how many seconds
 
+    @property
+    def warnings(self) -> list[str]:
+        """What serves badly, each a sentence with its remedy."""
+
     def measures(self) -> list[Measure]:
         """What the actor runtime of the head counts."""
 
@@ -93,6 +97,7 @@ class Herald:
     def __init__(self, running: Running, speaker: Speaker, *, offset: float, rows: int) -> None:
         self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
         self._shown = 0  # stages
+        self._warned = 0
         self._ready: Callable[[], str] | None = None  # the last line, once it has been said
 
     async def follow(self) -> None:
@@ -103,7 +108,10 @@ class Herald:
             await asyncio.sleep(POLL_SECONDS)
 
     def show_stages(self) -> bool:
-        """What the cluster has reached meanwhile; whether there was anything new."""
+        """What the cluster has reached and warns of meanwhile; whether there was anything new."""
+        for text in self._running.warnings[self._warned :]:
+            self._speaker.warn(text)
+            self._warned += 1
         new = self._running.stages[self._shown :]
         for name, seconds in new:
             self._speaker.reach(name, at=self._offset + seconds)

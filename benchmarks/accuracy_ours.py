@@ -16,7 +16,7 @@ from blockwright.gpu.loader import read_tensors
 from blockwright.gpu.native import NativeBackend
 from blockwright.gpu.tables import Tables
 
-INSTRUCTION_SETS = ("avx512bf16", "avx512", "avx2", "generic")
+INSTRUCTION_SETS = ("avx512_bf16", "avx512", "avx2", "generic")
 CHUNK = 512
 
 

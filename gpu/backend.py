@@ -47,7 +47,7 @@ class Backend(Protocol):
     """See the module. One instance per worker, used by its device thread alone."""
 
     name: str  # "torch" | "native"
-    numerics: str  # types and kernel family, for instance "native-avx512bf16-bfloat16": seeds every lineage
+    numerics: str  # types and kernel family, for instance "native-avx512_bf16-bfloat16": seeds every lineage
     dtype: torch.dtype  # of hidden states, weights and KV
 
     def slot_bytes(self, layout: KvLayout) -> int:

@@ -28,7 +28,7 @@ from blockwright.gpu.model.config import (
     TensorRef,
     attention_of,
 )
-from blockwright.gpu.model.fields import Fields
+from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Architecture, Source
 from blockwright.gpu.model.registry import find
 from blockwright.gpu.tensor_files import check_dtype, read_tensors
@@ -75,15 +75,16 @@ class Checkpoint:
         if quantisation is not None:
             method = quantisation.text("quant_method", "unknown method")
             raise CheckpointError(
-                f"{fields.source}: the checkpoint is quantised ({method}), which is not supported; "
+                f"{fields.source}: the checkpoint is quantised ({named(method)}), which is not supported; "
                 "use it in float32, bfloat16 or float16"
             )
         architecture = find(fields)
         tensors = read_tensors(path)
+        _check_layers(fields, tensors)
         config, chain = architecture.read(architecture.name, fields, _stored_type(architecture, tensors))
         if config.dtype not in STORED_TYPES.values():
             raise CheckpointError(
-                f"{fields.source}: dtype {config.dtype!r} is not supported; convert it to float32, bfloat16 or float16"
+                f"{fields.source}: dtype {shown(config.dtype)} is not supported; convert it to float32, bfloat16 or float16"
             )
         tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
         parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
@@ -149,15 +150,20 @@ def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_
 
 def _locate(source: str | Path) -> Path:
     """The folder of a path or hub id."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists():
+    try:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            return path
+        there = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long a name, "~" of nobody, characters of no file's name
+        reason = getattr(error, "strerror", None) or shown(str(error))
+        raise CheckpointError(f"{named(str(source))} cannot be looked up ({reason}); check the path") from None
+    if there:
         raise CheckpointError(f"{source} is a file; name the folder that holds config.json")
     if path.parent != Path() and (near := _near(path)):  # before the hub is asked, which may take its time
         raise CheckpointError(f"there is no folder {source}; did you mean {path.parent / near}?")
     if not HUB_ID.fullmatch(str(source)):
-        raise CheckpointError(f"{source} is neither a folder nor a hub id (owner/name); check the path")
+        raise CheckpointError(f"{named(str(source))} is neither a folder nor a hub id (owner/name); check the path")
     try:
         from huggingface_hub import snapshot_download
 
@@ -174,6 +180,16 @@ def _near(path: Path) -> str:
     """The checkpoint beside a path that its name may have meant; empty for none."""
     names = [file.parent.name for file in path.parent.glob("*/config.json")]
     return next(iter(difflib.get_close_matches(path.name, names, 1, cutoff=0.8)), "")
+
+
+def _check_layers(config: Fields, tensors: dict[str, TensorRef]) -> None:
+    """Before anything is made for each layer: every one has a tensor of its own, so the files bound their number."""
+    layers = config.integer("num_hidden_layers")
+    if layers > len(tensors):
+        raise CheckpointError(
+            f"{config.source}: num_hidden_layers is {layers}, but the files hold only {len(tensors)} tensors; "
+            "use the config.json that was saved with the weights"
+        )
 
 
 def _stored_type(architecture: Architecture, tensors: dict[str, TensorRef]) -> str:

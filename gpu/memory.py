@@ -12,7 +12,7 @@ import mmap
 
 import torch
 
-from blockwright.gpu.errors import ExecutorError
+from blockwright.gpu.errors import BackendError, ExecutorError
 
 MAP_NORESERVE = 0x4000  # Linux; the mmap module does not name it
 PROT_NONE, PROT_READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
@@ -22,7 +22,8 @@ class Arena:
     """``nbytes`` of address space in chunks of ``chunk`` bytes, nothing committed at first.
 
     With ``protect`` (in tests) a page that is not committed cannot be touched: a stale view faults instead of reading
-    zeros. Raises ``ExecutorError`` when a chunk is committed twice or given back without being committed.
+    zeros. Raises ``BackendError`` when there is no room for the range, ``ExecutorError`` when a chunk is committed twice or
+    given back without being committed.
     """
 
     def __init__(self, name: str, nbytes: int, chunk: int, protect: bool = False) -> None:
@@ -33,7 +34,13 @@ class Arena:
         self.chunks = max(1, nbytes // chunk)
         self.nbytes = self.chunks * chunk
         self._protect = protect
-        self._map = mmap.mmap(-1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+        try:
+            self._map = mmap.mmap(-1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+        except OSError as error:
+            raise BackendError(
+                f"{self.nbytes} bytes of address space for arena {name} cannot be reserved ({error.strerror}); raise the "
+                "limit (ulimit -v unlimited) or give workers less memory (--set memory=...)"
+            ) from None
         # huge pages would make the kernel commit 2 MiB where one chunk was asked for
         with contextlib.suppress(OSError):  # a kernel without huge pages knows no such advice
             self._map.madvise(mmap.MADV_NOHUGEPAGE)

@@ -7,8 +7,8 @@ from typing import cast
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError
 
-# Of the native kernels, the best first: as the flags of processors have them, and as the kernels call them.
-SETS = {"avx512_bf16": "avx512bf16", "avx512": "avx512", "avx2": "avx2", "generic": "generic"}
+SETS = ("avx512_bf16", "avx512", "avx2", "generic")  # of the native kernels, the best first, named as flags of processors
+REMEDY = "install gcc and install blockwright again (pip install --force-reinstall --no-deps blockwright)"
 
 
 def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "") -> Backend:
@@ -30,13 +30,25 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
     return TorchBackend(dtype, threads)
 
 
+def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:
+    """Why and what to do where ``backend`` is what "auto" falls back to; "" where all is as it was asked for."""
+    if name != "auto" or backend.name == "native":
+        return ""
+    try:
+        open_backend("native", dtype, threads)
+    except BackendError as error:
+        why = error.__cause__ or error
+        remedy = "" if isinstance(why, BackendError) else f"; {REMEDY}"  # ours say theirs
+        return f"the torch reference computes, several times slower than the native kernels: {why}{remedy}"
+    return ""
+
+
 def _native(dtype: str, threads: int, instruction_set: str) -> Backend:
     from blockwright.gpu.native import NativeBackend
 
-    names = list(SETS)
-    for one in names[names.index(instruction_set) : -1] if instruction_set else ():
+    for one in SETS[SETS.index(instruction_set) : -1] if instruction_set else ():
         try:
-            return cast(Backend, NativeBackend(dtype, threads, SETS[one]))
+            return cast(Backend, NativeBackend(dtype, threads, one))
         except BackendError:
             continue  # not on this processor, or not for this type
-    return cast(Backend, NativeBackend(dtype, threads, SETS[names[-1]] if instruction_set else ""))
+    return cast(Backend, NativeBackend(dtype, threads, SETS[-1] if instruction_set else ""))

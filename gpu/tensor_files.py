@@ -5,15 +5,15 @@ Reads headers only and checks them against the sizes of the files. Standard libr
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
-from blockwright.gpu.model.fields import Fields
+from blockwright.gpu.model.fields import LONGEST, Fields, named, parse, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -21,7 +21,8 @@ ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 # Types that are looked at only to say that the checkpoint is quantised, or that are never needed.
 OTHER_BYTES = {"F64": 8, "I64": 8, "I32": 4, "I16": 2, "U64": 8, "U32": 4, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 QUANTISED = ("I8", "U8", "I32", "F8_", "F4", "F6_")
-LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
+MOST_DIMENSIONS = 64
+MOST_BYTES = 2**63 - 1  # that an offset can mean
 
 
 def read_tensors(folder: Path) -> dict[str, TensorRef]:
@@ -36,12 +37,16 @@ def read_tensors(folder: Path) -> dict[str, TensorRef]:
         raise CheckpointError(f"{index.source} has no weight_map of tensor names to files; download the checkpoint again")
     tensors: dict[str, TensorRef] = {}
     for shard in sorted(set(weight_map.values())):
-        if Path(shard).name != shard or not (folder / shard).is_file():
-            raise CheckpointError(f"{folder} lacks the shard {shard} that {INDEX} names; download the checkpoint again")
+        if Path(shard).name != shard or not os.path.isfile(folder / shard):  # Path.is_file raises for long names
+            raise CheckpointError(
+                f"{folder} lacks the shard {named(shard)} that {INDEX} names; download the checkpoint again"
+            )
         tensors.update(read_header(folder / shard))
     for name, shard in weight_map.items():
         if name not in tensors or tensors[name].path != str(folder / shard):
-            raise CheckpointError(f"{folder / shard} lacks tensor {name} that {INDEX} places there; download it again")
+            raise CheckpointError(
+                f"{folder / shard} lacks tensor {named(name)} that {INDEX} places there; download it again"
+            )
     return tensors
 
 
@@ -64,7 +69,7 @@ def read_header(path: Path) -> dict[str, TensorRef]:
         with path.open("rb") as file:
             prefix = file.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-            raw = file.read(length) if length <= min(size, LONGEST_HEADER) else b""
+            raw = file.read(length) if length <= min(size, LONGEST) else b""
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
     if length == 0 or len(raw) != length:
@@ -72,27 +77,41 @@ def read_header(path: Path) -> dict[str, TensorRef]:
             f"{path} is truncated or no safetensors file ({size} bytes, header of {length}); download it again"
         )
     try:
-        header = json.loads(raw)
+        header = parse(raw, unique=True)
+        if not isinstance(header, dict):
+            raise ValueError("it is no object")
         tensors = {name: _entry(path, name, entry, 8 + length) for name, entry in header.items() if name != "__metadata__"}
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except ValueError as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{path} has a broken header ({type(error).__name__}: {error}); download it again") from None
+        raise CheckpointError(f"{path} has a broken header ({error}); download it again") from None
     end = max((t.offset + t.nbytes for t in tensors.values()), default=0)
     if end > size:
         raise CheckpointError(f"{path} is truncated: {size} bytes where its header says {end}; download it again")
     return tensors
 
 
-def _entry(path: Path, name: str, entry: dict[str, Any], base: int) -> TensorRef:
-    dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
-    begin, end = (int(n) for n in entry["data_offsets"])
-    item = ITEM_BYTES.get(dtype) or OTHER_BYTES.get(dtype)
-    if begin < 0 or end < begin or min(shape, default=0) < 0 or (item and end - begin != math.prod(shape) * item):
+def _entry(path: Path, name: str, entry: object, base: int) -> TensorRef:
+    fields = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
+    if not (isinstance(dtype, str) and _sizes(shape) and _sizes(offsets) and len(offsets) == 2):
+        raise ValueError(f"tensor {named(name)} has no type, shape and place but {shown(entry)}")
+    (begin, end), item = offsets, ITEM_BYTES.get(dtype) or OTHER_BYTES.get(dtype)
+    if end < begin or (item and end - begin != math.prod(shape) * item):
         raise CheckpointError(
-            f"{path}: tensor {name} has {end - begin} bytes for shape {list(shape)} of {dtype}; download the file again"
+            f"{path}: tensor {named(name)} has {end - begin} bytes for shape {shown(shape)} of {named(dtype)}; "
+            "download the file again"
         )
-    return TensorRef(str(path), name, dtype, shape, base + begin, end - begin)
+    return TensorRef(str(path), name, dtype, tuple(shape), base + begin, end - begin)
+
+
+def _sizes(value: object) -> TypeGuard[list[int]]:
+    """Whether it is a list of sizes or offsets, of a length that can be multiplied in no time."""
+    return (
+        isinstance(value, list)
+        and len(value) <= MOST_DIMENSIONS
+        and all(type(n) is int and 0 <= n <= MOST_BYTES for n in value)
+    )
 
 
 def check_dtype(ref: TensorRef) -> None:
@@ -101,9 +120,10 @@ def check_dtype(ref: TensorRef) -> None:
         return
     if ref.dtype.startswith(QUANTISED):
         raise CheckpointError(
-            f"{ref.path}: tensor {ref.name} is quantised ({ref.dtype}), which is not supported; "
+            f"{ref.path}: tensor {ref.name} is quantised ({named(ref.dtype)}), which is not supported; "
             "use the checkpoint in float32, bfloat16 or float16"
         )
     raise CheckpointError(
-        f"{ref.path}: tensor {ref.name} is of type {ref.dtype}, only {', '.join(ITEM_BYTES)} are supported; convert it"
+        f"{ref.path}: tensor {ref.name} is of type {named(ref.dtype)}, only {', '.join(ITEM_BYTES)} are supported; "
+        "convert it"
     )

@@ -1,4 +1,4 @@
-"""One worker's pool of physical chunks, and the extents of virtual ranges that they back.
+"""One worker's pool of physical chunks.
 
 Parameters and KV are cut from the same pool, so that what one gives back the other can take. Allocation is decided
 here, over ids; the device maps. No room is an answer (None), not an exception.
@@ -35,46 +35,7 @@ class ChunkPool:
         copy.total, copy._free = self.total, list(self._free)
         return copy
 
-    def state(self) -> tuple[int, ...]:
-        """For digests."""
-        return (self.total, len(self._free))
-
     def check(self, owned: list[int]) -> None:
         """Every chunk is free or in ``owned``, once."""
         every = sorted([*self._free, *owned])
         assert every == list(range(self.total)), "a chunk is lost or owned twice"
-
-
-class Extents:
-    """First-fit allocation of runs of units in a virtual range of ``size`` units. Neighbouring free runs are merged."""
-
-    def __init__(self, size: int) -> None:
-        self._free: list[tuple[int, int]] = [(0, size)]  # (start, length), ascending
-
-    def take(self, n: int) -> int | None:
-        """Start of a run of ``n`` units, or None."""
-        for i, (start, length) in enumerate(self._free):
-            if length >= n:
-                if length == n:
-                    del self._free[i]
-                else:
-                    self._free[i] = (start + n, length - n)
-                return start
-        return None
-
-    def give_back(self, start: int, n: int) -> None:
-        runs = sorted([*self._free, (start, n)])
-        merged = runs[:1]
-        for run in runs[1:]:
-            last_start, last_length = merged[-1]
-            assert last_start + last_length <= run[0], "an extent was given back twice"
-            if last_start + last_length == run[0]:
-                merged[-1] = (last_start, last_length + run[1])
-            else:
-                merged.append(run)
-        self._free = merged
-
-    def fork(self) -> Extents:
-        copy = Extents(0)
-        copy._free = list(self._free)
-        return copy

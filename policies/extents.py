@@ -36,6 +36,11 @@ class Extents:
             return start
         return None
 
+    def fork(self) -> Extents:
+        copy = Extents(self.size)
+        copy.free, copy._starts, copy._lengths = self.free, list(self._starts), dict(self._lengths)
+        return copy
+
     def give_back(self, start: int, length: int) -> None:
         """A range that was taken, whole or in part, is free. ValueError where some of it is free already."""
         index = bisect_left(self._starts, start)

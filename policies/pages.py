@@ -180,10 +180,6 @@ class PageTable:
         copy.evicted, copy.shared = self.evicted, self.shared
         return copy
 
-    def state(self) -> tuple[object, ...]:
-        """For digests."""
-        return (self.references, self.key, list(self._idle), [a.state() for a in self.slots.values()])
-
     def check(self, listed: dict[int, int]) -> None:
         """``listed``: how many sequences list each handle. Every slot is free or in one handle, every count is right."""
         taken: dict[str, list[int]] = {name: [] for name in self.slots}

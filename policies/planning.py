@@ -311,7 +311,6 @@ class _Builder:
         _steps(state, plan, [(routes[batch[0]], batch) for batch in groups.values()])
         if self.landed or plan.number in state.airborne:
             _departures(state, plan, sequences, wanted)
-        plan.repeat = self._repeat(plan, sequences)
         plan.reasons = {"waiting": len(state.waiting), "starved": int(self.starved)}
         return plan, sequences
 
@@ -319,17 +318,16 @@ class _Builder:
         submission = self.rows.submission[s]
         return submission.scored and start + 1 < submission.prompt_length
 
-    def _repeat(self, plan: SweepPlan, sequences: list[int]) -> int:
-        """Sweeps that would look the same: until a row needs a page or ends, if all rows decode locally."""
-        if plan.arrivals or plan.departures or plan.score or len(plan.sample) != len(plan.row) or not plan.row:
-            return 1
-        rows, repeat = self.rows, 1 << 30
-        for i, s in enumerate(sequences):
-            if plan.count[i] != 1:
-                return 1
-            left = rows.submission[s].max_length - plan.start[i] - 1
-            repeat = min(repeat, left, self.size - plan.start[i] % self.size)
-        return max(1, repeat)
+
+def repeat(state: SweepState, plan: SweepPlan) -> int:
+    """How many sweeps from the open ``plan`` on would look the same: until a row needs a page or ends, all decoding here."""
+    if plan.arrivals or plan.departures or plan.score or len(plan.sample) != len(plan.row) or not plan.row:
+        return 1
+    if any(count != 1 for count in plan.count):
+        return 1
+    ends = [state.rows.submission[s].max_length - 1 for s in state.planned_sequences[plan.number]]
+    size = state.config.page_size
+    return max(1, min(min(end - start, size - start % size) for end, start in zip(ends, plan.start, strict=True)))
 
 
 def _steps(state: SweepState, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]]) -> None:

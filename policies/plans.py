@@ -110,7 +110,6 @@ class SweepPlan:
     departures: list[Departure] = field(default_factory=list)
     sample: list[int] = field(default_factory=list)  # batch rows whose next token is drawn here
     score: list[int] = field(default_factory=list)  # batch rows whose prompt tokens' log-probabilities are wanted
-    repeat: int = 1  # sweeps that would be the same until a join, a leave or a page border
     reasons: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.policies.chunks import CHUNK, ChunkPool, Extents
+from blockwright.policies.chunks import CHUNK, ChunkPool
+from blockwright.policies.extents import Extents
 from blockwright.policies.pages import PageTable
 from blockwright.policies.plans import MapGroup
 

@@ -90,14 +90,3 @@ class Rows:
             else:
                 setattr(copy, name, list(column))
         return copy
-
-    def state(self) -> list[tuple[object, ...]]:
-        """For digests: every live sequence as a tuple."""
-        columns = (
-            self.status, self.row, self.tokens, self.computed, self.planned, self.known, self.open, self.pages, self.away,
-            self.flying, self.home, self.lease, self.granted, self.requeue,
-        )  # fmt: skip
-        return [
-            (i, self.submission[i].request, self.submission[i].attempt, *(column[i] for column in columns))
-            for i in self.live()
-        ]

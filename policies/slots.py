@@ -99,7 +99,3 @@ class SlotAllocator:
         copy._empty, copy._end = list(self._empty), self._end
         copy.used, copy._idle = self.used, self._idle
         return copy
-
-    def state(self) -> tuple[object, ...]:
-        """For digests."""
-        return (self.arena, self.used, self._end, sorted((g, tuple(s)) for g, s in self._partial.items()))

@@ -11,7 +11,6 @@ to be made), ``leases.py`` (sequences that cross workers).
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from blockwright.policies import announce, leases, planning
 from blockwright.policies.admit import admit
 from blockwright.policies.chain import KvLayout
 from blockwright.policies.chunks import CHUNK, ChunkPool
+from blockwright.policies.digest import digest
 from blockwright.policies.events import (
     Cancelled,
     Effect,
@@ -44,6 +44,8 @@ from blockwright.policies.residence import Residence
 from blockwright.policies.rows import Rows, Status
 from blockwright.policies.runs import LocalRoute, Run, localize
 from blockwright.policies.slots import SlotAllocator
+
+UNDECIDING = ("config", "effects")  # of a state: what never changes, what has been said already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +271,7 @@ class SweepState:
         landed.send()
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float) -> None:
-        """What ``sweeps`` equal sweeps lead to (1 <= sweeps <= plan.repeat), tokens unknown: token 0 stands for each."""
+        """What ``sweeps`` equal sweeps lead to, at most ``planning.repeat``; tokens are unknown, 0 stands for each."""
         del self.open_plans[plan.number]
         self.number += sweeps - 1
         sampled = set(plan.sample)
@@ -377,14 +379,8 @@ class SweepState:
         return copy
 
     def digest(self) -> bytes:
-        """16 bytes; equal for equal states."""
-        parts = (
-            self.number, self.rows.state(), self.pages.state(), self.pool.state(), self.waiting, self.running,
-            sorted(self.announced.items()), [(k, list(s)) for k, s in sorted(self.parked.items())], self.free_rows,
-            sorted(self.open_plans),
-            self.in_force, sorted(self.airborne.items()), self.next_lease, sorted(self.counters.items()),
-        )  # fmt: skip
-        return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
+        """16 bytes, equal for states that came about alike; all that decides what happens next counts."""
+        return digest({name: value for name, value in vars(self).items() if name not in UNDECIDING})
 
 
 def _take_out(queue: list[tuple[int, float, int]], key: tuple[int, float, int]) -> None:

@@ -33,6 +33,7 @@ from blockwright.actors.controller.messages import (
     Start,
     Tick,
     Undeploy,
+    Unfit,
     Unload,
     WorkerDown,
     WorkerUp,
@@ -69,6 +70,7 @@ class Controller(Actor):
 
     def __init__(self, state: ControllerState, hub: Launching, gateways: list[str]) -> None:
         self.state, self.hub, self.gateways = state, hub, gateways
+        self.warnings: list[str] = []  # what whoever started the cluster should hear, though it serves
         self._remote: list[str] = []  # addresses of gateways on other nodes; in ``gateways`` too
         self.fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why the cluster cannot serve
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,6 +104,11 @@ class Controller(Actor):
         """Withdraw an application and unload the blocks that no other needs; answers when they are unloaded."""
         tasks = self.handle(Undeploy(application))
         await asyncio.gather(*tasks)
+
+    @endpoint
+    async def unfit(self, worker: str, incarnation: int, why: str) -> None:
+        """A worker cannot start; it waits for its end."""
+        self.handle(Unfit(worker, incarnation, why))
 
     @endpoint(concurrent=True)
     async def cluster(self) -> dict[str, Any]:
@@ -258,6 +265,8 @@ class Controller(Actor):
             except RuntimeFault as error:
                 self._kill(worker, f"it did not tell its status: {error}")
             else:
+                if status.slow and status.slow not in self.warnings:  # all workers of one machine say the same
+                    self.warnings.append(status.slow)
                 self.handle(Room(worker, incarnation, status.budget - status.parameters))
 
     async def _status(self, worker: str, seconds: float) -> WorkerStatus:

@@ -5,6 +5,7 @@ Owns the bookkeeping of a single worker. Which worker needs what is decided in s
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from blockwright.actors.worker.messages import LoadBlock
@@ -25,6 +26,8 @@ class Worker:
     launched_at: float = 0.0
     relaunch_at: float | None = None  # when down and not to be launched at once
     failures: int = 0  # deaths in a row at a young age
+    faults: int = 0  # such deaths in a row that were its own doing
+    lasted: bool = False  # some life of it was longer
     restarts: int = 0
     cause: str = ""  # of the last death
     condemned: bool = False  # a kill was asked for; nothing more is expected of this incarnation
@@ -60,13 +63,21 @@ class Worker:
 
     def fall(self, cause: str, now: float) -> None:
         """It is gone; says in ``relaunch_at`` when to try again: at once the first time, later when it keeps dying."""
-        self.failures = self.failures + 1 if now - self.launched_at < YOUNG else 1
+        self.lasted = self.settled(now)
+        young = now - self.launched_at < YOUNG
+        self.failures = self.failures + 1 if young else 1
+        # by a signal it was somebody else's
+        self.faults = self.faults + 1 if young and re.fullmatch(r"exited [1-9]\d*", cause) else 0
         self.state, self.incarnation, self.cause = "down", 0, cause
         self.loading, self.resident, self.room = None, {}, None
         self.waiting = self.running = 0
         self.restarts += 1
         pause = min(FIRST_PAUSE * 2 ** (self.failures - 2), LONGEST_PAUSE) if self.failures > 1 else 0.0
         self.relaunch_at = now + pause
+
+    def settled(self, now: float) -> bool:
+        """It lives, or lived once, for longer than what cannot live does."""
+        return self.lasted or (self.state != "down" and now - self.launched_at >= YOUNG)
 
     def holds(self, application: str, first: int, last: int) -> bool:
         """Components ``first`` .. ``last`` (exclusive) of the application are resident and the room is known."""

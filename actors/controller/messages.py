@@ -65,6 +65,15 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfit:
+    """The worker's process runs, but says that it cannot start."""
+
+    worker: str
+    incarnation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     worker: str
     incarnation: int
@@ -106,7 +115,21 @@ class Tick:
     """Time has passed."""
 
 
-Event = Start | Serve | Deploy | Undeploy | WorkerUp | WorkerDown | LaunchFailed | Loaded | LoadFailed | Room | Beat | Tick
+Event = (
+    Start
+    | Serve
+    | Deploy
+    | Undeploy
+    | WorkerUp
+    | WorkerDown
+    | LaunchFailed
+    | Unfit
+    | Loaded
+    | LoadFailed
+    | Room
+    | Beat
+    | Tick
+)
 
 
 @dataclass(frozen=True, slots=True)

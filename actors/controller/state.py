@@ -31,6 +31,7 @@ from blockwright.actors.controller.messages import (
     Start,
     Tick,
     Undeploy,
+    Unfit,
     Unload,
     WorkerDown,
     WorkerUp,
@@ -41,7 +42,7 @@ from blockwright.policies.chain import Block, Chain, Hop, Route
 from blockwright.policies.dispatch import workers_of
 from blockwright.policies.partition import cut_blocks, place
 
-HOPELESS = 5  # deaths in a row before any worker ever was ready: the cluster cannot be started
+HOPELESS = 5  # deaths in a row before any worker ever was ready or, by their own doing, ever lasted: no cluster will be
 
 
 @dataclass(slots=True)
@@ -90,6 +91,8 @@ class ControllerState:
             case LaunchFailed(name, cause):
                 if self.workers[name].state == "starting":
                     self._fall(self.workers[name], cause, now)
+            case Unfit(name, incarnation, why):
+                self._unfit(self.workers[name], incarnation, why)
             case Loaded() | LoadFailed() | Room() | Beat():
                 worker = self.workers[event.worker]
                 if worker.alive and worker.incarnation == event.incarnation:
@@ -129,10 +132,20 @@ class ControllerState:
 
     def _fall(self, worker: Worker, cause: str, now: float) -> None:
         worker.fall(cause, now)
-        if worker.failures >= HOPELESS and not any(s.ever_ready for s in self.served.values()):
-            self._effects.append(Fatal(f"worker {worker.name} died {worker.failures} times while starting: {cause}"))
+        served = any(s.ever_ready for s in self.served.values())
+        deaths = worker.faults if served else worker.failures
+        if deaths >= HOPELESS and not (served and any(other.settled(now) for other in self.workers.values())):
+            self._effects.append(Fatal(f"worker {worker.name} died {deaths} times while starting: {cause}"))
         elif worker.relaunch_at is not None and worker.relaunch_at <= now:
             self._launch(worker, now)
+
+    def _unfit(self, worker: Worker, incarnation: int, why: str) -> None:
+        if worker.state != "starting" or incarnation <= worker.last:
+            return
+        if any(s.ever_ready for s in self.served.values()):
+            self._effects.append(Kill(worker.name, f"it cannot start: {why}"))  # what it lacks may be there next time
+        else:
+            self._effects.append(Fatal(f"worker {worker.name} cannot start: {why}"))
 
     def _news(self, worker: Worker, event: Loaded | LoadFailed | Room | Beat) -> None:
         match event:

@@ -31,6 +31,7 @@ from blockwright.gpu.backend import Backend
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.select import slow
 from blockwright.policies import leases
 from blockwright.policies.chunks import CHUNK
 from blockwright.policies.cost import Coefficients
@@ -78,6 +79,7 @@ class Worker(Actor):
                 prefix_cache=config.prefix_cache,
             )
         )
+        self._slow = slow(config.backend, backend, config.dtype, config.threads)
         self._pace = Coefficients.from_table(json.loads(Path(config.pace).read_text())) if config.pace else None
         self._composed: dict[int, Run] = {}
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
@@ -357,6 +359,7 @@ class Worker(Actor):
             sweep_age=self.device.lateness(),
             counters={name: float(value) for name, value in counters.items()},
             kv_by_tenant=pages.bytes_by_account(),
+            slow=self._slow,
         )
 
 

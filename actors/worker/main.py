@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -9,9 +10,11 @@ import sys
 from blockwright.actors.logs import set_up
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.gpu.errors import BackendError
 from blockwright.gpu.select import open_backend
 from blockwright.runtime import Node
 
+CONTROLLER = "head/controller"
 log = logging.getLogger(__name__)
 SWITCH_INTERVAL = 1e-4  # seconds: the device thread must not wait 5 ms to get the interpreter back from the loop
 
@@ -20,8 +23,12 @@ async def start(node: Node, config: WorkerConfig) -> None:
     """Spawn the worker actor. A failed device thread ends the process: its supervisor starts another."""
     set_up(config.log_format, config.log_level, config.name)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
-    await node.spawn(Worker(config, backend, _end), name="worker")
+    try:
+        backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
+        await node.spawn(Worker(config, backend, _end), name="worker")
+    except (BackendError, OSError, MemoryError) as error:  # of this machine: another life would fare no better
+        await node.ref(CONTROLLER).unfit(config.name, node.incarnation, str(error) or "there is not enough memory")
+        await asyncio.Event().wait()  # whoever was told ends this process
 
 
 async def start_in_process(node: Node, config: WorkerConfig) -> None:

@@ -162,3 +162,4 @@ class WorkerStatus:
     sweep_age: float  # seconds that the running sweep has taken beyond its pace; 0 when idle
     counters: dict[str, float]
     kv_by_tenant: dict[str, int]  # bytes
+    slow: str = ""  # why the native kernels do not compute, where nobody asked for others

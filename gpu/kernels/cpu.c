@@ -23,7 +23,7 @@ typedef struct {
 static const bw_kernels *choose(const char *wanted, int bfloat16) {
     const candidate sets[] = {
 #if defined(__x86_64__)
-        {"avx512bf16", HAS_AVX512 && __builtin_cpu_supports("avx512bf16"), &bw_avx512bf16_bf16, NULL},
+        {"avx512_bf16", HAS_AVX512 && __builtin_cpu_supports("avx512bf16"), &bw_avx512bf16_bf16, NULL},
         {"avx512", HAS_AVX512, &bw_avx512_bf16, &bw_avx512_f32},
         {"avx2", HAS_AVX2, &bw_avx2_bf16, &bw_avx2_f32},
 #endif

@@ -8,6 +8,6 @@
 #define SCORE_ROWS 6
 #define SCORE_GROUPS 4
 #define KERNELS bw_avx512bf16_bf16
-#define NAME "avx512bf16"
+#define NAME "avx512_bf16"
 #include "body.h"
 #endif

@@ -6,10 +6,55 @@ Knows nothing of architectures. Standard library only.
 from __future__ import annotations
 
 import json
+import math
+import reprlib
 from pathlib import Path
 from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
+
+LARGEST = 2**31 - 1  # of an integer: kernels and tables count in 32 bits
+LONGEST = 100_000_000  # bytes of a file of JSON; the limit of the safetensors library for a header
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 40
+
+
+def shown(value: object) -> str:
+    """A value of a file as a message may show it: short, printable, whatever it is."""
+    return _SHORT.repr(value)
+
+
+def named(name: str) -> str:
+    """The same for a name, without quotes."""
+    return shown(name)[1:-1]
+
+
+def parse(text: bytes, *, unique: bool = False) -> Any:
+    """JSON in UTF-8; with ``unique`` no object may name a key twice. Raises ``ValueError`` with a reason to show."""
+    try:
+        return json.loads(text.decode(), object_pairs_hook=_unique if unique else None)
+    except _Twice:
+        raise
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno}: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise ValueError("no UTF-8") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError:  # Python refuses to convert more digits than these
+        raise ValueError("a number of more than 4300 digits") from None
+
+
+class _Twice(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(f"{shown(next(n for n in names if names.count(n) > 1))} is there twice")
+    return fields
 
 
 class Fields:
@@ -23,12 +68,16 @@ class Fields:
     def read(cls, path: Path) -> Fields:
         """The object in the file at ``path``."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            size = path.stat().st_size
+            raw = path.read_bytes() if size <= LONGEST else b""
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            where = f" (line {error.lineno}: {error.msg})" if isinstance(error, json.JSONDecodeError) else ""
-            raise CheckpointError(f"{path} is not valid JSON{where}; download or save the checkpoint again") from None
+        if size > LONGEST:
+            raise CheckpointError(f"{path} is too long ({size} bytes); download or save the checkpoint again")
+        try:
+            values = parse(raw)
+        except ValueError as error:
+            raise CheckpointError(f"{path} is not valid JSON ({error}); download or save the checkpoint again") from None
         if not isinstance(values, dict):
             raise CheckpointError(f"{path} holds a JSON {type(values).__name__}, not an object; save the checkpoint again")
         return cls(path, values)
@@ -42,7 +91,7 @@ class Fields:
         return key in self.values and self.values[key] is None
 
     def wrong(self, key: str, wanted: str) -> CheckpointError:
-        return CheckpointError(f"{self.source}: {key} is {self.values.get(key)!r}, not {wanted}; correct the file")
+        return CheckpointError(f"{self.source}: {key} is {shown(self.values.get(key))}, not {wanted}; correct the file")
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
         """``key`` as an integer of at least ``least``; a missing one is ``default``, or an error without a default."""
@@ -53,19 +102,19 @@ class Fields:
             return default
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self.wrong(key, f"an integer of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+            raise self.wrong(key, f"an integer from {least} to {LARGEST}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """``key`` as a float; a missing one is ``default``, or an error without a default."""
+        """``key`` as a finite float; a missing one is ``default``, or an error without a default."""
         value = self.values.get(key)
         if value is None:
             if default is None:
                 raise CheckpointError(f"{self.source} lacks {key}; add it or save the checkpoint again")
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(key, "a number")
+        if not _finite(value):
+            raise self.wrong(key, "a finite number")
         return float(value)
 
     def number_within(self, key: str, default: float, low: float, high: float) -> float:
@@ -79,9 +128,7 @@ class Fields:
         """``key`` as a list of ``count`` positive numbers; it must be there."""
         value = self.values.get(key)
         numbers = value if isinstance(value, list) else []
-        if len(numbers) != count or not all(
-            isinstance(n, int | float) and not isinstance(n, bool) and n > 0 for n in numbers
-        ):
+        if len(numbers) != count or not all(_finite(n) and n > 0 for n in numbers):
             raise CheckpointError(f"{self.source}: {key} must be a list of {count} positive numbers; correct the file")
         return tuple(float(n) for n in numbers)
 
@@ -107,7 +154,7 @@ class Fields:
             return default
         value = self.values[key]
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+        if not all(isinstance(i, int) and not isinstance(i, bool) and i <= LARGEST for i in ids):
             raise self.wrong(key, "a token id or a list of token ids")
         return tuple(i for i in ids if i >= 0)
 
@@ -119,3 +166,13 @@ class Fields:
         if not isinstance(value, dict):
             raise self.wrong(key, "an object")
         return Fields(f"{self.source}: {key}", value)
+
+
+def _finite(value: object) -> bool:
+    """Whether it is a number that a float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer
+        return False

@@ -20,7 +20,7 @@ from blockwright.gpu.model.config import (
     ModelConfig,
     NormConfig,
 )
-from blockwright.gpu.model.fields import Fields
+from blockwright.gpu.model.fields import Fields, shown
 from blockwright.gpu.model.rope import PLAIN_ROPE, RopeRules, read_rope
 
 ACTIVATIONS = {
@@ -120,7 +120,8 @@ def activation(config: Fields, key: str = "hidden_act", default: str = "silu") -
     name = config.text(key, default)
     if name not in ACTIVATIONS:
         raise CheckpointError(
-            f"{config.source}: {key} {name!r} is not supported (there are: {', '.join(ACTIVATIONS)}); use another checkpoint"
+            f"{config.source}: {key} {shown(name)} is not supported (there are: {', '.join(ACTIVATIONS)}); "
+            "use another checkpoint"
         )
     return ACTIVATIONS[name]
 
@@ -139,7 +140,7 @@ def typed_windows(config: Fields, window: int | None, types: list[Any], layers: 
         raise config.wrong("layer_types", f"a list of {layers} layer types")
     for name in types:
         if name not in ("full_attention", "sliding_attention", "attention"):
-            raise CheckpointError(f"{config.source}: layer type {name!r} is not supported; use another checkpoint")
+            raise CheckpointError(f"{config.source}: layer type {shown(name)} is not supported; use another checkpoint")
         if name == "sliding_attention" and window is None:
             raise CheckpointError(
                 f"{config.source}: layer_types has sliding_attention but no window is in use; "

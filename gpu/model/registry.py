@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.fields import Fields
+from blockwright.gpu.model.fields import Fields, named
 from blockwright.gpu.model.parts import Architecture
 
 # Modules; each has ARCHITECTURES and nothing else that anybody needs to know.
@@ -44,8 +44,8 @@ def find(config: Fields) -> Architecture:
     for name in names:
         if name in ARCHITECTURES:
             return ARCHITECTURES[name]
-    shown = ", ".join(names) or model_type or "no architecture"
+    asked = named(", ".join(names) or model_type or "no architecture")
     raise CheckpointError(
-        f"{config.source} names {shown}, which is not supported (there are: {', '.join(ARCHITECTURES)}); "
+        f"{config.source} names {asked}, which is not supported (there are: {', '.join(ARCHITECTURES)}); "
         "use a checkpoint of one of these"
     )

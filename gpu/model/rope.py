@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import RopeConfig
-from blockwright.gpu.model.fields import Fields
+from blockwright.gpu.model.fields import Fields, shown
 
 DEFAULT_THETA = 10_000.0
 
@@ -43,7 +43,7 @@ def read_rope(config: Fields, max_position: int, head_dim: int, rules: RopeRules
         raise CheckpointError(f"{section.source} differs by layer type, which is not supported; use another checkpoint")
     if kind not in rules.kinds:
         raise CheckpointError(
-            f"{section.source}: rope type {kind!r} is not supported (there are: {', '.join(rules.kinds)}); "
+            f"{section.source}: rope type {shown(kind)} is not supported (there are: {', '.join(rules.kinds)}); "
             "use another checkpoint"
         )
     if theta <= 0:
@@ -80,7 +80,7 @@ def read_rope(config: Fields, max_position: int, head_dim: int, rules: RopeRules
 def _rotary_dim(config: Fields, section: Fields, head_dim: int, rules: RopeRules) -> int:
     """How many elements of a head turn: partial_rotary_factor of them."""
     factor = section.number("partial_rotary_factor", config.number(rules.partial_key, rules.partial or 1.0))
-    dim = int(head_dim * factor)
+    dim = int(head_dim * factor) if 0 < factor <= 1 else 0
     if factor != 1.0 and rules.partial is None:
         raise CheckpointError(
             f"{config.source}: partial_rotary_factor is {factor}, only 1.0 is supported; use another checkpoint"
@@ -99,6 +99,8 @@ def _longrope(
     """Short factors only: beyond original_max_position every position would be computed anew, with the long ones."""
     inside = section.integer("original_max_position_embeddings", rules.original_max_position or max_position)
     original = config.integer("original_max_position_embeddings", rules.original_max_position or inside)
+    if original < 2:
+        raise section.wrong("original_max_position_embeddings", "an integer of at least 2")
     section.numbers("long_factor", dim // 2)
     factor = section.number("factor", max_position / original)
     attention = section.number("attention_factor", 0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blockwright.actors.controller.fleet import LONGEST_PAUSE
+from blockwright.actors.controller.fleet import LONGEST_PAUSE, YOUNG
 from blockwright.actors.controller.messages import (
     Application,
     AskRoom,
@@ -21,6 +21,7 @@ from blockwright.actors.controller.messages import (
     Start,
     Tick,
     Undeploy,
+    Unfit,
     Unload,
     WorkerDown,
     WorkerUp,
@@ -278,6 +279,50 @@ def test_undeploy_withdraws_first_then_unloads_and_deploy_brings_back():
     assert bench.routes() == ["a@w0", "b@w0"]
     with pytest.raises(KeyError, match="there are: a, b"):
         bench(Deploy("zz"))
+
+
+@pytest.mark.parametrize(
+    ("cause", "age", "ends"),
+    [("exited 70", 1.0, True), ("exited -9", 1.0, False), ("hung", 1.0, False), ("exited 70", YOUNG, False)],
+)
+def test_a_worker_that_gets_ready_and_ends_itself_again_and_again_ends_the_cluster(cause, age, ends):
+    """As one that may not map what it needs: it loads, its route comes into force, and then it fails."""
+    bench, now, fatal = started("w0"), 0.0, []
+    bench.down("w0", now, "killed")
+    for _ in range(HOPELESS):
+        now += LONGEST_PAUSE
+        bench(Tick(), now)
+        bench.up("w0", now)
+        assert bench.routes() == ["a@w0"]
+        now += age
+        fatal += kinds(bench.down("w0", now, cause), Fatal)
+    assert [f.message for f in fatal] == [f"worker w0 died {HOPELESS} times while starting: {cause}"] * ends
+
+
+def test_while_another_worker_serves_one_that_ends_itself_is_tried_again_for_ever():
+    bench, now = started("w0", "w1"), YOUNG
+    for _ in range(3 * HOPELESS):
+        assert not kinds(bench.down("w0", now, "exited 70"), Fatal)
+        now += LONGEST_PAUSE
+        bench(Tick(), now)
+        bench.up("w0", now)
+
+
+def test_a_worker_that_cannot_start_ends_a_cluster_that_never_served():
+    bench = Bench("w0", "w1")
+    bench(Start())
+    assert bench(Unfit("w0", 1, "no kernels")) == [Fatal("worker w0 cannot start: no kernels")]
+
+
+def test_a_worker_that_cannot_start_again_is_killed_for_that_reason_and_tried_later():
+    bench = started("w0", "w1", applications=(application("a"),))
+    bench.down("w0")
+    assert kinds(bench(Unfit("w0", 3, "no kernels")), Kill) == [Kill("w0", "it cannot start: no kernels")]
+    assert not bench(Unfit("w1", 2, "no kernels")), "it runs: a late word of nobody"
+    effects = bench(WorkerDown("w0", 3, "it cannot start: no kernels"))
+    assert not kinds(effects, Launch), "after a pause"
+    assert kinds(bench(Tick(), LONGEST_PAUSE), Launch) == [Launch("w0")]
+    assert not bench(Unfit("w0", 3, "no kernels")), "of the life before"
 
 
 def test_undeployed_while_it_loads_it_is_unloaded_when_it_came():

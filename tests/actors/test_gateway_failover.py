@@ -10,6 +10,7 @@ from blockwright.actors.gateway.messages import (
     End,
     Fail,
     Generate,
+    Heard,
     Tick,
     Unsent,
     Up,
@@ -22,6 +23,28 @@ from blockwright.tests.actors.fake_fleet import chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, submits
 
 # failover
+
+
+def test_a_dead_incarnation_takes_no_number_of_its_successor():
+    """Its late report is no report of the new one, whose own first would then count as known and be lost."""
+    bench = Bench("w0")
+    bench.generate("a", prompt=5)
+    bench.report("w0", [Emitted("a", 1, 5, [10])])
+    bench.die("w0")
+    late = [bench.report("w0", [Emitted("a", 1, 6 + i, [11])], incarnation=1, serial=s) for i, s in enumerate((1, 2, 3))]
+    assert late == [[], [], []]
+    assert bench.report("w0", [Emitted("a", 2, 6, [11])], incarnation=2) == [Deliver("a", Delta([11]))]
+    assert bench.report("w0", [Emitted("a", 2, 7, [12])], incarnation=2) == [Deliver("a", Delta([12]))]
+
+
+def test_a_dead_incarnation_makes_nobody_ask_its_successor():
+    bench = Bench("w0")
+    bench.generate("a", prompt=5)
+    bench.die("w0")
+    for _ in range(3):  # a heartbeat that was on its way
+        assert bench(Heard("w0", 1, 7)) == []
+    assert bench(Heard("w0", 2, 0)) == []
+    assert bench.report("w0", [Emitted("a", 2, 5, [10])], incarnation=2) == [Deliver("a", Delta([10]))]
 
 
 def test_a_new_attempt_is_prompt_plus_emitted_with_the_same_sampling():

@@ -1,8 +1,14 @@
 """Control groups limit what the machine gives."""
 
-import psutil
+import os
+import resource
+import subprocess
+import sys
 
-from blockwright.actors.resources import cores, free_memory
+import psutil
+import pytest
+
+from blockwright.actors.resources import address_space, cores, free_memory
 
 
 def test_a_group_limits_memory_and_its_cache_counts_as_free(tmp_path):
@@ -30,24 +36,62 @@ def test_without_groups_the_machine_decides(tmp_path):
     assert 0 < free_memory(tmp_path, tmp_path / "none") <= total
 
 
-def test_a_cpu_quota_limits_cores(tmp_path):
+@pytest.fixture
+def eight_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+
+QUOTAS = [("50000", 1), ("100000", 1), ("150000", 1), ("199999", 1), ("250000", 2), ("800000", 8), ("6400000", 8)]
+
+
+@pytest.mark.parametrize(("quota", "expected"), [*QUOTAS, ("max", 8)])
+def test_whole_cores_of_a_quota_count(tmp_path, eight_cores, quota, expected):
     own = tmp_path / "own"
-    own.write_text("0::/\n")
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert cores(tmp_path, own) == 1
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert cores(tmp_path, own) >= 1
+    own.write_text("0::/a/b\n")
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/cpu.max").write_text("max 100000\n")
+    (tmp_path / "a/cpu.max").write_text(f"{quota} 100000\n")
+    assert cores(tmp_path, own) == expected
 
 
-def test_a_cpu_quota_of_version_one_limits_cores(tmp_path):
+@pytest.mark.parametrize("mounted", ["cpu,cpuacct", "cpu"])
+@pytest.mark.parametrize(("quota", "expected"), [*QUOTAS, ("-1", 8)])
+def test_whole_cores_of_a_quota_of_version_one_count(tmp_path, eight_cores, quota, expected, mounted):
     own = tmp_path / "own"
     own.write_text("4:cpu,cpuacct:/x\n3:memory:/a\n")
-    group = tmp_path / "cpu,cpuacct" / "x"
+    group = tmp_path / mounted / "x"
     group.mkdir(parents=True)
     (group / "cpu.cfs_period_us").write_text("100000\n")
-    (group / "cpu.cfs_quota_us").write_text("-1\n")
-    unlimited = cores(tmp_path, own)
-    (group / "cpu.cfs_quota_us").write_text("90000\n")
-    assert (cores(tmp_path, own), unlimited >= 1) == (1, True)
-    (tmp_path / "cpu,cpuacct").rename(tmp_path / "cpu")
-    assert cores(tmp_path, own) == 1
+    (group / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+    assert cores(tmp_path, own) == expected
+
+
+def test_a_quota_and_an_affinity_limit_together(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.write_text("0::/\n")
+    (tmp_path / "cpu.max").write_text("400000 100000\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
+    assert cores(tmp_path, own) == 2
+
+
+def limited(command, program):
+    """What the program prints in a process that the shell has limited."""
+    return subprocess.run(
+        [*command, sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_the_affinity_of_the_process_counts():
+    one = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+    assert limited([], one + "from blockwright.actors.resources import cores; print(cores())") == "1"
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("-v 4000000", "4096000000"), ("-d 3000000", "3072000000")])
+def test_the_address_space_is_what_the_shell_left(limit, expected):
+    show = "from blockwright.actors.resources import address_space; print(address_space())"
+    assert limited(["sh", "-c", f'ulimit {limit}; exec "$@"', "sh"], show) == expected
+
+
+def test_without_a_limit_the_address_space_has_none(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert address_space() is None

@@ -1,10 +1,13 @@
 """What workers are started with follows from settings, checkpoints and machine."""
 
+import re
+
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs
+from blockwright.actors.config import MOST_THREADS, Settings, SettingsError
+from blockwright.actors.sizing import PROGRAM, STACK, max_lengths, serving_dtype, spans, worker_configs
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
+from blockwright.gpu.native import MAX_THREADS
 
 
 def model(dtype: str = "float32", layers: int = 4, max_position: int = 2048) -> ModelConfig:
@@ -38,10 +41,41 @@ def test_lengths_are_the_models_own_up_to_a_limit():
         max_lengths(Settings(max_model_len=600), models)
 
 
+def configs(settings, *, free_memory=1000, cores=1, **more):
+    return worker_configs(settings, {"a": model()}, free_memory=free_memory, cores=cores, **more)
+
+
 def test_more_memory_than_there_is_is_refused_with_the_numbers():
-    assert worker_configs(Settings(memory=1000), {"a": model()}, free_memory=1000, cores=1)["w0"].memory == 1000
-    with pytest.raises(SettingsError, match="memory is 1001 bytes for each worker, but only 1000 are free"):
-        worker_configs(Settings(memory=1001), {"a": model()}, free_memory=1000, cores=1)
+    assert configs(Settings(memory=1000))["w0"].memory == 1000
+    with pytest.raises(SettingsError, match="memory is 1001 bytes for each worker, 1001 for all 1, but only 1000 are free"):
+        configs(Settings(memory=1001))
+
+
+def test_the_memory_of_all_workers_is_added_up():
+    assert configs(Settings(workers=4, memory=250))["w3"].memory == 250
+    words = r"memory is 900 bytes for each worker, 3600 for all 4, but only 1000 are free here; give less"
+    with pytest.raises(SettingsError, match=words):
+        configs(Settings(workers=4, memory=900))
+
+
+def test_a_limit_of_the_address_space_is_held_against_what_workers_reserve():
+    """Parameters reserve four budgets, each layout of KV one."""
+    need = PROGRAM + 3 * STACK + 5 * 1000
+    settings = Settings(memory=1000, threads=3)
+    assert configs(settings, address_space=need)["w0"].memory == 1000
+    with pytest.raises(SettingsError, match=rf"may map {need - 1} bytes .*memory 1000 needs about {need}; raise the limit"):
+        configs(settings, address_space=need - 1)
+    large = Settings(memory=1 << 30, threads=3)
+    with pytest.raises(SettingsError, match=r"or give less memory \(--set memory=(\d+)\)") as caught:
+        configs(large, free_memory=1 << 40, address_space=PROGRAM + 3 * STACK + (1 << 30))
+    (fitting,) = re.findall(r"memory=(\d+)", str(caught.value))
+    configs(Settings(memory=int(fitting), threads=3), free_memory=1 << 40, address_space=PROGRAM + 3 * STACK + (1 << 30))
+
+
+def test_threads_are_no_more_than_the_kernels_take():
+    assert configs(Settings(), cores=1000)["w0"].threads == MOST_THREADS == MAX_THREADS
+    with pytest.raises(SettingsError, match="threads is 257; give at most 256"):
+        Settings(threads=257)
 
 
 def test_memory_and_threads_are_divided_among_workers():

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.actors.worker import actor
 from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.chain import Hop, Route
+from blockwright.policies.plans import SweepPlan
 from blockwright.policies.sampling import SamplingParams
 from blockwright.runtime import RemoteError
-from blockwright.tests.actors.worker_rig import Rig
+from blockwright.tests.actors.worker_rig import Ear, Record, Rig
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.memory import arena_bytes
 from blockwright.tests.waiting import PATIENCE
@@ -176,6 +178,86 @@ async def test_reports_are_numbered_and_kept_until_acknowledged(checkpoint: Chec
     await rig.ref.replay("w0/gateway", 1)
     await rig.finish("r0")
     assert [report.serial for report in rig.record.reports[count:]] == serials[3:]
+    await rig.stop()
+
+
+async def test_the_memory_is_checked_whenever_the_worker_is_idle(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor, "IDLE_CHECK", 0.0)
+    rig = await Rig.start([checkpoint("llama")], check=False)
+    assert len(await rig.generate("r0", list(prompt_of(20)), 4)) == 4
+    await rig.quiet()
+    rig.worker.state.free_rows.pop()
+    rig.record.expect("idle")
+    await rig.ref.cancel(["nobody"])  # something happens, and then nothing
+    with pytest.raises(AssertionError, match="a row is lost or owned twice"):
+        await rig.finish("idle")
+    await rig.stop()
+
+
+async def test_a_sweep_is_one_message_to_each_gateway(checkpoint: Checkpoints) -> None:
+    rig = await Rig.start([checkpoint("llama")])
+    other = Record()
+    await rig.node.spawn(Ear(other), name="other")
+    plans: list[SweepPlan] = []
+    sweep = rig.worker.device.sweep
+    rig.worker.device.sweep = lambda plan: (plans.append(plan), sweep(plan))[1]  # type: ignore[method-assign]
+    for i in range(12):
+        other.expect(f"r{i}")
+        gateway = "w0/other" if i % 3 == 0 else "w0/gateway"
+        await rig.submit(f"r{i}", list(prompt_of(5 + i, seed=i)), 10 + i, gateway=gateway)
+    for i in range(12):
+        async with asyncio.timeout(PATIENCE):
+            await (other if i % 3 == 0 else rig.record).ended[f"r{i}"]
+    await rig.quiet()
+    for record, share in ((rig.record, 8), (other, 4)):
+        telling = [report for report in record.reports if report.emitted]
+        assert sum(len(report.emitted) for report in telling) == sum(
+            10 + i for i in range(12) if (i % 3 == 0) == (share == 4)
+        )
+        assert len(telling) <= sum(1 for plan in plans if plan.sample), "a sweep was told in two messages"
+        assert max(len(report.emitted) for report in telling) == share, "the rows of a sweep are told together"
+        for report in telling:
+            assert len({emitted.request for emitted in report.emitted}) == len(report.emitted)
+    await rig.stop()
+
+
+async def test_32_that_join_late_and_leave_early(checkpoint: Checkpoints) -> None:
+    """Each comes when the one before has tokens, every fourth is given up in the middle, the others end at lengths of their
+    own: no two sweeps have the same company, and every token is the reference's."""
+    path = checkpoint("llama")
+    rig = await Rig.start([path], backend="auto", chunk_size=32, max_rows=32)
+    sizes: set[int] = set()
+    sweep = rig.worker.device.sweep
+    rig.worker.device.sweep = lambda plan: (sizes.add(len(plan.row)), sweep(plan))[1]  # type: ignore[method-assign]
+    prompts = {f"r{i}": prompt_of(3 + 7 * i % 90, seed=i) for i in range(32)}
+    lengths = {name: 24 + 5 * i % 40 for i, name in enumerate(prompts)}
+    leaving = list(prompts)[::4]
+
+    async def has(name: str, tokens: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while len(rig.record.tokens[name]) < tokens:
+                rig.record.changed.clear()
+                await rig.record.changed.wait()
+
+    for i, (name, prompt) in enumerate(prompts.items()):
+        await rig.submit(name, list(prompt), 400 if name in leaving else lengths[name])
+        await has(name, 1)
+        if i >= 6 and (gone := f"r{i - 6}") in leaving:
+            await rig.ref.cancel([gone])
+    for name in leaving:
+        await rig.ref.cancel([name])
+    for name, prompt in prompts.items():
+        if name not in leaving:
+            await rig.finish(name)
+        tokens, reference = rig.record.tokens[name], greedy(path, prompt, lengths[name])
+        common = min(len(tokens), len(reference))
+        assert tokens[:common] == list(reference[:common]), name
+        assert name in leaving or len(tokens) == lengths[name]
+        assert common > 0
+    assert len(sizes) > 8, "sweeps of many sizes"
+    await rig.quiet()
     await rig.stop()
 
 

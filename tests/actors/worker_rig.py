@@ -108,10 +108,11 @@ class Rig:
         self, request: str, prompt: list[int], new: int, *, application: str = "a", sampling: SamplingParams = GREEDY,
         stop: Sequence[int] = (),
         route: str = "",
+        gateway: str = "w0/gateway",
     ) -> None:  # fmt: skip
         self.record.expect(request)
         submission = Submission(
-            request=request, attempt=1, gateway="w0/gateway", route=route or f"{application}@w0", route_version=1,
+            request=request, attempt=1, gateway=gateway, route=route or f"{application}@w0", route_version=1,
             tokens=prompt, prompt_length=len(prompt), page_hashes=page_hashes(prompt, self.worker.config.page_size),
             max_length=len(prompt) + new, stop_tokens=list(stop), sampling=sampling, arrival=float(len(self.record.tokens)),
         )  # fmt: skip

@@ -13,7 +13,7 @@ async def test_version_tells_whether_bits_depend_on_the_batch(serve: Any) -> Non
     client, port = await serve()
     unknown = {"version": VERSION, "numerics": [], "batch_invariant": None, "batch_variant_because": None}
     assert await (await client.get("/version")).json() == unknown
-    for numerics in ("native-avx2-float32", "native-avx512bf16-bfloat16", "native-generic-bfloat16"):
+    for numerics in ("native-avx2-float32", "native-avx512_bf16-bfloat16", "native-generic-bfloat16"):
         port.body = {"workers": [{"numerics": numerics}, {"numerics": numerics}, {}]}
         body = await (await client.get("/version")).json()
         assert body == unknown | {"numerics": [numerics], "batch_invariant": True}

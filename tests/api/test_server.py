@@ -30,6 +30,7 @@ class FakeCluster:
         self.gate = asyncio.Event()
         self.port = FakePort(folder, lambda generation: [asyncio.Event()])
         self.stages = [("hashed", 0.1)]
+        self.warnings: list[str] = []
         self.reason: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.stopped = False
         self._refuse = refuse
@@ -122,6 +123,19 @@ async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     await herald.announce(Catalog(cluster.port, 100), "http://there")
     said = [line.split("] ")[1].split(" at ")[0] for line in lines]
     assert [words for words in said if words in ("hashed", "loaded", "ready")] == ["hashed", "loaded", "ready"]
+
+
+async def test_what_serves_badly_is_told_once_and_before_the_ready_line(folder: Path) -> None:
+    cluster = FakeCluster(folder)
+    cluster.warnings.append("the torch reference computes; install gcc")
+    cluster.gate.set()
+    session = Session(cluster)
+    await session.until("ready at")
+    told = [line for line in session.lines if line.startswith("warning: ")]
+    assert told == ["warning: the torch reference computes; install gcc"]
+    assert session.lines.index(told[0]) < len(session.lines) - 1
+    session.server.stop()
+    assert await session.task == 0
 
 
 async def test_lines_are_objects_where_logs_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

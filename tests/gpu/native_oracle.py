@@ -188,7 +188,7 @@ def aligned(nbytes: int) -> torch.Tensor:
 def instruction_sets(dtype: str) -> list[str]:
     """That native kernels for this type can use here, the cap considered; the best first."""
     found: dict[str, str] = {}  # by their numerics: a set that is not there is replaced by the next
-    for name in list(SETS)[list(SETS).index(CAP) if CAP else 0 :]:
+    for name in SETS[SETS.index(CAP) if CAP else 0 :]:
         try:
             backend = open_backend("native", dtype, 1, name)
         except BackendError:

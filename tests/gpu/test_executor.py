@@ -11,7 +11,7 @@ import torch
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError, CheckpointError, ExecutorError
 from blockwright.gpu.executor import Executor
-from blockwright.gpu.select import SETS, open_backend
+from blockwright.gpu.select import REMEDY, SETS, open_backend, slow
 from blockwright.policies.chain import KvLayout
 from blockwright.policies.plans import Arrival, Departure, MapGroup, Step, SweepPlan
 from blockwright.policies.sampling import SamplingParams
@@ -226,7 +226,14 @@ def test_open_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendError, match="float16"):
         open_backend("torch", "float16", 1)
     monkeypatch.setitem(__import__("sys").modules, "blockwright.gpu.native", None)  # as on a machine without a compiler
-    assert open_backend("auto", "float32", 1).name == "torch"
+    backend = open_backend("auto", "float32", 1)
+    assert backend.name == "torch"
+    told = slow("auto", backend, "float32", 1)
+    assert told.startswith(
+        "the torch reference computes, several times slower than the native kernels: import of blockwright"
+    )
+    assert told.endswith(f"; {REMEDY}")
+    assert slow("torch", backend, "float32", 1) == "", "it was asked for"
     with pytest.raises(BackendError, match="native back end does not load"):
         open_backend("native", "float32", 1)
 
@@ -236,7 +243,7 @@ def test_the_instruction_set_can_be_limited(dtype: str) -> None:
     """To one that may not exist here, or not for the type: then it is the next."""
     here = [open_backend("native", dtype, 1, name).numerics for name in SETS]
     assert here[-1] == f"native-generic-{dtype}"
-    order = [f"native-{kernels}-{dtype}" for kernels in SETS.values()]
+    order = [f"native-{kernels}-{dtype}" for kernels in SETS]
     places = [order.index(numerics) for numerics in here]
     assert places == sorted(places)
     assert all(place >= index for index, place in enumerate(places))

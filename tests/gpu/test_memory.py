@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from blockwright.gpu.errors import ExecutorError
+from blockwright.gpu.errors import BackendError, ExecutorError
 from blockwright.gpu.memory import Arena
 from blockwright.tests.memory import arena_bytes
 
@@ -47,6 +47,11 @@ def test_one_chunk_is_one_chunk() -> None:
         arena.commit(chunk, 1)
         arena.view(chunk * CHUNK, CHUNK).fill_(1)
     assert held(arena) == 256 * CHUNK == arena_bytes() - others
+
+
+def test_a_range_that_does_not_fit_is_a_sentence() -> None:
+    with pytest.raises(BackendError, match=r"\d+ bytes of address space for arena test cannot be reserved .*ulimit -v"):
+        Arena("test", 1 << 60, CHUNK)
 
 
 @pytest.fixture

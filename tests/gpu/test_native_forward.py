@@ -9,7 +9,6 @@ import torch
 
 from blockwright.gpu.model.config import HeadConfig, NormConfig, RopeConfig
 from blockwright.gpu.native import NativeBackend
-from blockwright.gpu.select import SETS
 from blockwright.gpu.tables import Tables
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, aligned, difference, instruction_sets, spec_of
 
@@ -74,7 +73,7 @@ def test_page_sizes_match_dense_torch(page_size: int, window: int | None, dtype:
 @pytest.mark.parametrize("name", ["base", "odd-widths", "head-128", "head-24", "window", "capped-window", "long-products"])
 def test_instruction_sets_match_dense_torch(instruction_set: str, dtype: torch.dtype, name: str) -> None:
     rig = NativeRig(Chain(SHAPES[name], dtype), threads=2, instruction_set=instruction_set)
-    assert rig.backend.numerics == f"native-{SETS[instruction_set]}-{str(dtype).removeprefix('torch.')}"
+    assert rig.backend.numerics == f"native-{instruction_set}-{str(dtype).removeprefix('torch.')}"
     ours = torch.cat((rig.logits([(0, 0, 29)]), rig.in_chunks(0, 45, 1)[29:]))
     assert difference(ours, rig.chain.logits(rig.tokens(0, 45))) < TOLERANCE[dtype]
 
@@ -84,7 +83,7 @@ def test_instruction_sets_match_dense_torch(instruction_set: str, dtype: torch.d
 def test_products_of_any_size(width: int, vocabulary: int, instruction_set: str, dtype: torch.dtype) -> None:
     """A head is a norm and a product: rows beyond a tile and beyond a block, columns and widths beyond whole panels."""
     generator = torch.Generator().manual_seed(1)
-    backend = NativeBackend(str(dtype).removeprefix("torch."), 2, SETS[instruction_set])
+    backend = NativeBackend(str(dtype).removeprefix("torch."), 2, instruction_set)
     backend.reserve(Tables(1, 16, 1, 16), 400, 1)
     config = HeadConfig(vocabulary=vocabulary, hidden=width, norm=NormConfig(eps=0.0))
     weight_VD = torch.randn(vocabulary, width, generator=generator).to(dtype)
@@ -103,7 +102,7 @@ def test_products_of_any_size(width: int, vocabulary: int, instruction_set: str,
 @EACH_SET
 def test_packing_is_exact(instruction_set: str, dtype: torch.dtype) -> None:
     """An identity projection of one-hot rows gives the normed weights back, to the bit."""
-    backend = NativeBackend(str(dtype).removeprefix("torch."), 1, SETS[instruction_set])
+    backend = NativeBackend(str(dtype).removeprefix("torch."), 1, instruction_set)
     backend.reserve(Tables(1, 16, 1, 16), 70, 1)
     weight_VD = torch.randn(45, 70, generator=torch.Generator().manual_seed(2)).to(dtype)
     spec = spec_of(HeadConfig(vocabulary=45, hidden=70, norm=NormConfig(eps=0.0)), None)

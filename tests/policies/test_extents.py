@@ -43,3 +43,12 @@ def test_nothing_is_no_range() -> None:
     with pytest.raises(ValueError, match="cannot be taken"):
         Extents(3).take(0)
     assert Extents(0).take(1) is None
+
+
+def test_a_fork_is_independent() -> None:
+    extents = Extents(10)
+    extents.take(4)
+    copy = extents.fork()
+    assert (copy.take(6), copy.free, extents.free) == (4, 0, 6)
+    copy.give_back(0, 10)
+    assert (extents.take(6), extents.take(1), copy.take(10)) == (4, None, 0)

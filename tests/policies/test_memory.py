@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.policies.chunks import CHUNK, ChunkPool, Extents
+from blockwright.policies.chunks import CHUNK, ChunkPool
 from blockwright.policies.pages import PageTable
 from blockwright.policies.plans import MapGroup
 from blockwright.policies.residence import Residence
@@ -35,23 +35,6 @@ def test_chunks_that_are_not_there_are_an_answer() -> None:
     pool.check([1])
     with pytest.raises(AssertionError, match="lost or owned twice"):
         pool.check([1, 0])
-
-
-@given(st.integers(0, 1000))
-def test_extents_merge_and_never_overlap(seed: int) -> None:
-    chance, extents, held = random.Random(seed), Extents(64), dict[int, int]()
-    for _ in range(100):
-        if held and chance.random() < 0.5:
-            start = chance.choice(list(held))
-            extents.give_back(start, held.pop(start))
-        else:
-            n = chance.randint(1, 12)
-            if (start := extents.take(n)) is not None:  # type: ignore[assignment]
-                assert all(start + n <= s or s + m <= start for s, m in held.items())
-                held[start] = n
-    for start, n in held.items():
-        extents.give_back(start, n)
-    assert extents.take(64) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from blockwright.policies.chain import Hop, Route
 from blockwright.policies.events import RoutesChanged
+from blockwright.policies.planning import repeat
 from blockwright.policies.rows import Status
 
 from .sweep_world import World, chain, generate, pipeline, replica, submission
@@ -243,7 +244,7 @@ def test_jumping_equals_stepping(seed: int, sweeps: int) -> None:
     jumping = stepping.fork()
     assert stepping.digest() == jumping.digest()
     while jumping.number < sweeps and (plan := jumping.plan(0.0)) is not None:
-        jumping.jump(plan, plan.repeat, 0.0)
+        jumping.jump(plan, repeat(jumping, plan), 0.0)
     while stepping.number < jumping.number and (plan := stepping.plan(0.0)) is not None:
         stepping.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), 0.0)
     assert stepping.digest() == jumping.digest()
@@ -257,7 +258,7 @@ def test_plans_repeat_until_a_page_border_or_an_end() -> None:
     world.end_plan(worker)
     plan = worker.state.plan(0.0)
     assert plan is not None
-    assert plan.repeat == 3  # positions 9, 10, 11 lie in the third page of four
+    assert repeat(worker.state, plan) == 3  # positions 9, 10, 11 lie in the third page of four
 
 
 def test_a_fork_is_independent() -> None:

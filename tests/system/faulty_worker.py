@@ -14,6 +14,7 @@ from pathlib import Path
 
 from blockwright.actors.worker import main as worker_main
 from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.gpu import native_library
 from blockwright.gpu.executor import Executor
 from blockwright.policies.plans import SetSampling, SweepPlan, SweepResult
 from blockwright.runtime import Node
@@ -21,6 +22,7 @@ from blockwright.runtime import Node
 LEVERS = "BLOCKWRIGHT_LEVERS"  # environment: the folder of the files
 HANG = "hang"  # whoever removes it never returns from its sweep, as a kernel that hangs
 HOLD = "hold"  # no worker comes up while it is there
+UNBUILT = "unbuilt"  # while it is there, workers come up as where no compiler was when the package was installed
 SLOW = "slow"  # while it is there, sequences that have more tokens than it says take their time for every other
 SLOW_SWEEP = 0.25  # seconds
 
@@ -63,6 +65,8 @@ async def start(node: Node, config: WorkerConfig) -> None:
         threading.Event().wait()
         raise AssertionError("never returns")
 
+    if (levers / UNBUILT).exists():
+        native_library.EXTENSION_SUFFIXES = []  # type: ignore[attr-defined]
     Executor.execute = faulty  # type: ignore[method-assign]
     while (levers / HOLD).exists():  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(0.005)

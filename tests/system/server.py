@@ -31,9 +31,10 @@ CALM = {"silence": PATIENCE, "stall_timeout": PATIENCE, "worker_wait": PATIENCE,
 
 
 class Program:
-    """A process that starts a cluster, and what it leaves behind. ``arguments`` follow the interpreter."""
+    """A process that starts a cluster, and what it leaves behind. ``arguments`` follow the interpreter; ``address_space``
+    in bytes is the limit of each process (``ulimit -v``)."""
 
-    def __init__(self, arguments: Sequence[str], levers: Sequence[str] = ()) -> None:
+    def __init__(self, arguments: Sequence[str], levers: Sequence[str] = (), address_space: int = 0) -> None:
         self._mark = f"{MARK}={uuid.uuid4().hex}"
         self._home = Path(tempfile.mkdtemp(prefix="bws-"))
         self.directory = self._home / "sockets"
@@ -46,6 +47,8 @@ class Program:
         environment = {**os.environ, **own}
         with open(self._home / "out", "wb") as out, open(self._home / "err", "wb") as err:
             command = [sys.executable, *arguments]
+            if address_space:
+                command = ["sh", "-c", f'ulimit -v {address_space >> 10}; exec "$@"', "sh", *command]
             self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=self._home)
 
     @property
@@ -100,12 +103,13 @@ class Server(Program):
         workers: int = 2,
         module: str = "blockwright",
         levers: Sequence[str] = (),
+        address_space: int = 0,
         **settings: Any,
     ) -> None:
         values = {"memory": "32MiB", "threads": 1, "check": "true", **CALM, **SERVED, **settings}
         command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers)]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        super().__init__(command, levers)
+        super().__init__(command, levers, address_space)
         self.path = model
         self.url = ""
 

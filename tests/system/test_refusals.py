@@ -6,16 +6,20 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from blockwright.actors.resources import free_memory
+from blockwright.tests.system.faulty_worker import HOLD, UNBUILT
 from blockwright.tests.system.server import Server
-from blockwright.tests.waiting import PATIENCE
+from blockwright.tests.waiting import PATIENCE, until_now
 
 pytestmark = pytest.mark.system
 Serve = Callable[..., Server]
+PLAIN = {"module": "blockwright"}  # the head of the other imports torch
 
 
 def change(folder: Path, **fields: object) -> None:
@@ -48,6 +52,37 @@ def pickled(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def rewrite_header(folder: Path, change: Callable[[str], str]) -> None:
+    path = folder / "model.safetensors"
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    text = change(raw[8 : 8 + length].decode()).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + length :])
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def deep_configuration(folder: Path) -> None:
+    (folder / "config.json").write_text(f'{{"architectures": {DEEP}}}')
+
+
+def deep_header(folder: Path) -> None:
+    rewrite_header(folder, lambda text: f'{{"__metadata__": {DEEP}}}')
+
+
+def more_layers_than_memory(folder: Path) -> None:
+    change(folder, num_hidden_layers=10**18)
+
+
+def more_layers_than_patience(folder: Path) -> None:
+    change(folder, num_hidden_layers=10**7)
+
+
+def infinite_offset(folder: Path) -> None:
+    rewrite_header(folder, lambda text: text.replace('"data_offsets":[0,', '"data_offsets":[0,Infinity,', 1))
+
+
 def as_it_is(folder: Path) -> None:
     assert folder.exists()
 
@@ -60,6 +95,19 @@ def as_it_is(folder: Path) -> None:
         (misshapen_tensor, {}, ["model.layers.1.mlp.up_proj.weight", "3", "5"]),
         (quantised, {}, ["gptq"]),
         (pickled, {}, ["safetensors", "pytorch_model.bin"]),
+        (deep_configuration, {}, ["config.json", "nested too deep"]),
+        (deep_header, {}, ["model.safetensors", "nested too deep"]),
+        (more_layers_than_memory, {}, ["num_hidden_layers", str(10**18)]),
+        (more_layers_than_patience, {}, ["num_hidden_layers", str(10**7), "30 tensors"]),
+        (infinite_offset, {}, ["model.safetensors", "inf"]),
+        (as_it_is, {"address_space": 300 << 20, **PLAIN}, [str(300 << 20), "ulimit -v", "memory 33554432 needs about"]),
+        (as_it_is, {"address_space": 600 << 20, **PLAIN}, [str(600 << 20), "ulimit -v"]),
+        (
+            as_it_is,
+            {"address_space": 1000 << 20, "workers": 1, **PLAIN},
+            [str(1000 << 20), "or give less memory (--set memory="],
+        ),
+        (as_it_is, {"threads": 257}, ["threads", "256"]),
         (as_it_is, {"memory": "512KiB"}, ["524288", "--set memory"]),
         (as_it_is, {"memory": "832KiB"}, ["less than one page of 12288 bytes", "--set memory"]),
         (as_it_is, {"memry": "1MiB"}, ["memry", "memory"]),
@@ -68,12 +116,16 @@ def as_it_is(folder: Path) -> None:
     ],
 )
 def test_one_sentence_and_exit_code_2(
-    model: Path, tmp_path: Path, serve: Serve, spoil: Callable[[Path], None], settings: dict[str, str], words: list[str]
+    model: Path, tmp_path: Path, serve: Serve, spoil: Callable[[Path], None], settings: dict[str, Any], words: list[str]
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(model, folder)
     spoil(folder)
-    server = serve(folder, **settings)
+    refused(serve(folder, **settings), words)
+
+
+def refused(server: Server, words: list[str]) -> None:
+    """It ends by itself with nothing but a sentence that has these words."""
     server.process.wait(timeout=PATIENCE)
     server.gone()
     lines = server.err.splitlines()
@@ -82,3 +134,31 @@ def test_one_sentence_and_exit_code_2(
     assert all(word in said[0] for word in words), said
     assert lines == said, "nothing but the sentence"
     server.stop(code=2)
+
+
+def test_the_memory_of_all_workers_together(model: Path, serve: Serve) -> None:
+    memory = int(0.9 * free_memory())
+    refused(serve(model, workers=4, memory=memory), [str(memory), f"{4 * memory} for all 4", "--set memory"])
+
+
+def test_a_worker_that_cannot_start_says_why_and_is_not_started_again(model: Path, serve: Serve, tmp_path: Path) -> None:
+    """Its table of the pace is there when the head looks, and gone when the worker does."""
+    table = tmp_path / "pace.json"
+    table.write_text('{"base": 0.01}')
+    server = serve(model, pace=table, workers=1, levers=[HOLD])
+    server.listening()
+    until_now(lambda: "control plane up" in server.out, "control plane up")
+    table.unlink()
+    server.lever(HOLD).unlink()
+    refused(server, ["worker w0 cannot start", str(table), "No such file"])
+
+
+def test_the_slow_back_end_is_told_in_one_line(model: Path, serve: Serve) -> None:
+    server = serve(model, levers=[UNBUILT]).whole()
+    told = [line for line in server.out.splitlines() if line.startswith("warning: ")]
+    assert len(told) == 1, told
+    for words in ("torch reference computes", "several times slower", "kernels were not built", "install gcc"):
+        assert words in told[0]
+    lines = server.out.splitlines()
+    assert lines.index(told[0]) < next(i for i, line in enumerate(lines) if " ready at " in line)
+    server.stop()
