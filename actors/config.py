@@ -88,9 +88,6 @@ class Settings:
     keep_alive: Annotated[
         float, "seconds of silence in a stream before a comment tells the queue's place or the prefill"
     ] = 10.0
-    request_chat_template: Annotated[
-        bool, "take chat templates from requests; each runs in a sandbox in a process apart, 1 s and 1 GiB at most"
-    ] = False
     directory: Annotated[str, "of the cluster's sockets; empty: a fresh private one"] = ""
     check: Annotated[bool, "verify the memory accounts after every sweep, not only when idle"] = False
     log_format: Annotated[str, "text, or json: one object on each line of standard output and error"] = "text"

@@ -78,7 +78,6 @@ async def _expected(request: web.Request) -> web.StreamResponse | None:
 
 async def _close(app: web.Application) -> None:
     app[FRONT].catalog.close()
-    await app[FRONT].templates.close()
 
 
 @web.middleware

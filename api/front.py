@@ -22,7 +22,6 @@ from blockwright.api.cors import Cors
 from blockwright.api.door import Door
 from blockwright.api.metrics import Metrics
 from blockwright.api.starting import Stages
-from blockwright.api.template_process import TemplateProcess
 
 if TYPE_CHECKING:
     from blockwright.api.desk import Desk
@@ -62,7 +61,6 @@ class Front:
     door: Door
     cors: Cors
     names: Names = field(default_factory=Names)
-    templates: TemplateProcess = field(default_factory=TemplateProcess)
 
     def describe(self, name: str, key: str) -> RequestView | None:
         """A request of this process, by our id or the one its client chose. To other keys it does not exist."""

@@ -48,6 +48,10 @@ def pickled(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def huge_constant(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ 'x' * 400000000000 }}")
+
+
 def as_it_is(folder: Path) -> None:
     assert folder.exists()
 
@@ -60,6 +64,7 @@ def as_it_is(folder: Path) -> None:
         (misshapen_tensor, {}, ["model.layers.1.mlp.up_proj.weight", "3", "5"]),
         (quantised, {}, ["gptq"]),
         (pickled, {}, ["safetensors", "pytorch_model.bin"]),
+        (huge_constant, {}, ["chat_template.jinja", "400000000000 characters"]),
         (as_it_is, {"memory": "512KiB"}, ["524288", "--set memory"]),
         (as_it_is, {"memory": "832KiB"}, ["less than one page of 12288 bytes", "--set memory"]),
         (as_it_is, {"memry": "1MiB"}, ["memry", "memory"]),
