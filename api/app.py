@@ -19,7 +19,7 @@ from blockwright.api.catalog import Catalog
 from blockwright.api.cors import Cors
 from blockwright.api.door import Door
 from blockwright.api.errors import error_code, error_response, from_http
-from blockwright.api.front import BEGUN, CALLER, DESK, FRONT, TRACE, Front
+from blockwright.api.front import BEGUN, CALLER, DESK, FRONT, MODEL, TRACE, Front
 from blockwright.api.headers import mark
 from blockwright.api.info import REFERENCE
 from blockwright.api.metrics import Metrics
@@ -92,7 +92,7 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
             return await handler(request)
     except GatewayError as error:
         if error.status in (429, 503) and request.method == "POST":
-            front.metrics.rejected(error_code(error))
+            front.metrics.rejected(request.get(MODEL, ""), error_code(error))
         return error_response(error)
     except web.HTTPException as error:
         return error_response(from_http(error, request.method, request.path, front.max_body))

@@ -16,7 +16,7 @@ from blockwright.api.chat_template import Rendering
 from blockwright.api.choice import Choice, Piece
 from blockwright.api.errors import bad_request
 from blockwright.api.fields import TemplateOptions
-from blockwright.api.front import CALLER, FRONT, IGNORED, Front
+from blockwright.api.front import FRONT, IGNORED, Front
 from blockwright.api.generate import Call, answer, start, truncated
 from blockwright.api.logprobs import chat_logprobs, prompt_logprobs
 from blockwright.api.openai_schema import parse_chat
@@ -30,8 +30,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     front = request.app[FRONT]
     body = await read_body(request, partial(parse_chat, unknown=front.settings.unknown_fields))
     request[IGNORED] = body.options.ignored
-    info = front.catalog.info(body.options.model)
-    front.door.check_model(request[CALLER], info.id)
+    info = front.model(request, body.options.model)
     served = await front.catalog.load(info)
     text = await render(front, info.id, served, body.messages, body.template)
     tokens = await front.catalog.encode(served, text, special=body.options.add_special_tokens)

@@ -13,7 +13,7 @@ from aiohttp import web
 from blockwright.api.catalog import ServedModel
 from blockwright.api.choice import Choice, Echo, Piece, make_echo
 from blockwright.api.fields import Options
-from blockwright.api.front import CALLER, FRONT, IGNORED
+from blockwright.api.front import FRONT, IGNORED
 from blockwright.api.generate import Call, answer, start, truncated
 from blockwright.api.logprobs import completion_logprobs, prompt_logprobs
 from blockwright.api.openai_schema import parse_completion
@@ -27,8 +27,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     front = request.app[FRONT]
     body = await read_body(request, partial(parse_completion, unknown=front.settings.unknown_fields))
     request[IGNORED] = body.options.ignored
-    info = front.catalog.info(body.options.model)
-    front.door.check_model(request[CALLER], info.id)
+    info = front.model(request, body.options.model)
     served = await front.catalog.load(info)
     options, prompts = body.options, []
     for prompt in body.prompts:

@@ -32,7 +32,4 @@ async def list_models(request: web.Request) -> web.Response:
 
 async def one_model(request: web.Request) -> web.Response:
     """A 404 for an id that is not served, a 403 for one that the key may not use."""
-    front = request.app[FRONT]
-    info = front.catalog.info(request.match_info["id"])
-    front.door.check_model(request[CALLER], info.id)
-    return web.json_response(_model(info))
+    return web.json_response(_model(request.app[FRONT].model(request, request.match_info["id"])))
