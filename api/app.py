@@ -20,7 +20,7 @@ from blockwright.api.cors import Cors
 from blockwright.api.door import Door
 from blockwright.api.errors import error_code, error_response, from_http
 from blockwright.api.front import BEGUN, CALLER, DESK, FRONT, MODEL, TRACE, Front
-from blockwright.api.headers import mark
+from blockwright.api.headers import log_names, mark
 from blockwright.api.info import REFERENCE
 from blockwright.api.metrics import Metrics
 from blockwright.api.openapi import document
@@ -99,7 +99,7 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
     except CheckpointError as error:
         return error_response(GatewayError(500, str(error)))
     except Exception:
-        log.exception("%s %s failed", request.method, request.path)
+        log.exception("%s %s failed", request.method, request.path, extra=log_names(request))
         return error_response(GatewayError(500, "internal error; the server's log has the details"))
 
 

@@ -10,7 +10,8 @@ from multidict import CIMultiDict
 
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 EXPOSED = (
-    "x-request-id, x-ignored-fields, openai-processing-ms, x-queue-ms, x-cached-tokens, retry-after, retry-after-ms, "
+    "x-request-id, x-correlation-id, x-session-affinity, traceparent, x-ignored-fields, "
+    "openai-processing-ms, x-queue-ms, x-cached-tokens, retry-after, retry-after-ms, "
     "x-should-retry, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
     "x-ratelimit-reset-tokens"

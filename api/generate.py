@@ -25,6 +25,7 @@ from blockwright.api.door import CHARGE, Charge
 from blockwright.api.errors import bad_request, error_body
 from blockwright.api.fields import Options
 from blockwright.api.front import CALL_ID, CALLER, NAME, PROGRESS, Front
+from blockwright.api.headers import log_names
 from blockwright.api.metrics import Meter
 from blockwright.api.sampling import sampling_of, stop_tokens
 from blockwright.api.sse import EventStream
@@ -142,6 +143,8 @@ async def start(
     if chosen := request.headers.get("x-request-id") or options.request_id:
         request[NAME] = chosen
         front.names.note(request[CALLER].key, chosen, id)
+    names = log_names(request)
+    log.info("%s", ", ".join(f"{name} {value!a}" for name, value in names.items()), extra=names)
     sampling, ends = sampling_of(options, served), stop_tokens(options, served)
     most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
     charge = request[CHARGE] = await front.door.enter(request[CALLER], most)
@@ -234,7 +237,7 @@ async def _stream(
             if not out.started:
                 raise
             if not isinstance(error, GatewayError):
-                log.exception("%s failed", call.id)
+                log.exception("%s failed", call.id, extra=log_names(request))
                 error = GatewayError(500, "internal error; the server's log has the details")
             await out.fail(error_body(error))
         return out.response
