@@ -37,7 +37,7 @@ async def mark(request: web.Request, response: web.StreamResponse) -> None:
         headers["x-cached-tokens"] = str(now.cached)
     if (charge := request.get(CHARGE)) is not None:
         headers.update(rate_headers(charge.verdict))
-    request.app[FRONT].cors.mark(request, headers)
+    request.app[FRONT].cors.mark(request, response)
     if ignored := request.get(IGNORED):
         names = [quote(name[:64], safe="[]", errors="replace") for name in ignored[:MAX_IGNORED_SHOWN]]
         headers["x-ignored-fields"] = ", ".join(names)
