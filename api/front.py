@@ -20,6 +20,7 @@ from blockwright.api.auth import Caller, Keys
 from blockwright.api.catalog import Catalog
 from blockwright.api.cors import Cors
 from blockwright.api.door import Door
+from blockwright.api.hosts import Hosts
 from blockwright.api.metrics import Metrics
 from blockwright.api.starting import Stages
 
@@ -60,6 +61,7 @@ class Front:
     stages: Stages
     door: Door
     cors: Cors
+    hosts: Hosts
     names: Names = field(default_factory=Names)
 
     def describe(self, name: str, key: str) -> RequestView | None:

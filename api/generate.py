@@ -164,7 +164,7 @@ async def start(
                     tenant=request[CALLER].tenant,
                     key=request[CALLER].key,
                     priority=options.urgency,
-                    salt=options.cache_salt.encode(),
+                    salt=_salt(front, request[CALLER].tenant, options.cache_salt),
                     trace=current_traceparent(),
                 )
             )
@@ -180,6 +180,12 @@ async def start(
     return Call(
         id=id, created=created, info=info, served=served, options=options, prompts=prompts, choices=choices, charge=charge
     )
+
+
+def _salt(front: Front, tenant: str, wished: str) -> bytes:
+    """Only requests with an equal one share cached prefixes: with keys those of one tenant, unless all are to share."""
+    apart = front.keys.required and not front.settings.shared_cache
+    return f"{len(tenant)} {tenant} {wished}".encode() if apart else wished.encode()
 
 
 def _check_count(front: Front, prompts: int, n: int) -> None:
