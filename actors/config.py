@@ -42,9 +42,7 @@ class Settings:
         str,
         "host names that are answered, with commas between, or *; empty: all, but on loopback without keys its own",
     ] = ""
-    read_timeout: Annotated[
-        float, "seconds that a client has to send a request, and one for each 16 KiB of its body"
-    ] = 60.0
+    read_timeout: Annotated[float, "seconds that a client has to send a request, and one for each 16 KiB of its body"] = 60.0
     max_body: Annotated[int, "bytes (or 32MiB) of a request's body"] = 32 << 20
     max_characters: Annotated[int, "characters of a text to tokenize; each takes about 150 bytes for a moment"] = 4_000_000
     api_keys: Annotated[dict[str, str], "key: tenant; empty, and no admin_keys: no key is needed"] = field(

@@ -16,6 +16,8 @@ from blockwright.api.errors import bad_request, error_response, from_http
 from blockwright.api.front import FRONT
 
 log = logging.getLogger(__name__)
+IDLE = 10
+LINGER = 10.0  # seconds for the rest of a body that nobody reads, so that the client reads the refusal
 CLOSE_SECONDS = 2.0  # for answers that are being written when everything has ended
 
 
@@ -23,10 +25,17 @@ class _Connection(web.RequestHandler):
     """Bytes that are no HTTP are answered as everything else is. Who sends the head of a request too slowly is let go.
 
     slow: seconds from the beginning of the connection, or from the first byte of a further request, to the end of its head.
+    A connection on which nothing is asked is closed after ``IDLE`` times as long: clients and proxies keep some for later.
     """
 
     def __init__(self, manager: web.Server, slow: float) -> None:
-        super().__init__(manager, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]  # None means none
+        super().__init__(
+            manager,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # None means none
+            keepalive_timeout=IDLE * slow,
+            lingering_time=min(LINGER, slow),
+        )
         self._slow = slow
         self._late: asyncio.TimerHandle | None = None
 

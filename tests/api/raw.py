@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,28 +36,28 @@ class Raw:
     address: tuple[str, int]
     port: FakePort
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.address)
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection(*self.address)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     async def whole(self, sent: bytes) -> bytes:
         """All that the server says until it closes the connection."""
-        reader, writer = await self.connect()
-        writer.write(sent)
-        async with asyncio.timeout(PATIENCE):
-            said = await reader.read()
-        writer.close()
-        return said
+        async with self.connect() as (reader, writer):
+            writer.write(sent)
+            return await reader.read()
 
     async def answers(self, sent: bytes, count: int) -> list[tuple[int, dict[str, Any]]]:
         """Status and body of so many answers on one connection."""
-        reader, writer = await self.connect()
-        writer.write(sent)
-        found = []
-        async with asyncio.timeout(PATIENCE):
-            for _ in range(count):
-                found.append(await answer_of(reader))
-        writer.close()
-        return found
+        async with self.connect() as (reader, writer):
+            writer.write(sent)
+            return [await answer_of(reader) for _ in range(count)]
 
 
 async def answer_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:

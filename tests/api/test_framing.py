@@ -129,12 +129,11 @@ async def test_garbage_is_refused_and_the_server_goes_on(folder: Path) -> None:
                         good[at:at] = good[: dice.randrange(1, 30)]
                     case 3:
                         good = bytearray(dice.randbytes(dice.randrange(1, 200)))
-            reader, writer = await server.connect()
-            writer.write(bytes(good))
-            writer.write_eof()
-            said = await reader.read()
+            async with server.connect() as (reader, writer):
+                writer.write(bytes(good))
+                writer.write_eof()
+                said = await reader.read()
             for line in (line for line in said.split(b"\r\n") if line.startswith(b"HTTP/")):
                 assert line.split()[1] in (b"200", b"100", b"400", b"404", b"405", b"413", b"417", b"421"), (good, said)
-            writer.close()
         ((status, _),) = await server.answers(post(b"Content-Length: 14"), 1)
         assert status == 200
