@@ -99,10 +99,11 @@ class Server(Program):
         workers: int = 2,
         module: str = "blockwright",
         levers: Sequence[str] = (),
+        arguments: Sequence[str] = (),
         **settings: Any,
     ) -> None:
         values = {"memory": "32MiB", "threads": 1, "check": "true", **CALM, **settings}
-        command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers)]
+        command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers), *arguments]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         super().__init__(command, levers)
         self.path = model
