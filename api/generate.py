@@ -138,13 +138,8 @@ async def start(
     """
     _check_count(front, len(prompts), options.n)
     limits = [check_prompt(tokens, info, served, options, default_tokens) for tokens in prompts]
-    id = front.new_id(prefix)
-    request[CALL_ID] = id
-    if chosen := request.headers.get("x-request-id") or options.request_id:
-        request[NAME] = chosen
-        front.names.note(request[CALLER].key, chosen, id)
-    names = log_names(request)
-    log.info("%s", ", ".join(f"{name} {value!a}" for name, value in names.items()), extra=names)
+    id = request[CALL_ID] = front.new_id(prefix)
+    _name(front, request, options)
     sampling, ends = sampling_of(options, served), stop_tokens(options, served)
     most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
     charge = request[CHARGE] = await front.door.enter(request[CALLER], most)
@@ -180,6 +175,15 @@ async def start(
     return Call(
         id=id, created=created, info=info, served=served, options=options, prompts=prompts, choices=choices, charge=charge
     )
+
+
+def _name(front: Front, request: web.Request, options: Options) -> None:
+    """By which the request can be found: in ``/v1/requests`` and in the log."""
+    if chosen := request.headers.get("x-request-id") or options.request_id:
+        request[NAME] = chosen
+        front.names.note(request[CALLER].key, chosen, request[CALL_ID])
+    names = log_names(request)
+    log.info("%s", ", ".join(f"{name} {value!a}" for name, value in names.items()), extra=names)
 
 
 def _salt(front: Front, tenant: str, wished: str) -> bytes:
