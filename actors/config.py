@@ -43,6 +43,11 @@ class Settings:
     cors_origins: Annotated[str, "web pages that may ask from a browser: origins with commas between, or *; empty: none"] = (
         ""
     )
+    allowed_hosts: Annotated[
+        str,
+        "host names that are answered, with commas between, or *; empty: all, but on loopback without keys its own",
+    ] = ""
+    read_timeout: Annotated[float, "seconds that a client has to send a request, and one for each 16 KiB of its body"] = 60.0
     max_body: Annotated[int, "bytes (or 32MiB) of a request's body"] = 32 << 20
     max_characters: Annotated[int, "characters of a text to tokenize; each takes about 150 bytes for a moment"] = 4_000_000
     api_keys: Annotated[dict[str, str], "key: tenant; empty, and no admin_keys: no key is needed"] = field(
@@ -77,6 +82,7 @@ class Settings:
     pipeline: Annotated[int, "workers that each chain is spread over; must divide workers"] = 1
     pipelines: Annotated[dict[str, int], "application: workers that its chain is spread over"] = field(default_factory=dict)
     prefix_cache: Annotated[bool, "reuse KV of equal prompt beginnings"] = True
+    shared_cache: Annotated[bool, "let tenants reuse each other's, which tells them that somebody asked the same"] = False
     pace: Annotated[str, "cost table (a JSON file of seconds) that sweeps are held to"] = ""
     stall_timeout: Annotated[float, "seconds after which a sweep (pace excluded) means a hung worker, which is replaced"] = (
         10.0
@@ -93,9 +99,6 @@ class Settings:
     keep_alive: Annotated[
         float, "seconds of silence in a stream before a comment tells the queue's place or the prefill"
     ] = 10.0
-    request_chat_template: Annotated[
-        bool, "take chat templates from requests; each runs in a sandbox in a process apart, 1 s and 1 GiB at most"
-    ] = False
     directory: Annotated[str, "of the cluster's sockets; empty: a fresh private one"] = ""
     check: Annotated[bool, "verify the memory accounts after every sweep, not only when idle"] = False
     log_format: Annotated[str, "text, or json: one object on each line of standard output and error"] = "text"
@@ -143,7 +146,7 @@ class Settings:
             if name and name not in self.applications:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
         self._check_front()
-        for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive"):
+        for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
         if self.silence < 2 * self.heartbeat:

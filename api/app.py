@@ -18,9 +18,10 @@ from blockwright.api.auth import Caller, Keys
 from blockwright.api.catalog import Catalog
 from blockwright.api.cors import Cors
 from blockwright.api.door import Door
-from blockwright.api.errors import error_code, error_response, from_http
-from blockwright.api.front import BEGUN, CALLER, DESK, FRONT, TRACE, Front
-from blockwright.api.headers import mark
+from blockwright.api.errors import bad_request, error_code, error_response, from_http
+from blockwright.api.front import BEGUN, CALLER, DESK, FRONT, MODEL, TRACE, Front
+from blockwright.api.headers import log_names, mark
+from blockwright.api.hosts import Hosts
 from blockwright.api.info import REFERENCE
 from blockwright.api.metrics import Metrics
 from blockwright.api.openapi import document
@@ -49,6 +50,7 @@ def make_app(
         max_body=settings.max_body,
         door=Door(port, settings.tenant_models),
         cors=Cors(settings.cors_origins),
+        hosts=Hosts(settings),
         stages=stages or Stages(),
     )
     app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
@@ -78,7 +80,6 @@ async def _expected(request: web.Request) -> web.StreamResponse | None:
 
 async def _close(app: web.Application) -> None:
     app[FRONT].catalog.close()
-    await app[FRONT].templates.close()
 
 
 @web.middleware
@@ -86,6 +87,8 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
     front = request.app[FRONT]
     request[BEGUN] = asyncio.get_running_loop().time()
     try:
+        front.hosts.check(request.host)
+        _check_framing(request)
         if (answer := front.cors.preflight(request)) is not None:
             return answer
         request[CALLER] = _authenticate(front, request)
@@ -93,15 +96,25 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
             return await handler(request)
     except GatewayError as error:
         if error.status in (429, 503) and request.method == "POST":
-            front.metrics.rejected(error_code(error))
+            front.metrics.rejected(request.get(MODEL, ""), error_code(error))
         return error_response(error)
     except web.HTTPException as error:
         return error_response(from_http(error, request.method, request.path, front.max_body))
     except CheckpointError as error:
         return error_response(GatewayError(500, str(error)))
     except Exception:
-        log.exception("%s %s failed", request.method, request.path)
+        log.exception("%s %s failed", request.method, request.path, extra=log_names(request))
         return error_response(GatewayError(500, "internal error; the server's log has the details"))
+
+
+def _check_framing(request: web.Request) -> None:
+    """A 400 for lengths that a proxy in front may read otherwise; aiohttp's parser has refused most of that."""
+    coding = request.headers.get("Transfer-Encoding")
+    if coding is None or (coding.strip().lower() == "chunked" and request.version >= HttpVersion11):
+        return
+    error = bad_request(f"Transfer-Encoding: {coding[:100]!r} is not taken; send chunked with HTTP/1.1, or Content-Length")
+    error.headers["Connection"] = "close"  # what follows in this connection is unknown
+    raise error
 
 
 def _traced(request: web.Request) -> contextlib.AbstractContextManager[object]:

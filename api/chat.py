@@ -12,15 +12,15 @@ from typing import Any
 from aiohttp import web
 
 from blockwright.api.catalog import ServedModel
-from blockwright.api.chat_template import refusals
+from blockwright.api.chat_template import Rendering
 from blockwright.api.choice import Choice, Piece
 from blockwright.api.errors import bad_request
-from blockwright.api.front import CALLER, FRONT, IGNORED, Front
+from blockwright.api.fields import TemplateOptions
+from blockwright.api.front import FRONT, IGNORED, Front
 from blockwright.api.generate import Call, answer, start, truncated
 from blockwright.api.logprobs import chat_logprobs, prompt_logprobs
-from blockwright.api.openai_schema import TemplateOptions, parse_chat
+from blockwright.api.openai_schema import parse_chat
 from blockwright.api.request_body import read_body
-from blockwright.api.template_engine import Rendering
 from blockwright.api.version import FINGERPRINT
 
 _MANY = 1000  # messages; to render so many takes some milliseconds
@@ -30,8 +30,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     front = request.app[FRONT]
     body = await read_body(request, partial(parse_chat, unknown=front.settings.unknown_fields))
     request[IGNORED] = body.options.ignored
-    info = front.catalog.info(body.options.model)
-    front.door.check_model(request[CALLER], info.id)
+    info = front.model(request, body.options.model)
     served = await front.catalog.load(info)
     text = await render(front, info.id, served, body.messages, body.template)
     tokens = await front.catalog.encode(served, text, special=body.options.add_special_tokens)
@@ -53,13 +52,9 @@ async def render(
     front: Front, model: str, served: ServedModel, messages: list[dict[str, Any]], options: TemplateOptions
 ) -> str:
     """The prompt of a conversation. Raises a 400."""
-    how = Rendering(options.add_generation_prompt, options.continue_final_message, options.variables, front.max_body)
-    if options.template is not None:
-        if not front.settings.request_chat_template:
-            message = "chat_template is not taken from requests; leave it out, or serve with --set request_chat_template=yes"
-            raise bad_request(message, "chat_template", "unsupported_parameter")
-        with refusals():
-            return await front.templates.render(options.template, served.codec.named, messages, how)
+    how = Rendering(
+        options.add_generation_prompt, options.continue_final_message, options.chat_template_kwargs, front.max_body
+    )
     if served.template is None:
         raise bad_request(
             f"{model} has no chat template (chat_template.jinja, or chat_template of tokenizer_config.json); "
@@ -89,7 +84,7 @@ class ChatShape:
         self._prompt = [("prompt_token_ids", tokens) for tokens in call.prompts if options.return_token_ids]
         self._head = f'data: {constant},"choices":['
         self._usage = ',"usage":null' if options.include_usage else ""
-        self._plain = not (options.return_token_ids or options.continuous_usage or options.logprobs >= 0)
+        self._plain = not (options.return_token_ids or options.continuous_usage or options.scored >= 0)
         self._tail = '},"logprobs":null,"finish_reason":null}]' + self._usage + "}\n\n"
 
     def events(self, choice: Choice, piece: Piece) -> bytes:
@@ -124,7 +119,7 @@ class ChatShape:
             choices.append(made | self._news(piece))
         top = {"object": "chat.completion", **self._top}
         made = {**top, "choices": choices, "usage": self._call.usage(), **dict(self._prompt)}
-        k = self._call.options.prompt_logprobs
+        k = self._call.options.prompt_scored
         if k >= 0:
             first = self._call.choices[0]
             made["prompt_logprobs"] = prompt_logprobs(self._call.served.codec, first.prompt, first.prompt_logprobs, k)
@@ -133,7 +128,7 @@ class ChatShape:
     def _news(self, piece: Piece) -> dict[str, Any]:
         options = self._call.options
         made: dict[str, Any] = {"logprobs": None}
-        if options.logprobs >= 0:
+        if options.scored >= 0:
             made["logprobs"] = chat_logprobs(self._call.served.codec, piece)
         if options.return_token_ids:
             made["token_ids"] = piece.tokens

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from blockwright.actors.gateway.port import Delta, Stream
 from blockwright.api.detokenize import Detokenizer
-from blockwright.api.openai_schema import Options
+from blockwright.api.fields import Options
 from blockwright.api.stops import StopScanner
 from blockwright.policies.plans import TokenLogprob
 
@@ -89,10 +89,10 @@ class Choice:
         self.prompt_logprobs: list[TokenLogprob] = []  # of all prompt tokens but the first, where they were asked for
         self.started = False  # something of this choice was written
         self.n = options.n
-        self.looked = options.prompt_logprobs < 0 and not (options.echo and options.logprobs >= 0)  # into the prefix cache
+        self.looked = options.prompt_scored < 0 and not (options.echoed and options.scored >= 0)  # into the prefix cache
         self._options = options
         self._detokenizer = detokenizer
-        self._scanner = StopScanner(options.stops) if options.stops else None
+        self._scanner = StopScanner(options.stop) if options.stop else None
         self._echo = echo
         self._length = len(echo.text) if echo is not None else 0  # characters detokenized, whether sent or held back
 
@@ -100,9 +100,9 @@ class Choice:
         """Ends the stream when a stop string is found; tokens after it are dropped."""
         if delta.prompt:  # comes before, or with, the first token
             self.prompt_logprobs = delta.prompt
-        if self._options.max_tokens == 0:
+        if self._options.limit == 0:
             piece = Piece(finish=delta.finish and "length")
-        elif self._scanner is None and self._options.logprobs < 0:
+        elif self._scanner is None and self._options.scored < 0:
             piece = self._take_together(delta)
         else:
             piece = self._take_singly(delta)
@@ -126,11 +126,11 @@ class Choice:
         return self._detokenizer.push(tokens) if tokens else ""
 
     def _stop_text(self, token: int) -> str:
-        return self._text((token,)) if self._options.include_stop else ""
+        return self._text((token,)) if self._options.include_stop_str_in_output else ""
 
     def _reason(self, delta: Delta) -> int | None:
         """The stop token, if it is the client's and not the checkpoint's."""
-        return delta.stop_token if delta.stop_token in self._options.stop_tokens else None
+        return delta.stop_token if delta.stop_token in self._options.stop_token_ids else None
 
     def _take_singly(self, delta: Delta) -> Piece:
         """Token by token: where each begins is wanted, or which one completes a stop string."""
@@ -148,7 +148,7 @@ class Choice:
             if delta.finish and not self._pass(piece, self._detokenizer.flush()):
                 piece.finish, piece.stop_reason = delta.finish, self._reason(delta)
                 piece.text += self._scanner.flush() if self._scanner else ""
-        piece.logprobs = list(delta.logprobs[: len(piece.tokens)]) if self._options.logprobs >= 0 else []
+        piece.logprobs = list(delta.logprobs[: len(piece.tokens)]) if self._options.scored >= 0 else []
         return piece
 
     def _pass(self, piece: Piece, text: str) -> bool:
@@ -161,15 +161,15 @@ class Choice:
         if self._scanner.found is None:
             return False
         piece.finish, piece.stop_reason = "stop", self._scanner.found
-        if self._options.include_stop:
+        if self._options.include_stop_str_in_output:
             piece.text += self._scanner.found
         self.stream.stop()
         return True
 
     def _echoed(self, echo: Echo) -> Piece:
         piece = Piece(echo.text, shown_prompt=list(self.prompt))
-        if self._options.logprobs >= 0:
-            k = self._options.logprobs
+        if self._options.scored >= 0:
+            k = self._options.scored
             piece.offsets = list(echo.offsets)
             piece.logprobs = [None, *(TokenLogprob(e.logprob, e.top[:k]) for e in self.prompt_logprobs)]
         return piece

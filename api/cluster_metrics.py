@@ -48,11 +48,9 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
             families[name] = GaugeMetricFamily(name, text, labels=list(labels))
         families[name].add_metric(list(labels.values()), value)
 
-    kv = room = 0.0
     for worker in workers:
         who = {"worker": str(worker.get("id"))}
         memory = worker.get("memory") or {}
-        kv, room = kv + memory.get("kv", 0), room + memory.get("kv", 0) + memory.get("free", 0)
         for kind, value in memory.items():
             add("worker_memory_bytes", "Memory of a worker by use.", who | {"use": kind}, value)
         for state, value in (worker.get("queue") or {}).items():
@@ -63,24 +61,39 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
     for name, value in cluster.items():
         if name in NUMBERS and _is_number(value):
             add(name, NUMBERS[name], {}, value)
-    usage = GaugeMetricFamily("vllm:kv_cache_usage_perc", "KV memory in use, of all that KV may have (1 is full).")
-    usage.add_metric([], kv / room if room else 0.0)
-    yield usage
-    yield _sweeps(workers)
+    yield from _engines(cluster, workers)
     yield from families.values()
 
 
-def _sweeps(workers: list[dict[str, Any]]) -> Metric:
-    """Tokens of each sweep, by worker: a sweep may serve several models."""
-    family = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens of a worker's sweep.", labels=["worker"])
+def _engines(cluster: dict[str, Any], workers: list[dict[str, Any]]) -> Iterator[Metric]:
+    """A worker is what vLLM calls an engine. Its numbers are told of each model that routes lead there, since models share
+    its memory and its sweeps: they must not be added up over models."""
+    labels = ["model_name", "engine"]
+    usage = GaugeMetricFamily(
+        "vllm:kv_cache_usage_perc", "KV memory in use at a worker, of all that KV may have (1 is full).", labels=labels
+    )
+    sweeps = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens of a worker's sweep.", labels=labels)
     for worker in workers:
-        counters = worker.get("counters") or {}
-        found = {float(match[1]): counters[name] for name in counters if (match := SWEEP_SIZE.fullmatch(name))}
-        buckets, running = [], 0.0
-        for bound in sorted(found):
-            running += found[bound]
-            buckets.append(("+Inf" if bound == float("inf") else repr(bound), running))
-        if buckets:
-            tokens = counters.get("sweep_tokens", 0.0)
-            family.add_metric([str(worker.get("id"))], buckets=buckets, sum_value=tokens)
-    return family
+        name, memory = str(worker.get("id")), worker.get("memory") or {}
+        used, buckets = memory.get("kv", 0), _sweeps(worker.get("counters") or {})
+        for model in _models_at(cluster, name):
+            usage.add_metric([model, name], used / max(1, used + memory.get("free", 0)))
+            if buckets:
+                tokens = worker["counters"].get("sweep_tokens", 0.0)
+                sweeps.add_metric([model, name], buckets=buckets, sum_value=tokens)
+    yield from (usage, sweeps)
+
+
+def _models_at(cluster: dict[str, Any], worker: str) -> list[str]:
+    routes = cluster.get("routes", [])
+    return sorted({route["application"] for route in routes if any(hop["worker"] == worker for hop in route["hops"])})
+
+
+def _sweeps(counters: dict[str, float]) -> list[tuple[str, float]]:
+    """The buckets, by upper bound."""
+    found = {float(match[1]): counters[name] for name in counters if (match := SWEEP_SIZE.fullmatch(name))}
+    buckets, running = [], 0.0
+    for bound in sorted(found):
+        running += found[bound]
+        buckets.append(("+Inf" if bound == float("inf") else repr(bound), running))
+    return buckets

@@ -12,10 +12,11 @@ from aiohttp import web
 
 from blockwright.api.catalog import ServedModel
 from blockwright.api.choice import Choice, Echo, Piece, make_echo
-from blockwright.api.front import CALLER, FRONT, IGNORED
+from blockwright.api.fields import Options
+from blockwright.api.front import FRONT, IGNORED
 from blockwright.api.generate import Call, answer, start, truncated
 from blockwright.api.logprobs import completion_logprobs, prompt_logprobs
-from blockwright.api.openai_schema import Options, parse_completion
+from blockwright.api.openai_schema import parse_completion
 from blockwright.api.request_body import read_body
 from blockwright.api.version import FINGERPRINT
 
@@ -26,8 +27,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     front = request.app[FRONT]
     body = await read_body(request, partial(parse_completion, unknown=front.settings.unknown_fields))
     request[IGNORED] = body.options.ignored
-    info = front.catalog.info(body.options.model)
-    front.door.check_model(request[CALLER], info.id)
+    info = front.model(request, body.options.model)
     served = await front.catalog.load(info)
     options, prompts = body.options, []
     for prompt in body.prompts:
@@ -54,7 +54,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
 def _echo(served: ServedModel, prompt: str | list[int], tokens: list[int], options: Options) -> Echo:
     """A text as it was sent, unless its beginning was cut off; else what the tokens say."""
     special = not options.skip_special_tokens
-    whole = isinstance(prompt, str) and options.truncate is None
+    whole = isinstance(prompt, str) and options.truncate_prompt_tokens is None
     text = str(prompt) if whole else served.codec.decode(tokens, special=special)
     return make_echo(text, tokens, served.codec.detokenizer(special=special))
 
@@ -75,7 +75,7 @@ class CompletionShape:
         options = call.options
         self._head = "data: " + json.dumps(self._top, separators=(",", ":"))[:-1] + ',"choices":['
         self._usage = ',"usage":null' if options.include_usage else ""
-        self._plain = not (options.return_token_ids or options.continuous_usage or options.logprobs >= 0)
+        self._plain = not (options.return_token_ids or options.continuous_usage or options.scored >= 0)
         self._tail = ',"logprobs":null,"finish_reason":null,"stop_reason":null}]' + self._usage + "}\n\n"
 
     def events(self, choice: Choice, piece: Piece) -> bytes:
@@ -100,13 +100,13 @@ class CompletionShape:
         made: dict[str, Any] = {
             "index": choice.index,
             "text": piece.text,
-            "logprobs": completion_logprobs(self._call.served.codec, piece) if options.logprobs >= 0 else None,
+            "logprobs": completion_logprobs(self._call.served.codec, piece) if options.scored >= 0 else None,
             "finish_reason": piece.finish or None,
             "stop_reason": piece.stop_reason,
         }
-        if options.prompt_logprobs >= 0:
+        if options.prompt_scored >= 0:
             codec = self._call.served.codec
-            made["prompt_logprobs"] = prompt_logprobs(codec, choice.prompt, choice.prompt_logprobs, options.prompt_logprobs)
+            made["prompt_logprobs"] = prompt_logprobs(codec, choice.prompt, choice.prompt_logprobs, options.prompt_scored)
         if options.return_token_ids:
             made["token_ids"] = piece.tokens
             if first:

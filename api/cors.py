@@ -6,11 +6,11 @@ Never a reason to trust anybody: the answer to a page that is not listed merely 
 from __future__ import annotations
 
 from aiohttp import web
-from multidict import CIMultiDict
 
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 EXPOSED = (
-    "x-request-id, x-ignored-fields, openai-processing-ms, x-queue-ms, x-cached-tokens, retry-after, retry-after-ms, "
+    "x-request-id, x-correlation-id, x-session-affinity, traceparent, x-ignored-fields, "
+    "openai-processing-ms, x-queue-ms, x-cached-tokens, retry-after, retry-after-ms, "
     "x-should-retry, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
     "x-ratelimit-reset-tokens"
@@ -45,8 +45,9 @@ class Cors:
         }
         return web.Response(status=204, headers=headers)
 
-    def mark(self, request: web.Request, headers: CIMultiDict[str]) -> None:
+    def mark(self, request: web.Request, response: web.StreamResponse) -> None:
         """On every answer."""
+        headers = response.headers
         if self._origins and "*" not in self._origins:
             headers.add("Vary", "Origin")  # also for pages that are not listed: a cache must not give them another's answer
         origin = self._allowed(request)

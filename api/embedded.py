@@ -83,7 +83,7 @@ class Cluster(Session):
             await self._listen(web.TCPSite(self._runner, self.settings.host, self.settings.port, ssl_context=context))
         await running.ready(whole=True)
         key = next(iter([*self.settings.admin_keys, *self.settings.api_keys]), "")
-        await self.connect(open_http("http://cluster", key, aiohttp.UnixConnector(path, limit=0)))
+        await self.connect(open_http("http://localhost", key, aiohttp.UnixConnector(path, limit=0)))
 
     async def _listen(self, site: web.TCPSite) -> None:
         settings = self.settings

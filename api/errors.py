@@ -19,8 +19,10 @@ _CODES = {
     403: "permission_denied",
     404: "not_found",
     405: "method_not_allowed",
+    408: "request_timeout",
     413: "request_too_large",
     417: "expectation_failed",
+    421: "misdirected_request",
     429: "rate_limit_exceeded",
     500: "internal_error",
     503: "unavailable",
@@ -56,7 +58,10 @@ def error_response(error: GatewayError) -> web.Response:
         headers["x-should-retry"] = "false"  # SDKs retry a 500 and a 409 by themselves; what failed here fails again
     if error.status == 401:
         headers.setdefault("WWW-Authenticate", "Bearer")
-    return web.Response(status=error.status, body=error_body(error), content_type="application/json", headers=headers)
+    answer = web.Response(status=error.status, body=error_body(error), content_type="application/json", headers=headers)
+    if headers.get("Connection") == "close":
+        answer.force_close()
+    return answer
 
 
 def from_http(error: web.HTTPException, method: str, path: str, max_body: int) -> GatewayError:
@@ -70,4 +75,6 @@ def from_http(error: web.HTTPException, method: str, path: str, max_body: int) -
         return GatewayError(413, f"the body is larger than the limit of {max_body} bytes; send less in one request")
     if error.status == 404:
         return GatewayError(404, f"{method} {path} is not served here; see /openapi.json for what is")
+    if error.status == 417:  # on a path that is not served, or not so
+        return GatewayError(417, f"this Expect is not known on {method} {path}; leave it out")
     return GatewayError(error.status, error.text or error.reason)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import GatewayPort, RequestView, StreamProgress
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo, RequestView, StreamProgress
 from blockwright.api.auth import Caller, Keys
 from blockwright.api.catalog import Catalog
 from blockwright.api.cors import Cors
 from blockwright.api.door import Door
+from blockwright.api.hosts import Hosts
 from blockwright.api.metrics import Metrics
 from blockwright.api.starting import Stages
-from blockwright.api.template_process import TemplateProcess
 
 if TYPE_CHECKING:
     from blockwright.api.desk import Desk
@@ -61,8 +61,8 @@ class Front:
     stages: Stages
     door: Door
     cors: Cors
+    hosts: Hosts
     names: Names = field(default_factory=Names)
-    templates: TemplateProcess = field(default_factory=TemplateProcess)
 
     def describe(self, name: str, key: str) -> RequestView | None:
         """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
@@ -74,6 +74,13 @@ class Front:
         id = self.names.resolve(key, name)
         return self.describe(id, key) is not None and self.port.cancel(id)
 
+    def model(self, request: web.Request, name: str | None) -> ModelInfo:
+        """The model that a request names. Raises a 404, or a 403 for one that its key may not use."""
+        info = self.catalog.info(name)
+        request[MODEL] = info.id
+        self.door.check_model(request[CALLER], info.id)
+        return info
+
     def new_id(self, prefix: str) -> str:
         """Names its gateway, so that any gateway can tell where to ask about it."""
         return f"{prefix}-{self.port.name}-{secrets.token_hex(12)}"
@@ -82,6 +89,7 @@ class Front:
 FRONT = web.AppKey("front", Front)
 DESK: web.AppKey[list[Desk]] = web.AppKey("desk", list)  # empty until the cluster is up
 CALLER = web.RequestKey("caller", Caller)  # who asks
+MODEL = web.RequestKey("model", str)  # the id of the one that answers
 NAME = web.RequestKey("name", str)  # the id that the client chose
 TRACE = web.RequestKey("trace", str)  # the traceparent of what is done for it
 _anything: Any = object

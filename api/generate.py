@@ -23,9 +23,10 @@ from blockwright.api.checks import shown
 from blockwright.api.choice import Choice, Echo, Piece
 from blockwright.api.door import CHARGE, Charge
 from blockwright.api.errors import bad_request, error_body
+from blockwright.api.fields import Options
 from blockwright.api.front import CALL_ID, CALLER, NAME, PROGRESS, Front
+from blockwright.api.headers import log_names
 from blockwright.api.metrics import Meter
-from blockwright.api.openai_schema import Options
 from blockwright.api.sampling import sampling_of, stop_tokens
 from blockwright.api.sse import EventStream
 from blockwright.policies.admit import part
@@ -82,7 +83,7 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
     if not tokens:
         raise bad_request("the prompt has no tokens; give at least one character", "prompt")
     room = info.max_length - len(tokens)
-    asked = options.max_tokens if options.max_tokens is None else max(1, options.max_tokens)
+    asked = None if options.limit is None else max(1, options.limit)
     if room < 1 or (asked is not None and asked > room):
         wanted = f"{asked} new tokens" if asked is not None else "at least 1 new token"
         raise bad_request(
@@ -103,13 +104,13 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
 
 def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]:
     """The end of the prompt that ``truncate_prompt_tokens`` leaves. Raises a 400 where that is nothing."""
-    if options.truncate is None:
+    if options.truncate_prompt_tokens is None:
         return tokens
-    if options.truncate == 0:
+    if options.truncate_prompt_tokens == 0:
         message = "truncate_prompt_tokens is 0, which leaves no prompt; give at least 1, or -1 for as many as fit"
         raise bad_request(message, "truncate_prompt_tokens")
-    asked = max(1, options.max_tokens or 1)
-    keep = options.truncate if options.truncate > 0 else info.max_length - asked
+    asked = max(1, options.limit or 1)
+    keep = options.truncate_prompt_tokens if options.truncate_prompt_tokens > 0 else info.max_length - asked
     if keep < 1:
         message = (
             f"the context of {info.id} holds {info.max_length} tokens and {asked} new ones were asked for, which leaves "
@@ -137,11 +138,8 @@ async def start(
     """
     _check_count(front, len(prompts), options.n)
     limits = [check_prompt(tokens, info, served, options, default_tokens) for tokens in prompts]
-    id = front.new_id(prefix)
-    request[CALL_ID] = id
-    if chosen := request.headers.get("x-request-id") or options.name:
-        request[NAME] = chosen
-        front.names.note(request[CALLER].key, chosen, id)
+    id = request[CALL_ID] = front.new_id(prefix)
+    _name(front, request, options)
     sampling, ends = sampling_of(options, served), stop_tokens(options, served)
     most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
     charge = request[CHARGE] = await front.door.enter(request[CALLER], most)
@@ -161,7 +159,7 @@ async def start(
                     tenant=request[CALLER].tenant,
                     key=request[CALLER].key,
                     priority=options.urgency,
-                    salt=options.salt,
+                    salt=_salt(front, request[CALLER].tenant, options.cache_salt),
                     trace=current_traceparent(),
                 )
             )
@@ -179,6 +177,21 @@ async def start(
     )
 
 
+def _name(front: Front, request: web.Request, options: Options) -> None:
+    """By which the request can be found: in ``/v1/requests`` and in the log."""
+    if chosen := request.headers.get("x-request-id") or options.request_id:
+        request[NAME] = chosen
+        front.names.note(request[CALLER].key, chosen, request[CALL_ID])
+    names = log_names(request)
+    log.info("%s", ", ".join(f"{name} {value!a}" for name, value in names.items()), extra=names)
+
+
+def _salt(front: Front, tenant: str, wished: str) -> bytes:
+    """Only requests with an equal one share cached prefixes: with keys those of one tenant, unless all are to share."""
+    apart = front.keys.required and not front.settings.shared_cache
+    return f"{len(tenant)} {tenant} {wished}".encode() if apart else wished.encode()
+
+
 def _check_count(front: Front, prompts: int, n: int) -> None:
     """A 400 for more choices than there can be places for: to come back, as a 503 says, would be in vain."""
     most = part(front.settings.max_waiting, 0, 0, front.settings.gateways)
@@ -191,7 +204,7 @@ async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -
     """The response, complete. Raises GatewayError where nothing of it was sent."""
     options = call.options
     usage = call.usage()
-    meter = front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.max_tokens)
+    meter = front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit)
     ended: set[int] = set()
     try:
         if options.stream:
@@ -234,7 +247,7 @@ async def _stream(
             if not out.started:
                 raise
             if not isinstance(error, GatewayError):
-                log.exception("%s failed", call.id)
+                log.exception("%s failed", call.id, extra=log_names(request))
                 error = GatewayError(500, "internal error; the server's log has the details")
             await out.fail(error_body(error))
         return out.response

@@ -16,6 +16,7 @@ from blockwright.api.door import CHARGE, rate_headers
 from blockwright.api.front import BEGUN, CALL_ID, FRONT, IGNORED, NAME, PROGRESS, TRACE
 
 MAX_IGNORED_SHOWN = 20
+ECHOED = ("x-correlation-id", "x-session-affinity")  # the client's own names for what belongs together
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -24,6 +25,7 @@ async def mark(request: web.Request, response: web.StreamResponse) -> None:
     headers = response.headers
     given = request.headers.get("x-request-id") or request.get(NAME, "")
     headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else _own_id(request)
+    headers.update(correlation(request))
     if (begun := request.get(BEGUN)) is not None:
         headers["openai-processing-ms"] = str(round(1000 * (asyncio.get_running_loop().time() - begun)))
     if trace := request.get(TRACE):
@@ -35,10 +37,22 @@ async def mark(request: web.Request, response: web.StreamResponse) -> None:
         headers["x-cached-tokens"] = str(now.cached)
     if (charge := request.get(CHARGE)) is not None:
         headers.update(rate_headers(charge.verdict))
-    request.app[FRONT].cors.mark(request, headers)
+    request.app[FRONT].cors.mark(request, response)
     if ignored := request.get(IGNORED):
         names = [quote(name[:64], safe="[]", errors="replace") for name in ignored[:MAX_IGNORED_SHOWN]]
         headers["x-ignored-fields"] = ", ".join(names)
+
+
+def correlation(request: web.Request) -> dict[str, str]:
+    """Those of ``ECHOED`` that the client sent, if they are printable and short."""
+    given = {name: request.headers.get(name, "") for name in ECHOED}
+    return {name: value for name, value in given.items() if _REQUEST_ID.fullmatch(value)}
+
+
+def log_names(request: web.Request) -> dict[str, str]:
+    """By what a line of the log is found again: our id, and those that the client gave."""
+    known = {"request": request.get(CALL_ID), "x-request-id": request.get(NAME), "traceparent": request.get(TRACE)}
+    return {name: value[:128] for name, value in known.items() if value} | correlation(request)
 
 
 def _own_id(request: web.Request) -> str:

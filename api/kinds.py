@@ -37,8 +37,12 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
+    """``least``: what is lower counts as this; ``wrap``: the value modulo this, where it is not 0."""
+
     low: int
     high: int
+    least: int | None = None
+    wrap: int = 0
 
     def read(self, value: Any, name: str) -> int:
         if isinstance(value, float) and value.is_integer():
@@ -47,7 +51,9 @@ class Integer:
             raise bad_request(f"{name} is {shown(value)}; give an integer", name, "invalid_type")
         if not self.low <= value <= self.high:
             raise bad_request(f"{name} is {shown(value)}; give an integer from {self.low} to {self.high}", name)
-        return value
+        if self.wrap:
+            return value % self.wrap
+        return value if self.least is None else max(self.least, value)
 
     def schema(self) -> Schema:
         return {"type": "integer", "minimum": self.low, "maximum": self.high}

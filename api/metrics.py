@@ -151,7 +151,7 @@ class Metrics:
 
     def __init__(self, census: Callable[[], dict[str, Census]], clock: Callable[[], float] = time.monotonic) -> None:
         self._census, self._clock = census, clock
-        self._rejections: dict[str, int] = {}  # code of the refusal -> requests
+        self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
@@ -176,9 +176,12 @@ class Metrics:
         """Requests that are being answered."""
         return sum(tally.active for tally in self._tallies.values())
 
-    def rejected(self, code: str) -> None:
-        """A request was refused because there was no room for it: limits, a full queue, no worker, a shut-down."""
-        self._rejections[code] = self._rejections.get(code, 0) + 1
+    def rejected(self, model: str, code: str) -> None:
+        """A request was refused because there was no room for it: limits, a full queue, no worker, a shut-down.
+
+        model: "" while it is not known which one was meant.
+        """
+        self._rejections[model, code] = self._rejections.get((model, code), 0) + 1
 
     def families(self) -> list[Family]:
         """What this process has counted."""
@@ -211,9 +214,11 @@ class Metrics:
             for reason, ended in tally.success.items():
                 success.add_metric([model, reason], ended)
         yield success
-        rejections = CounterMetricFamily("vllm:admission_rejections", "Requests without room, by code.", labels=["reason"])
-        for code, count in self._rejections.items():
-            rejections.add_metric([code], count)
+        rejections = CounterMetricFamily(
+            "vllm:admission_rejections", "Requests without room, by code.", labels=["model_name", "reason"]
+        )
+        for key, count in self._rejections.items():
+            rejections.add_metric(key, count)
         yield rejections
         for name, (text, _) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(name, text, labels=["model_name"])

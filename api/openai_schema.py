@@ -7,84 +7,42 @@ are applied afterwards (``generate.py``).
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from blockwright.api.checks import Body, shown, unicode_text
 from blockwright.api.errors import bad_request
-from blockwright.api.fields import CHAT_OPTIONS, COMPLETION_OPTIONS, STREAM_OPTIONS
+from blockwright.api.fields import (
+    CHAT_OPTIONS,
+    COMPLETION_OPTIONS,
+    STREAM_OPTIONS,
+    ChatOptions,
+    CompletionOptions,
+    Options,
+    TemplateOptions,
+)
 from blockwright.api.kinds import Field, Schema, Text, is_token
-from blockwright.policies.urgency import TIERS, urgency
 
 MAX_SEQUENCES = 1024  # choices of one request
 ROLES = ("system", "user", "assistant")
 Values = dict[str, Any]  # fields that were given, checked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateOptions:
-    """How messages become a prompt."""
-
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    template: str | None = None  # instead of the checkpoint's
-    variables: Values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What both endpoints share. None: the checkpoint's default, or (max_tokens) the endpoint's."""
-
-    model: str | None
-    stream: bool
-    n: int
-    max_tokens: int | None  # 0: nothing but the echo
-    min_tokens: int
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None
-    min_p: float
-    repetition_penalty: float | None
-    presence_penalty: float
-    frequency_penalty: float
-    bias: tuple[tuple[int, float], ...]
-    allowed: tuple[int, ...]
-    bad_words: tuple[str, ...]
-    seed: int  # drawn here when missing; 64 bits, unsigned
-    stops: tuple[str, ...]
-    stop_tokens: tuple[int, ...]  # besides the checkpoint's
-    include_stop: bool
-    logprobs: int  # -1: none
-    prompt_logprobs: int  # -1: none
-    echo: bool
-    ignore_eos: bool
-    add_special_tokens: bool
-    skip_special_tokens: bool
-    truncate: int | None
-    return_token_ids: bool
-    include_usage: bool
-    continuous_usage: bool
-    salt: bytes
-    urgency: int
-    tier: str | None  # that the request gets, where it named one
-    name: str | None  # the client's, for /v1/requests
-    ignored: tuple[str, ...]  # unknown fields
+Made = TypeVar("Made", bound=Options)
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionBody:
     prompts: list[str | list[int]]
-    options: Options
+    options: CompletionOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ChatBody:
     messages: list[dict[str, Any]]
     template: TemplateOptions
-    options: Options
+    options: ChatOptions
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -132,12 +90,10 @@ def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Valu
 def parse_completion(body: Body, unknown: str) -> CompletionBody:
     """``unknown``: the setting ``unknown_fields``."""
     values, ignored = read_fields(body, COMPLETION_FIELDS, unknown)
-    n, best_of = values.get("n", 1), values.get("best_of")
+    options = _made(CompletionOptions, values, ignored)
+    n, best_of = options.n, options.best_of
     if best_of is not None and best_of != n:
         raise bad_request(f"best_of is {best_of} and n {n}, but every choice is returned; leave best_of out", "best_of")
-    if not values.get("max_tokens", 1) and not values.get("echo"):
-        raise bad_request("max_tokens is 0 without echo; give at least 1", "max_tokens")
-    options = _options(values, values.get("logprobs", -1), ignored, special=True)
     prompts: list[str | list[int]] = values["prompt"]
     if len(prompts) * n > MAX_SEQUENCES:
         message = f"{len(prompts)} prompts with n {n} are over the limit of {MAX_SEQUENCES} choices; send fewer"
@@ -148,81 +104,46 @@ def parse_completion(body: Body, unknown: str) -> CompletionBody:
 def parse_chat(body: Body, unknown: str) -> ChatBody:
     """``unknown``: the setting ``unknown_fields``."""
     values, ignored = read_fields(body, CHAT_FIELDS, unknown)
-    wanted, top = values.get("logprobs", False), values.get("top_logprobs")
-    if top is not None and not wanted:
+    options = _made(ChatOptions, values, ignored)
+    top = options.top_logprobs
+    if top is not None and not options.logprobs:
         raise bad_request(f"top_logprobs is {top} without logprobs; set logprobs to true", "top_logprobs")
-    options = _options(values, (top or 0) if wanted else -1, ignored, special=False)
     return ChatBody(values["messages"], template_options(values), options)
 
 
 def template_options(values: Values) -> TemplateOptions:
     """Raises a 400 for wishes that contradict each other."""
-    begin, proceed = values.get("add_generation_prompt", True), values.get("continue_final_message", False)
-    if begin and proceed:
+    made = TemplateOptions(**_of(TemplateOptions, values))
+    if made.add_generation_prompt and made.continue_final_message:
         raise bad_request(
             "continue_final_message and add_generation_prompt are both true; set add_generation_prompt to false",
             "continue_final_message",
         )
-    variables = values.get("chat_template_kwargs", {})
     for name in ("messages", "chat_template", "add_generation_prompt", "continue_final_message", "tools", "documents"):
-        if name in variables:
+        if name in made.chat_template_kwargs:
             message = f"chat_template_kwargs.{name} is not a variable of the template; use the field of the request"
             raise bad_request(message, "chat_template_kwargs")
-    return TemplateOptions(
-        add_generation_prompt=begin,
-        continue_final_message=proceed,
-        template=values.get("chat_template"),
-        variables=variables,
-    )
+    return made
 
 
-def _options(values: Values, logprobs: int, ignored: tuple[str, ...], *, special: bool) -> Options:
-    stream, get = values.get("stream", False), values.get
-    if "stream_options" in values and not stream:
+def _of(record: type, values: Values) -> Values:
+    """Those that the record has."""
+    return {field.name: values[field.name] for field in dataclasses.fields(record) if field.name in values}
+
+
+def _made(record: type[Made], values: Values, ignored: tuple[str, ...]) -> Made:
+    """The options, with what concerns several of them checked."""
+    options = record(**_of(record, values), ignored=ignored)
+    if "stream_options" in values and not options.stream:
         raise bad_request("stream_options is set but stream is not true; set stream or leave it out", "stream_options")
-    if "prompt_logprobs" in values and stream:
+    if options.prompt_logprobs is not None and options.stream:
         raise bad_request("prompt_logprobs cannot be streamed; leave stream out", "prompt_logprobs")
-    limit = get("max_completion_tokens", get("max_tokens"))
-    if limit is not None and get("min_tokens", 0) > limit:
-        raise bad_request(f"min_tokens is {get('min_tokens')}, more than max_tokens ({limit}); lower it", "min_tokens")
-    usage = get("stream_options", {})
-    seed, top_k, tier = get("seed"), get("top_k"), get("service_tier")
-    return Options(
-        model=get("model"),
-        stream=stream,
-        n=get("n", 1),
-        max_tokens=limit,
-        min_tokens=get("min_tokens", 0),
-        temperature=get("temperature"),
-        top_p=get("top_p"),
-        top_k=None if top_k is None else max(0, top_k),
-        min_p=get("min_p", 0.0),
-        repetition_penalty=get("repetition_penalty"),
-        presence_penalty=get("presence_penalty", 0.0),
-        frequency_penalty=get("frequency_penalty", 0.0),
-        bias=get("logit_bias", ()),
-        allowed=get("allowed_token_ids", ()),
-        bad_words=get("bad_words", ()),
-        seed=secrets.randbits(63) if seed is None else seed % (1 << 64),
-        stops=get("stop", ()),
-        stop_tokens=get("stop_token_ids", ()),
-        include_stop=get("include_stop_str_in_output", False),
-        logprobs=logprobs,
-        prompt_logprobs=get("prompt_logprobs", -1),
-        echo=get("echo", False),
-        ignore_eos=get("ignore_eos", False),
-        add_special_tokens=get("add_special_tokens", special),
-        skip_special_tokens=get("skip_special_tokens", True),
-        truncate=get("truncate_prompt_tokens"),
-        return_token_ids=get("return_token_ids", False),
-        include_usage=usage.get("include_usage", False),
-        continuous_usage=usage.get("continuous_usage_stats", False),
-        salt=get("cache_salt", "").encode(),
-        urgency=urgency(tier or "default", get("priority", 0)),
-        tier=None if tier is None else TIERS[tier][0],
-        name=get("request_id"),
-        ignored=ignored,
-    )
+    if options.max_tokens == 0 and not options.echoed:
+        raise bad_request("max_tokens is 0 without echo; give at least 1", "max_tokens")
+    if options.limit is not None and options.min_tokens > options.limit:
+        message = f"min_tokens is {options.min_tokens}, more than max_tokens ({options.limit}); lower it"
+        raise bad_request(message, "min_tokens")
+    return options
 
 
 class Prompts:

@@ -16,6 +16,7 @@ _REASONS = {
     401: "The API key is missing or not valid.",
     403: "The API key may not use this.",
     404: "There is no such model, request or path.",
+    408: "The body came too slowly.",
     409: "The request was cancelled by another one.",
     413: "The body is larger than the limit.",
     429: "The tenant's limit is reached; Retry-After says for how long.",

@@ -19,7 +19,7 @@ from blockwright.api.openai_schema import CHAT_FIELDS, COMPLETION_FIELDS
 from blockwright.api.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-GENERATING = (400, 403, 404, 409, 413, 429, 500, 503)
+GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ ENDPOINTS = (
         text="The token ids of a text or a conversation.",
         fields=TOKENIZE_FIELDS,
         answer=answers.TokenizeAnswer,
-        errors=(400, 403, 404, 413, 500, 503),
+        errors=(400, 403, 404, 408, 413, 500, 503),
     ),
     Endpoint(
         method="POST",
@@ -126,7 +126,7 @@ ENDPOINTS = (
         text="The text of token ids, special tokens included.",
         fields=DETOKENIZE_FIELDS,
         answer=answers.DetokenizeAnswer,
-        errors=(400, 403, 404, 413, 500, 503),
+        errors=(400, 403, 404, 408, 413, 500, 503),
     ),
     Endpoint(
         method="GET",

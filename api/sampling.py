@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from blockwright.api.catalog import ServedModel
 from blockwright.api.checks import shown
 from blockwright.api.errors import bad_request
-from blockwright.api.openai_schema import Options
+from blockwright.api.fields import Options
 from blockwright.api.tokenizer import TextCodec
 from blockwright.policies.sampling import SamplingParams, TokenRules
 
@@ -19,12 +19,12 @@ from blockwright.policies.sampling import SamplingParams, TokenRules
 def stop_tokens(options: Options, served: ServedModel) -> list[int]:
     """Ids that end the sequence."""
     ends = [] if options.ignore_eos else served.stop_tokens
-    return [*ends, *(token for token in options.stop_tokens if token not in ends)]
+    return [*ends, *(token for token in options.stop_token_ids if token not in ends)]
 
 
 def sampling_of(options: Options, served: ServedModel) -> SamplingParams:
     """The sampling of the first choice; the others differ in ``choice`` alone."""
-    if options.stops and served.codec.missing:  # the answer has no text that they could stand in
+    if options.stop and served.codec.missing:  # the answer has no text that they could stand in
         raise bad_request(served.codec.missing, "stop")
     defaults = served.defaults
     return SamplingParams(
@@ -38,25 +38,25 @@ def sampling_of(options: Options, served: ServedModel) -> SamplingParams:
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
         seed=options.seed,
-        logprobs=options.logprobs,
-        prompt_logprobs=max(options.prompt_logprobs, options.logprobs if options.echo else -1),
+        logprobs=options.scored,
+        prompt_logprobs=max(options.prompt_scored, options.scored if options.echoed else -1),
         rules=rules_of(options, served),
     )
 
 
 def rules_of(options: Options, served: ServedModel) -> TokenRules | None:
     """None for a request without such fields."""
-    _check_ids("stop_token_ids", options.stop_tokens, served)
-    if not (options.allowed or options.bad_words or options.bias or options.min_tokens):
+    _check_ids("stop_token_ids", options.stop_token_ids, served)
+    if not (options.allowed_token_ids or options.bad_words or options.logit_bias or options.min_tokens):
         return None
-    _check_ids("allowed_token_ids", options.allowed, served)
-    _check_ids("logit_bias", (token for token, _ in options.bias), served)
+    _check_ids("allowed_token_ids", options.allowed_token_ids, served)
+    _check_ids("logit_bias", (token for token, _ in options.logit_bias), served)
     banned = [ids for word in options.bad_words for ids in bad_word_ids(served.codec, word)]
-    ends = sorted(t for t in {*served.stop_tokens, *options.stop_tokens} if t < served.vocabulary)
+    ends = sorted(t for t in {*served.stop_tokens, *options.stop_token_ids} if t < served.vocabulary)
     rules = TokenRules(
-        allowed=list(options.allowed),
+        allowed=list(options.allowed_token_ids),
         banned=banned,
-        bias=list(options.bias),
+        bias=list(options.logit_bias),
         min_tokens=options.min_tokens,
         ends=ends if options.min_tokens else [],
     )

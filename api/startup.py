@@ -6,7 +6,9 @@ Text, or JSON objects by the setting ``log_format``. Owns the wording; ``server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -49,7 +51,7 @@ class Speaker:
     def __init__(self, form: str, stages: Stages, say: Callable[[str], None] | None = None) -> None:
         self.stages = stages
         self._json = form == "json"
-        self._say = say or (lambda line: print(line, flush=True))
+        self._say = say or _print
 
     def reach(self, stage: str, text: str = "", at: float | None = None) -> None:
         """A stage is reached; ``text`` where there is more to tell than its name, ``at`` where it was earlier."""
@@ -69,11 +71,20 @@ class Speaker:
         text = f"blockwright: {reason}"
         if self._json:
             text = json_line("head", LOGGER, "critical", str(reason), time.time())
-        print(text, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
         return 2
 
     def _line(self, level: str, before: str, text: str, **more: Any) -> None:
         self._say(json_line("head", LOGGER, level, text, time.time(), **more) if self._json else before + text)
+
+
+def _print(line: str) -> None:
+    """A full disk, or a reader that has gone, is no reason not to serve: the line is lost."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        sys.stdout = os.fdopen(1, "w", closefd=False)  # without the line, which the exit would try to write again
 
 
 def capacity(models: Sequence[ModelInfo], rows: int) -> str:

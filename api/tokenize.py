@@ -16,7 +16,7 @@ from blockwright.api.chat import render
 from blockwright.api.checks import shown
 from blockwright.api.errors import bad_request
 from blockwright.api.fields import TEMPLATE
-from blockwright.api.front import CALLER, FRONT, IGNORED
+from blockwright.api.front import FRONT, IGNORED
 from blockwright.api.kinds import Field, Flag, Text, Tokens
 from blockwright.api.openai_schema import Messages, read_fields, template_options
 from blockwright.api.request_body import read_body
@@ -40,8 +40,7 @@ async def tokenize(request: web.Request) -> web.Response:
     values, request[IGNORED] = await read_body(request, check)
     if ("prompt" in values) == ("messages" in values):
         raise bad_request("give either prompt or messages", "prompt")
-    info = front.catalog.info(values.get("model"))
-    front.door.check_model(request[CALLER], info.id)
+    info = front.model(request, values.get("model"))
     served = await front.catalog.load(info)
     if "messages" in values:
         text = await render(front, info.id, served, values["messages"], template_options(values))
@@ -67,8 +66,7 @@ async def detokenize(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     check = partial(read_fields, fields=DETOKENIZE_FIELDS, unknown=front.settings.unknown_fields)
     values, request[IGNORED] = await read_body(request, check)
-    info = front.catalog.info(values.get("model"))
-    front.door.check_model(request[CALLER], info.id)
+    info = front.model(request, values.get("model"))
     served = await front.catalog.load(info)
     if served.codec.missing:
         raise bad_request(served.codec.missing, "tokens")

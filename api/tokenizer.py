@@ -19,14 +19,25 @@ from blockwright.api.detokenize import ByteDetokenizer, Detokenizer, WindowDetok
 from blockwright.gpu.errors import CheckpointError
 
 
+def read_text(path: Path) -> str | None:
+    """None where there is no such file. Raises CheckpointError for one that is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); download the checkpoint again") from None
+
+
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     """A JSON object of the checkpoint, empty where there is no such file. Raises CheckpointError if it is no object."""
     path = folder / name
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    text = read_text(path)
+    if text is None:
         return {}
-    except (OSError, ValueError) as error:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); download the checkpoint again") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds no JSON object; download the checkpoint again")

@@ -7,6 +7,8 @@ the bytes behind a component are the business of ``gpu/``.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,6 +82,21 @@ class Chain:
     @property
     def components(self) -> tuple[Component, ...]:
         return tuple(c for b in self.blocks for c in b.components)
+
+
+def bases(chains: Iterable[Chain]) -> dict[str, str]:
+    """Application -> the earlier one that it has most parameters in common with, where there is any: what it is made of."""
+    found: dict[str, str] = {}
+    holders: dict[bytes, list[str]] = {}
+    for chain in chains:
+        common: Counter[str] = Counter()
+        for component in {c.id: c for c in chain.components}.values():
+            holding = holders.setdefault(component.id, [])
+            common.update(dict.fromkeys(holding, component.nbytes))
+            holding.append(chain.application)
+        if common:
+            found[chain.application] = max(common, key=common.__getitem__)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,14 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from blockwright.tests.test_architecture import imports_of
 
 ROOT = Path(__file__).parents[1]
 NOT_PACKAGES = {"tests", "benchmarks", "examples", "docs", "build", "dist"}
@@ -43,6 +47,22 @@ def test_every_top_level_package_says_that_it_is_typed() -> None:
 
 def test_no_stray_module_lies_at_the_root() -> None:
     assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_what_is_imported_is_declared() -> None:
+    """Not merely there because something else wants it."""
+    listed = project()["project"]
+    declared = {canonicalize_name(Requirement(text).name) for text in listed["dependencies"]}
+    lent = packages_distributions()
+    missing = set()
+    for folder in packages_on_disk():
+        for path in (ROOT / "/".join(folder.split(".")[1:])).glob("*.py"):
+            names = {name.partition(".")[0] for name in imports_of(path)} - {"blockwright", "__future__"}
+            names -= {"pytest"} if path.name == "pytest_plugin.py" else set()  # which nothing else loads
+            for name in names - set(sys.stdlib_module_names):
+                if not declared & {canonicalize_name(one) for one in lent.get(name, [name])}:
+                    missing.add((str(path.relative_to(ROOT)), name))
+    assert missing == set()
 
 
 def test_every_direct_dependency_has_a_pinned_release_that_fits() -> None:

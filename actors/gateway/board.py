@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from blockwright.actors.gateway.record import Record
 from blockwright.actors.worker.messages import RoutesUpdate
-from blockwright.policies.chain import Route
+from blockwright.policies.chain import Route, bases
 from blockwright.policies.dispatch import choose, is_idle, workers_of
 
 
@@ -24,6 +24,7 @@ class Board:
         self.capacity: dict[str, int] = {}  # route id -> tokens that fit, as last published
         self.room: dict[str, int] = {}  # application -> most tokens that any of its routes was last known to hold
         self.max_length: dict[str, int] = {}  # application -> tokens, once its chain is known
+        self.bases: dict[str, str] = {}  # application -> the served one that it shares most parameters with
         self.withdrawn: set[str] = set()  # applications that were served and are no more
         self.vanished: dict[str, float] = {}  # application -> when its last whole route went
         self.served: set[str] = set()  # applications that have had a route
@@ -39,7 +40,9 @@ class Board:
         self.capacity = dict(update.capacity)
         present = {chain.application for chain in update.chains} - set(update.withdrawn)
         self.withdrawn = (self.withdrawn | set(self.max_length)) - present
-        self.max_length = {c.application: c.max_length for c in update.chains if c.application in present}
+        chains = [chain for chain in update.chains if chain.application in present]
+        self.max_length = {chain.application: chain.max_length for chain in chains}
+        self.bases = bases(chains)
         for application in present | set(self.routes):
             whole = [r for r in update.routes if r.application == application and self._whole(r)]
             self._set_routes(application, whole, now)

@@ -106,7 +106,7 @@ class ModelInfo:
     max_length: int
     created: int
     ready: bool
-    parent: str | None = None
+    parent: str | None = None  # the served application that it shares most parameters with, if it came earlier
     rooms: tuple[int, ...] = ()  # tokens of KV that each route in force holds while nothing else runs there
 
 

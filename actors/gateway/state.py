@@ -121,7 +121,7 @@ class GatewayState:
                 self.board.max_length.get(model.id, model.max_length),
                 model.created,
                 bool(self.board.routes[model.id]),
-                model.parent,
+                self.board.bases.get(model.id),
                 self.board.rooms(model.id),
             )
             for model in self.catalogue.values()

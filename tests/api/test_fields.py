@@ -10,7 +10,7 @@ from blockwright.api.sampling import bad_word_ids
 from blockwright.policies.plans import TokenLogprob
 from blockwright.policies.sampling import TokenRules
 from blockwright.policies.urgency import TIERS, urgency
-from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, one_by_one
+from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hi"}]
@@ -220,21 +220,28 @@ async def test_request_id_names_the_request(serve: Any, say: Any) -> None:
     assert answer.headers["x-request-id"] == "outer"
 
 
-async def test_templates_of_requests_need_a_setting(serve: Any, say: Any, codec: Any) -> None:
-    own = "{{ bos_token }}{{ shout }}{{ messages[0].content }}"
-    fields = {"messages": HELLO, "chat_template": own, "chat_template_kwargs": {"shout": "HEY "}}
-    client, _ = await serve(say("x"))
-    error = await refused(client, CHAT, **fields)
-    assert (error["param"], error["code"]) == ("chat_template", "unsupported_parameter")
-    client, port = await serve(say("x"), settings={"request_chat_template": True, "max_body": 1000})
+async def test_templates_of_requests_are_refused_by_name(serve: Any, say: Any) -> None:
+    client, port = await serve(say("x"))
+    for path in (CHAT, "/tokenize"):
+        answer = await client.post(path, json={"messages": HELLO, "chat_template": "{{ messages }}"})
+        error = (await answer.json())["error"]
+        assert (answer.status, error["param"], error["code"]) == (400, "chat_template", "unsupported_parameter")
+        assert (await client.post(path, json={"messages": HELLO, "chat_template": None})).status == 200
+    assert len(port.streams) == 1
+
+
+async def test_variables_of_the_template(serve: Any, say: Any, codec: Any, tmp_path: Any) -> None:
+    folder = make_folder(tmp_path / "shouting")
+    (folder / "chat_template.jinja").write_text("{{ bos_token }}{{ shout }}{{ messages[0].content * (times or 1) }}")
+    client, port = await serve(say("x"), folder=folder, settings={"max_body": 1000})
+    fields = {"messages": HELLO, "chat_template_kwargs": {"shout": "HEY "}}
     assert (await client.post(CHAT, json=fields)).status == 200
     assert codec.decode(port.streams[0].generation.prompt, special=True) == "<s>HEY hi"
-    error = await refused(client, CHAT, chat_template="{% if %}")
-    assert (error["param"], error["code"]) == ("chat_template", "template_error")
-    assert "does not compile" in error["message"]
-    error = await refused(client, CHAT, chat_template="{{ 'a' * 40000 }}")
-    assert (error["param"], error["code"]) == ("chat_template", "template_error")
-    assert "makes 40000 characters of these messages, more than max_body (1000)" in error["message"]
+    error = await refused(client, CHAT, chat_template_kwargs={"times": 20_000})
+    assert (error["param"], error["code"]) == ("messages", "template_error")
+    assert "makes 40003 characters of these messages, more than max_body (1000)" in error["message"]
+    error = await refused(client, CHAT, chat_template_kwargs={"times": 10**12})
+    assert "makes a value of 2000000000000 characters, more than 205824000; send less" in error["message"]
 
 
 async def test_the_last_message_can_be_continued(serve: Any, say: Any, codec: Any) -> None:

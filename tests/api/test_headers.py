@@ -69,3 +69,45 @@ async def test_whether_to_try_again(serve: Any, error: GatewayError, again: str,
     assert answer.status == error.status
     assert answer.headers["x-should-retry"] == again
     assert (answer.headers.get("Retry-After"), answer.headers.get("retry-after-ms")) == (seconds, millis)
+
+
+CORRELATED = {"x-correlation-id": "c-1", "x-session-affinity": "s-1"}
+
+
+async def test_correlation_ids_are_echoed_and_logged(serve: Any, say: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="blockwright.api.generate")
+    client, port = await serve(say("x"), settings={"cors_origins": "*"})
+    sent = {**CORRELATED, "x-request-id": "mine", "traceparent": PARENT, "Origin": "https://a.example"}
+    for stream in (False, True):
+        answer = await client.post(URL, json={"prompt": "a", "stream": stream}, headers=sent)
+        await answer.read()
+        assert {name: answer.headers[name] for name in CORRELATED} == CORRELATED
+        assert {*CORRELATED, "traceparent"} < set(answer.headers["Access-Control-Expose-Headers"].split(", "))
+        logged = vars(caplog.records[-1])
+        assert {name: logged[name] for name in CORRELATED} == CORRELATED
+        assert (logged["request"], logged["x-request-id"]) == (port.streams[-1].generation.id, "mine")
+        assert logged["traceparent"] == answer.headers["traceparent"]
+        assert "x-correlation-id 'c-1'" in caplog.text
+    answer = await client.post(URL, data=b"[", headers=CORRELATED)
+    assert (answer.status, answer.headers["x-correlation-id"]) == (400, "c-1")
+
+
+async def test_correlation_ids_that_are_long_or_odd_are_neither_echoed_nor_logged(
+    serve: Any, say: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="blockwright.api.generate")
+    client, _ = await serve(say("x"))
+    for odd in ("a b", "x" * 129, "\u00e9"):
+        answer = await client.post(URL, json={"prompt": "a"}, headers={"x-correlation-id": odd})
+        assert (answer.status, "x-correlation-id" in answer.headers) == (200, False)
+        assert "correlation" not in caplog.text
+    assert "x-correlation-id" not in (await client.get("/v1/models")).headers
+
+
+async def test_a_failure_is_logged_with_the_ids(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    client, _ = await serve(lambda generation: [Delta([9]), ValueError("why")])
+    for stream in (False, True):
+        answer = await client.post(URL, json={"prompt": "a", "stream": stream}, headers=CORRELATED)
+        await answer.read()
+        logged = vars(caplog.records[-1])
+        assert (logged["levelname"], logged["x-correlation-id"]) == ("ERROR", "c-1")

@@ -20,6 +20,7 @@ CLUSTER = {
             "counters": {"preemptions": 4.0, "name": "not a number"},
         }
     ],
+    "routes": [{"application": "tiny", "hops": [{"worker": "w0"}]}],
     "kv_pages_shared": 7,
 }
 
@@ -47,7 +48,7 @@ async def test_a_request_is_counted(serve: Any, say: Any) -> None:
     assert seen["vllm:time_to_first_token_seconds_count", "tiny"] == 1
     assert seen["vllm:request_params_n_sum", "tiny"] == 2
     assert seen["vllm:request_params_max_tokens_sum", "tiny"] == 5
-    assert seen["vllm:kv_cache_usage_perc", ""] == 0.25
+    assert seen["vllm:kv_cache_usage_perc", "w0,tiny"] == 0.25
     assert seen["blockwright:worker_memory_bytes", "parameters,w0"] == 40
     assert seen["blockwright:worker_requests", "running,w0"] == 2
     assert seen["blockwright:worker_preemptions", "w0"] == 4
@@ -127,7 +128,7 @@ async def test_refusals_for_want_of_room_are_counted(serve: Any, say: Any) -> No
     await client.post("/v1/completions", json={"prompt": "a"})
     seen = samples(await (await client.get("/metrics")).text())
     assert {key: value for key, value in seen.items() if "rejections_total" in key[0]} == {
-        ("vllm:admission_rejections_total", "queue_full"): 1
+        ("vllm:admission_rejections_total", "tiny,queue_full"): 1
     }
 
 
@@ -136,11 +137,14 @@ def test_sizes_of_sweeps_are_a_histogram_of_the_worker() -> None:
     for tokens in (1, 1, 9, 100_000):
         sizes.note(tokens)
     counters = {**sizes.counters(), "preemptions": 1.0}
-    seen = samples(Metrics(dict).render({"workers": [{"id": "w0", "counters": counters}]}).decode())
-    assert seen["vllm:iteration_tokens_total_bucket", "1.0,w0"] == 2
-    assert seen["vllm:iteration_tokens_total_bucket", "16.0,w0"] == 3
-    assert seen["vllm:iteration_tokens_total_count", "w0"] == 4
-    assert seen["vllm:iteration_tokens_total_sum", "w0"] == 100_011
+    routes = [{"application": name, "hops": [{"worker": at}]} for name, at in (("b", "w0"), ("a", "w0"), ("a", "w1"))]
+    cluster = {"workers": [{"id": "w0", "counters": counters}], "routes": routes}
+    seen = samples(Metrics(dict).render(cluster).decode())
+    for model in ("a", "b"):  # whose sweeps they are
+        assert seen["vllm:iteration_tokens_total_bucket", f"w0,1.0,{model}"] == 2
+        assert seen["vllm:iteration_tokens_total_bucket", f"w0,16.0,{model}"] == 3
+        assert seen["vllm:iteration_tokens_total_count", f"w0,{model}"] == 4
+        assert seen["vllm:iteration_tokens_total_sum", f"w0,{model}"] == 100_011
     assert not any("sweeps_up_to" in name for name, _ in seen)
 
 

@@ -123,9 +123,9 @@ def test_messages_become_plain_texts() -> None:
 
 
 def test_logprobs_in_both_forms() -> None:
-    assert [completion().options.logprobs, completion(logprobs=0).options.logprobs] == [-1, 0]
-    assert chat(logprobs=True, top_logprobs=5).options.logprobs == 5
-    assert [chat(logprobs=True).options.logprobs, chat(logprobs=False).options.logprobs] == [0, -1]
+    assert [completion().options.scored, completion(logprobs=0).options.scored] == [-1, 0]
+    assert chat(logprobs=True, top_logprobs=5).options.scored == 5
+    assert [chat(logprobs=True).options.scored, chat(logprobs=False).options.scored] == [0, -1]
     for parse, fields in (
         (completion, {"logprobs": True}),
         (completion, {"logprobs": 21}),
@@ -138,9 +138,9 @@ def test_logprobs_in_both_forms() -> None:
 
 def test_defaults_and_synonyms() -> None:
     options = completion(top_k=-1, n=None, max_tokens=7.0, seed=-1, temperature=None).options
-    assert (options.top_k, options.n, options.max_tokens, options.seed) == (0, 1, 7, (1 << 64) - 1)
+    assert (options.top_k, options.n, options.limit, options.seed) == (0, 1, 7, (1 << 64) - 1)
     assert options.temperature is None
-    assert chat(max_completion_tokens=3, max_tokens=9).options.max_tokens == 3
+    assert chat(max_completion_tokens=3, max_tokens=9).options.limit == 3
 
 
 def test_a_missing_seed_is_drawn() -> None:
@@ -189,7 +189,7 @@ def test_best_of_is_the_number_of_choices() -> None:
 
 
 def test_nothing_but_an_echo() -> None:
-    assert completion(echo=True, max_tokens=0).options.max_tokens == 0
+    assert completion(echo=True, max_tokens=0).options.limit == 0
     with pytest.raises(GatewayError, match="max_tokens is 0 without echo"):
         completion(max_tokens=0)
 
@@ -233,7 +233,11 @@ def test_values_out_of_bounds(fields: dict[str, Any], param: str, says: str) -> 
 
 def test_fields_of_the_template() -> None:
     template = chat(add_generation_prompt=False, continue_final_message=True, chat_template_kwargs={"a": 1}).template
-    assert (template.add_generation_prompt, template.continue_final_message, template.variables) == (False, True, {"a": 1})
+    assert (template.add_generation_prompt, template.continue_final_message, template.chat_template_kwargs) == (
+        False,
+        True,
+        {"a": 1},
+    )
     with pytest.raises(GatewayError, match="both true"):
         chat(continue_final_message=True)
     with pytest.raises(GatewayError, match="not a variable"):

@@ -94,7 +94,7 @@ async def gone(client: Any, port: Any, url: str, body: dict[str, Any], count: in
     """Connect, wait until all sequences wait, leave, and see them cancelled."""
     raw = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection(client.server.host, client.server.port)
-    writer.write(f"POST {url} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    writer.write(f"POST {url} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
     async with asyncio.timeout(PATIENCE):
         for _ in range(count):
             await port.waiting.get()
@@ -122,7 +122,7 @@ async def test_a_client_that_does_not_read_gets_no_comments(serve: Any, codec: A
     client, port = await serve(lambda g: [Delta(text)] * 400 + [asyncio.Event()], settings={"keep_alive": 0.001})
     raw = json.dumps({"prompt": "a", "stream": True}).encode()
     reader, writer = await asyncio.open_connection(client.server.host, client.server.port, limit=1 << 10)
-    writer.write(f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    writer.write(f"POST {URL} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
     assert b"200 OK" in await reader.readline()
     for _ in range(20):  # others are served meanwhile
         assert (await client.get("/health/live")).status == 200

@@ -102,7 +102,7 @@ async def test_conversations(serve: Any, tokenizer_folder: Path) -> None:
         ("/tokenize", {"prompt": "a", "messages": CHAT}, 400, "either prompt or messages"),
         ("/tokenize", {"prompt": ["a"]}, 400, "give a string"),
         ("/tokenize", {"prompt": "a", "model": "none"}, 404, "does not exist"),
-        ("/tokenize", {"messages": CHAT, "chat_template": "x"}, 400, "not taken from requests"),
+        ("/tokenize", {"messages": CHAT, "chat_template": "x"}, 400, "chat_template ('x') is not supported"),
         ("/detokenize", {}, 400, "tokens is missing"),
         ("/detokenize", {"tokens": [269]}, 400, "token id 269 is not in the vocabulary"),
         ("/detokenize", {"tokens": "a"}, 400, "list of token ids"),

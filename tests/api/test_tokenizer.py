@@ -11,8 +11,7 @@ from tokenizers import Tokenizer, models
 from tokenizers.processors import TemplateProcessing
 
 from blockwright.actors.gateway.port import GatewayError
-from blockwright.api.chat_template import ChatTemplate
-from blockwright.api.template_engine import Rendering
+from blockwright.api.chat_template import ChatTemplate, Rendering
 from blockwright.api.tokenizer import TextCodec
 from blockwright.gpu.checkpoint import CheckpointError
 from blockwright.tests.checkpoints import write_tokenizer

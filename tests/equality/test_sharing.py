@@ -48,6 +48,9 @@ async def test_a_copy_adds_nothing_and_an_upper_half_only_itself(
     }.items():
         async with serve(applications, backend=backend) as server:
             sizes[name] = (await server.cluster())["workers"][0]["memory"]["parameters"]
+            async with server.session.get(f"{server.url}/v1/models") as answer:
+                models = {model["id"]: (model["parent"], model["root"]) for model in (await answer.json())["data"]}
+            assert models == {one: (None if one == "base" else "base", "base") for one in applications}
     assert sizes["copy"] == sizes["one"]
     assert sizes["one"] * 1.3 < sizes["upper"] < sizes["one"] * 1.7
 

@@ -104,10 +104,11 @@ class Server(Program):
         module: str = "blockwright",
         levers: Sequence[str] = (),
         address_space: int = 0,
+        arguments: Sequence[str] = (),
         **settings: Any,
     ) -> None:
         values = {"memory": "32MiB", "threads": 1, "check": "true", **CALM, **SERVED, **settings}
-        command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers)]
+        command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers), *arguments]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         super().__init__(command, levers, address_space)
         self.path = model

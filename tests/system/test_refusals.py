@@ -83,6 +83,10 @@ def infinite_offset(folder: Path) -> None:
     rewrite_header(folder, lambda text: text.replace('"data_offsets":[0,', '"data_offsets":[0,Infinity,', 1))
 
 
+def huge_constant(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ 'x' * 400000000000 }}")
+
+
 def as_it_is(folder: Path) -> None:
     assert folder.exists()
 
@@ -108,6 +112,7 @@ def as_it_is(folder: Path) -> None:
             [str(1000 << 20), "or give less memory (--set memory="],
         ),
         (as_it_is, {"threads": 257}, ["threads", "256"]),
+        (huge_constant, {}, ["chat_template.jinja", "400000000000 characters"]),
         (as_it_is, {"memory": "512KiB"}, ["524288", "--set memory"]),
         (as_it_is, {"memory": "832KiB"}, ["less than one page of 12288 bytes", "--set memory"]),
         (as_it_is, {"memry": "1MiB"}, ["memry", "memory"]),

@@ -1,0 +1,55 @@
+"""Which names a server on loopback answers to, so that no page of the web reaches it.
+
+A page can let its own name lead to 127.0.0.1 once it is loaded (DNS rebinding); the browser then takes the server for the
+page's own site and lets it read everything. The header Host still has the page's name. Addresses cannot be such names.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+from blockwright.actors.config import Settings
+from blockwright.actors.gateway.port import GatewayError
+
+LOOPBACK = "localhost"
+
+
+class Hosts:
+    """Checked where ``allowed_hosts`` is set, or on loopback without keys: with keys a page lacks one, and beyond loopback
+    proxies and names of all kinds are usual."""
+
+    def __init__(self, settings: Settings) -> None:
+        named = {one.strip().lower() for one in settings.allowed_hosts.split(",") if one.strip()}
+        keyless = not (settings.api_keys or settings.admin_keys)
+        self._checked = "*" not in named and bool(named or (keyless and is_loopback(settings.host)))
+        self._names = named | {LOOPBACK, socket.gethostname().lower(), settings.host.lower()}
+
+    def check(self, host: str) -> None:
+        """Raises a 421 for the name of somebody else. ``host``: the header."""
+        if not self._checked or self._known(host):
+            return
+        raise GatewayError(
+            421,
+            f"the host {host[:200]!r} is not served here; ask for localhost, an address, or a name in --set allowed_hosts",
+        )
+
+    def _known(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        return name in self._names or name.endswith(f".{LOOPBACK}") or _address(name) is not None
+
+
+def is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host.lower() == LOOPBACK if address is None else address.is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
