@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
-import os
 import random
 import statistics
 import sys
@@ -28,7 +26,7 @@ import harness
 import numpy as np
 import zmq
 from harness import OURS, Bar, Options, Report
-from links_peer import GLOO_NODE, Sink, gloo_lane
+from links_peer import Sink
 
 from blockwright.runtime import Node, Ref
 from blockwright.transport.address import PeerId
@@ -58,26 +56,22 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def rig(*, gloo: bool) -> AsyncIterator[Rig]:
+async def rig() -> AsyncIterator[Rig]:
     """Starts the other process, opens a link of each kind, and ends all."""
     with tempfile.TemporaryDirectory(prefix="blockwright-links-") as name:
         directory = Path(name)
-        store = str(directory / "store") if gloo else ""
         peer = Path(__file__).with_name("links_peer.py")
-        child = await asyncio.create_subprocess_exec(sys.executable, str(peer), name, store)
+        child = await asyncio.create_subprocess_exec(sys.executable, str(peer), name)
         nodes: list[Node] = []
         try:
-            lane = await asyncio.to_thread(gloo_lane, store, 0) if gloo else None
             await until(lambda: (directory / "ready").exists())  # its socket file comes before it listens
             links = {}
-            for kind in ("shared-memory", "frames", *(["gloo"] if lane is not None else [])):
-                node = Node(GLOO_NODE if kind == "gloo" else f"a-{kind}", directory=directory)
+            for kind in ("shared-memory", "frames"):
+                node = Node(f"a-{kind}", directory=directory)
                 nodes.append(node)
                 await node.start()
                 node.tensor_links.share = kind == "shared-memory"
                 node.greet(B, f"ipc://{directory}/b-1.sock")
-                if lane is not None and kind == "gloo":
-                    node.tensor_links.use_lane(B, lane)
                 links[kind] = node.link("b")
             for kind, link in links.items():
                 await link.send(Traffic.KV)
@@ -175,20 +169,17 @@ async def measure_buffers(report: Report, rig: Rig, *, runs: int) -> None:
         context.destroy(linger=0)
 
 
-async def measure(report: Report, *, quick: bool, gloo: bool) -> None:
-    async with rig(gloo=gloo) as made:
+async def measure(report: Report, *, quick: bool) -> None:
+    async with rig() as made:
         await measure_priorities(report, made.links, made.sink, runs=1 if quick else 5)
         await measure_throughput(report, made.links, runs=2 if quick else 7)
         await measure_buffers(report, made, runs=5 if quick else 15)
-    if not gloo:
-        report.miss("links/gloo/64MiB", OURS, "torch is not installed")
 
 
 def main(options: Options, bars: Sequence[Bar] = BARS) -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     settings: dict[str, Any] = {"rate": RATE, "load": LOAD, "activation": ACTIVATION, "pause": PAUSE}
-    report = Report("links", settings, ("pyzmq", "numpy", "torch"))
-    asyncio.run(measure(report, quick=options.quick, gloo=importlib.util.find_spec("torch") is not None))
+    report = Report("links", settings, ("pyzmq", "numpy"))
+    asyncio.run(measure(report, quick=options.quick))
     harness.finish(report, options, bars)
 
 

@@ -68,27 +68,20 @@ def private_directory(path: Path | None = None) -> Path:
 
 def ipc_endpoint(directory: Path, peer: PeerId) -> str:
     """Where the ROUTER of ``peer`` is bound. Incarnations never share a path, so a late message cannot reach a successor."""
-    endpoint = _endpoint(directory, peer)
-    if len((path := direct_path(endpoint)).encode()) > _LONGEST_PATH:
+    path = _socket_path(directory, peer)
+    if len(str(path).encode()) > _LONGEST_PATH:
         raise AddressError(f"socket path {path} is longer than {_LONGEST_PATH} bytes; give a shorter directory")
-    return endpoint
+    return f"ipc://{path}"
 
 
-def _endpoint(directory: Path, peer: PeerId) -> str:
-    return f"ipc://{directory / f'{peer.name}-{peer.incarnation}.sock'}"
+def _socket_path(directory: Path, peer: PeerId) -> Path:
+    return directory / f"{peer.name}-{peer.incarnation}.sock"
 
 
-def direct_path(endpoint: str) -> str:
-    """Where the node with this ``ipc_endpoint`` takes control messages without ZeroMQ."""
-    return endpoint.removeprefix("ipc://").removesuffix(".sock") + ".direct.sock"
-
-
-def remove_sockets(directory: Path, peer: PeerId) -> None:
-    """Of a node whose process is over, however it ended; nothing where there are none."""
-    endpoint = _endpoint(directory, peer)
-    for path in (endpoint.removeprefix("ipc://"), direct_path(endpoint)):
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
+def remove_socket(directory: Path, peer: PeerId) -> None:
+    """Of a node whose process is over, however it ended; nothing where there is none."""
+    with contextlib.suppress(OSError):
+        _socket_path(directory, peer).unlink()
 
 
 def tcp_parts(endpoint: str) -> tuple[str, int]:

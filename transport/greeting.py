@@ -23,7 +23,7 @@ from blockwright.transport.address import PeerId, check_name, parse_identity
 from blockwright.transport.errors import AddressError, Refused
 from blockwright.transport.wire import WireError
 
-VERSION = 2  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
+VERSION = 3  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
 GREETING, WELCOME, REFUSAL = b"\x03", b"\x04", b"\x05"
 LONGEST = 512  # bytes of any of the three
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")

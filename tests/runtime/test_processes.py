@@ -119,7 +119,7 @@ async def test_kill_9_is_seen_and_calls_fail(rig):
     assert await rig.ref("w1").ask("w0/counter", 1) == 71
     assert rig.hub.node.peers()["w0"].incarnation == 2
     sockets = os.listdir(rig.launcher.directory)
-    assert {name for name in sockets if name.startswith("w0-")} == {"w0-2.sock", "w0-2.direct.sock"}, "those of the dead"
+    assert {name for name in sockets if name.startswith("w0-")} == {"w0-2.sock"}, "those of the dead"
 
 
 async def test_an_entry_that_fails_gives_its_status_and_its_traceback(capfd, tmp_path):

@@ -90,7 +90,7 @@ def test_small_messages_of_a_tick_share_a_frame(run):
             await asyncio.to_thread(router.poll)
             identity, frame = router.recv_multipart()
             router.send_multipart([identity, greeting.pack_welcome(B, A)])
-        assert [bytes(b) for b in wire.unpack_batch(frame)] == [b"%d" % i for i in range(50)]
+        assert [bytes(b) for b, _ in wire.unpack_batch(frame)] == [b"%d" % i for i in range(50)]
         a.close()
         context.destroy(linger=0)
 
@@ -259,7 +259,7 @@ def test_sockets_are_private_and_leave_no_file(run, directory, recorder):
     async def main():
         async with Pair(directory / "sub", recorder) as pair:
             assert stat.S_IMODE((directory / "sub").stat().st_mode) == 0o700
-            assert sorted(os.listdir(directory / "sub")) == ["a-1.direct.sock", "a-1.sock", "b-3.direct.sock", "b-3.sock"]
+            assert sorted(os.listdir(directory / "sub")) == ["a-1.sock", "b-3.sock"]
             with pytest.raises(AddressError):
                 pair.a.connect(PeerId("c", 1), "tcp://127.0.0.1:1")
             with pytest.raises(MessageTooLarge):

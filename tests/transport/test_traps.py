@@ -126,7 +126,7 @@ def test_a_directory_that_nobody_named_goes_with_the_transport(run, recorder):
         transport = SocketTransport(peer(0))
         directory = os.path.dirname(transport.endpoint.removeprefix("ipc://"))
         transport.start(recorder())
-        assert sorted(os.listdir(directory)) == ["n0-1.direct.sock", "n0-1.sock"]
+        assert sorted(os.listdir(directory)) == ["n0-1.sock"]
         transport.close()
         assert not os.path.exists(directory)  # noqa: ASYNC240
 
