@@ -23,7 +23,7 @@ from blockwright.runtime.codec import unpack
 from blockwright.runtime.forkserver import EXITED, FAILED, KILL, LENGTH, READY, SETUP, SPAWN, SPAWNED, frame
 from blockwright.runtime.launcher import LaunchError, NodeSpec, OnExit
 from blockwright.transport.address import PeerId, private_directory, remove_directory, remove_socket
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.sockets import SocketTransport
 
@@ -65,7 +65,7 @@ class ForkserverLauncher:
             raise
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
-    def head_transport(self, head: PeerId, listen: str, keys: ClusterKeys | None) -> Transport:
+    def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         assert self._path is not None, "started before"
         return SocketTransport(head, listen or self._path, keys)
 

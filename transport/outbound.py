@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from blockwright.transport import greeting, wire
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.address import split_key
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, PeerGone, QueueFull, Refused
 from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.wire import Buffer, WireError
@@ -33,9 +34,11 @@ _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)  # ar
 CONNECT_TIMEOUT = 10_000  # ms for a TCP connection; the system's own is minutes
 _EVENT = struct.Struct("=HI")
 _FAILED = {  # handshakes that failed, by what is known about why
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "refused: the other end does not take this cluster's key",
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "refused: the handshake failed; do both ends use the keys of one cluster?",
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "disconnected in the handshake; is a node with the same keys there?",
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "refused: the other end does not take this node's key",
+    int(
+        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    ): "refused: the handshake failed; has the other end the key that its address names?",
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "disconnected in the handshake; is the node with that key there?",
 }
 LOST_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | sum(_FAILED)
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -51,7 +54,7 @@ class Outbound:
         hello: Greeting,
         on_lost: Callable[[str], None],
         *,
-        keys: ClusterKeys | None = None,
+        keys: NodeKeys | None = None,
         patience: float | None = None,
     ) -> None:
         self._loop, self._on_lost, self._hello = asyncio.get_running_loop(), on_lost, hello
@@ -202,7 +205,7 @@ class Outbound:
 
 def open_connection(socket: zmq.Socket[bytes], endpoint: str, hello: bytes) -> None:
     """Connect and greet."""
-    socket.connect(endpoint)
+    socket.connect(split_key(endpoint)[0])
     with contextlib.suppress(zmq.Again):  # it failed already, which the monitor tells
         socket.send(hello, _NOBLOCK)
 
@@ -221,9 +224,9 @@ def read_loss(monitor: zmq.Socket[bytes]) -> str | None:
     return cause
 
 
-def open_dealer(context: Context, endpoint: str, keys: ClusterKeys | None, patience: float | None) -> zmq.Socket[bytes]:
+def open_dealer(context: Context, endpoint: str, keys: NodeKeys | None, patience: float | None) -> zmq.Socket[bytes]:
     """A socket for one connection to ``endpoint``, which does not come back once it is broken; not connected yet."""
-    socket = context.socket(zmq.DEALER)
+    socket, key = context.socket(zmq.DEALER), split_key(endpoint)[1]
     socket.linger = 0
     socket.sndhwm, socket.rcvhwm = HIGH_WATER, 1
     socket.set(zmq.MAXMSGSIZE, greeting.LONGEST)  # no more than an answer is expected
@@ -238,5 +241,5 @@ def open_dealer(context: Context, endpoint: str, keys: ClusterKeys | None, patie
         if keys is None:  # pings begin after the handshake, which with keys waits for the loop over there
             socket.set(zmq.HANDSHAKE_IVL, max(1, round(patience * 1000)))
     if keys is not None:
-        keys.protect(socket, server=False)
+        keys.protect(socket, server=key)
     return socket

@@ -14,19 +14,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import zmq
 
 from blockwright.transport import greeting, wire
-from blockwright.transport.address import PeerId, ipc_endpoint, private_directory, remove_directory
-from blockwright.transport.curve import Authenticator, ClusterKeys, check_endpoint
-from blockwright.transport.errors import AddressError, PeerGone, Refused
-from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
+from blockwright.transport.curve import Authenticator, NodeKeys, check_endpoint
+from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
+from blockwright.transport.greeting import Asking, Greeting, Lane
 from blockwright.transport.interface import UNREACHABLE, Receiver
 from blockwright.transport.outbound import HIGH_WATER, Outbound
-from blockwright.transport.sessions import Sessions
+from blockwright.transport.roster import Roster
+from blockwright.transport.sessions import Sessions, Wires
 from blockwright.transport.wire import Batch, Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
@@ -40,13 +41,13 @@ class SocketTransport:
     """See the module and ``interface.Transport``. Binds at once.
 
     listen: a directory (mode 0700, made if missing; None: a fresh one) for a socket file, or ``tcp://HOST:PORT`` (0: any).
-    keys: of the cluster; an address that others than this machine can reach is refused without. Raises AddressError,
-    KeysError.
+    keys: of this node; an address that others than this machine can reach is refused without. With keys everything is
+    encrypted, endpoints name keys, and only those on the roster are let in. Raises AddressError, KeysError.
     """
 
     link_kind = "frames"
 
-    def __init__(self, peer: PeerId, listen: Path | str | None = None, keys: ClusterKeys | None = None) -> None:
+    def __init__(self, peer: PeerId, listen: Path | str | None = None, keys: NodeKeys | None = None) -> None:
         self.peer = peer
         self._made = None if listen else private_directory()  # removed with this transport
         listen = listen or self._made or ""
@@ -55,13 +56,15 @@ class SocketTransport:
         wanted = ipc_endpoint(private_directory(listen), peer) if isinstance(listen, Path) else check_endpoint(listen, keys)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
-        self._authenticator = Authenticator(self._context, keys) if keys is not None else None
+        self._roster = Roster(keys.name) if keys is not None else None
+        self._authenticator = Authenticator(self._context, self._roster) if self._roster is not None else None
         try:
-            self.endpoint = self._bind(wanted)
+            bound = self._bind(wanted)
+            self.endpoint = bound if keys is None else keyed(bound, keys.name)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise AddressError(f"cannot listen on {wanted}: {error}") from error
-        self._sessions = Sessions(peer)
+        self._sessions, self._wires = Sessions(peer), Wires()
         self._lanes: dict[Lane, dict[PeerId, Outbound]] = {lane: {} for lane in Lane}
         self._control = self._lanes[Lane.CONTROL]
         self._endpoints: dict[PeerId, str] = {}
@@ -79,21 +82,36 @@ class SocketTransport:
 
     def connect(self, peer: PeerId, endpoint: str) -> None:
         """Raises AddressError for an endpoint that is no socket of this cluster's directory, or KeysError for one on
-        another machine without keys."""
+        another machine without keys, or whose key is not that of ``peer``."""
+        where, key = split_key(endpoint)
         if self.endpoint.startswith("ipc://"):
             directory = self.endpoint.rpartition("/")[0]
-            if endpoint.rpartition("/")[0] != directory or "\0" in endpoint:
+            if where.rpartition("/")[0] != directory or "\0" in endpoint:
                 raise AddressError(f"endpoint {endpoint[:200]!r} of {peer} is not in {directory}")
         else:
-            check_endpoint(endpoint, self._keys)
+            check_endpoint(where, self._keys)
+        if (self._keys is not None) != bool(key):
+            raise KeysError(f"one of {self.peer} and {peer} has keys and the other has none; they cannot talk")
+        self.admit(peer, key)
         if peer not in self._endpoints and not self._closed:
             self._endpoints[peer] = endpoint
             for lane in (Lane.CONTROL, Lane.PULSE):
                 self._open(peer, lane)
 
+    def admit(self, peer: PeerId, key: str) -> None:
+        if self._roster is not None:
+            self._roster.admit(peer, key)
+
+    def invite(self, wanted: Callable[[], bool]) -> None:
+        if self._roster is not None:
+            self._roster.guests = wanted
+
     def disconnect(self, peer: PeerId) -> None:
         self._endpoints.pop(peer, None)
         self._sessions.release(peer)
+        if self._roster is not None:
+            self._roster.remove(peer)
+            self._wires.cut(peer)
         for lane in self._lanes.values():
             if outbound := lane.pop(peer, None):
                 outbound.close()
@@ -147,7 +165,7 @@ class SocketTransport:
         self._context.destroy(linger=0)
         if self.endpoint.startswith("ipc://"):
             with contextlib.suppress(OSError):
-                Path(self.endpoint.removeprefix("ipc://")).unlink()
+                Path(split_key(self.endpoint)[0].removeprefix("ipc://")).unlink()
             if self._made is not None:
                 remove_directory(self._made)
 
@@ -160,7 +178,7 @@ class SocketTransport:
         if wanted.startswith("tcp://["):
             router.set(zmq.IPV6, 1)
         if self._keys is not None:
-            self._keys.protect(router, server=True)
+            self._keys.protect(router)
         router.bind(wanted)
         if not wanted.startswith("tcp://"):
             return wanted
@@ -236,7 +254,7 @@ class SocketTransport:
             more = part.more
         try:
             if (peer := self._sessions.peers.get(connection)) is None:
-                self._answer(connection, self._admit(connection, mark, rest))
+                self._answer(connection, self._admit(connection, first, rest))
                 return 1
             if self._sessions.over and connection in self._sessions.over:  # it lives and does not know
                 self._answer(connection, greeting.pack_refusal(f"{self.peer} has given {peer} up"))
@@ -282,17 +300,24 @@ class SocketTransport:
         else:
             raise WireError(f"unknown message mark {mark[:8].hex()}")
 
-    def _admit(self, connection: bytes, said: bytes, rest: list[memoryview]) -> bytes:
+    def _admit(self, connection: bytes, first: zmq.Frame, rest: list[memoryview]) -> bytes:
         """The answer to what a connection begins with. Raises WireError for what is no greeting."""
         if rest:
             raise WireError("a connection begins with a message instead of a greeting")
+        key = "" if self._roster is None else str(first.get("User-Id"))  # as the authenticator found it
         try:
-            greeted = greeting.parse(said)
-            if isinstance(greeted, str):
-                return self._receiver.on_join(greeted).pack()
+            greeted = greeting.parse(first.bytes)
+            if isinstance(greeted, Asking):
+                admission = self._receiver.on_join(greeted.name, key, greeted.secret)
+                self.admit(admission.own, key)
+                return admission.pack()
+            if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):
+                raise Refused(f"this key does not speak for {greeted.sender}")
             self._sessions.admit(connection, greeted)
+            if self._roster is not None:
+                self._wires.note(greeted.sender, int(first.get(zmq.SRCFD)))
             return greeting.pack_welcome(self.peer, greeted.sender)
-        except Refused as error:
+        except (Refused, KeysError) as error:
             log.warning("node %s refused a connection: %s", self.peer, error)
             return greeting.pack_refusal(str(error))
 

@@ -20,7 +20,7 @@ from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.launcher import LaunchError
 from blockwright.runtime.processes import ForkserverLauncher
 from blockwright.tests.waiting import PATIENCE, until_now
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError
 
 pytestmark = pytest.mark.system
@@ -167,7 +167,7 @@ async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(open_r
 
 
 async def test_a_cluster_over_tcp_with_keys(open_rig):
-    rig = await open_rig(listen="tcp://127.0.0.1:0", keys=ClusterKeys.generate())
+    rig = await open_rig(listen="tcp://127.0.0.1:0", keys=NodeKeys.generate())
     await rig.launch("w0", "w1")
     assert await rig.ref("w0").ask("w1/counter", 2) == 2
     for pid in (rig.hub.pid("w0"), rig.launcher._process.pid):

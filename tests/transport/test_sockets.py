@@ -8,8 +8,8 @@ import zmq
 
 from blockwright.tests.waiting import until
 from blockwright.transport import greeting, outbound, wire
-from blockwright.transport.address import PeerId
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.address import PeerId, split_key
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.sockets import DRAIN, SocketTransport
@@ -17,7 +17,7 @@ from blockwright.transport.sockets import DRAIN, SocketTransport
 A, B = PeerId("a", 1), PeerId("b", 3)
 
 
-KEYS = ClusterKeys.generate()
+KEYS = NodeKeys.generate()
 
 
 @pytest.fixture
@@ -227,8 +227,8 @@ def test_garbage_on_the_router_is_dropped_and_others_go_on(run, way, recorder):
                 dealer = context.socket(zmq.DEALER)
                 dealers.append(dealer)
                 if pair.b._keys is not None:
-                    KEYS.protect(dealer, server=False)
-                dealer.connect(pair.b.endpoint)
+                    KEYS.protect(dealer, server=KEYS.name)
+                dealer.connect(split_key(pair.b.endpoint)[0])
                 if hello is not None:
                     dealer.send(hello)
                     sent += b"x#1" not in hello

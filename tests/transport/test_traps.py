@@ -11,11 +11,11 @@ import pytest
 
 from blockwright.transport import sockets
 from blockwright.transport.address import PeerId
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import QueueFull
 from blockwright.transport.sockets import SocketTransport
 
-KEYS = ClusterKeys.generate()
+KEYS = NodeKeys.generate()
 WAYS = {"ipc": None, "tcp": ("tcp://127.0.0.1:0",), "tcp with keys": ("tcp://127.0.0.1:0", KEYS)}
 
 
