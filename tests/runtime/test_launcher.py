@@ -90,6 +90,6 @@ async def test_a_third_launcher(tmp_path):
             assert downs == [Down("w1", 1, "killed")]
             assert [node.name for node in launcher.list()] == ["w0"]
             assert await cluster.restart("w1") == 2
-            assert (tmp_path / "sockets" / "cluster.keys").exists()
+            assert f"@{tmp_path / 'sockets' / 'invitation.keys'}" in cluster.invitation
     assert launcher.list() == {}
     assert not (tmp_path / "sockets").exists()

@@ -84,7 +84,7 @@ def test_no_room_is_left_unused(run, tmp_path, recorder, monkeypatch):
         a.connect(B, b.endpoint)
         b.connect(A, a.endpoint)
         sent = {A: 0, B: 0}
-        for turn in range(2000):
+        for turn in range(600):
             for source, to in ((a, B), (b, A)):
                 for _ in range(turn % 4):
                     with contextlib.suppress(QueueFull):
