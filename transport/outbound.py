@@ -34,7 +34,9 @@ _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)  # ar
 CONNECT_TIMEOUT = 10_000  # ms for a TCP connection; the system's own is minutes
 _EVENT = struct.Struct("=HI")
 _FAILED = {  # handshakes that failed, by what is known about why
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "refused: the other end does not take this node's key; an invitation is good once, and for a while",
+    int(
+        zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    ): "refused: the other end does not take this node's key; an invitation is good once, and for a while",
     int(
         zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     ): "refused: the handshake failed; has the other end the key that its address names?",

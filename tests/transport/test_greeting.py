@@ -22,7 +22,10 @@ def test_a_greeting_and_its_answers_can_be_read(lane):
 
 
 def test_asking_to_join():
-    assert [greeting.parse(asked.pack()) for asked in (Asking("w9"), Asking("w9", "ab1"))] == [Asking("w9"), Asking("w9", "ab1")]
+    assert [greeting.parse(asked.pack()) for asked in (Asking("w9"), Asking("w9", "ab1"))] == [
+        Asking("w9"),
+        Asking("w9", "ab1"),
+    ]
     with pytest.raises(AddressError):
         Asking("w 9").pack()
 
