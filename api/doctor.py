@@ -141,7 +141,7 @@ def check_sockets(folder: Path) -> Check:
     """Workers and head talk over sockets in a private directory below ``folder``."""
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix="blockwright-") as home, socket.socket(socket.AF_UNIX) as probe:
-            probe.bind(os.path.join(home, "worker-w0-1.direct.sock"))
+            probe.bind(os.path.join(home, "worker-w0-1.sock"))
     except OSError as error:
         where = f"{folder}: {error.strerror or error}"
         return Check("sockets", FAILED, where, "set TMPDIR to a short path on a local file system that you may write to")

@@ -10,28 +10,27 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from blockwright.api.blocking import LoopThread
 from blockwright.api.commands import CommandError
 from blockwright.runtime.errors import RuntimeFault
 from blockwright.runtime.inspection import inspect_peers
+from blockwright.runtime.invitations import given
 from blockwright.runtime.joining import default_name, join
 from blockwright.runtime.node import Node
-from blockwright.transport.curve import ClusterKeys
 from blockwright.transport.errors import AddressError, KeysError, TransportError
 
 MEET = 2.0  # seconds that the nodes which the head knows may take to be met
 
 
 @contextlib.contextmanager
-def joined(address: str, keys: Path | None) -> Iterator[Callable[[], dict[str, Any]]]:
+def joined(where: str) -> Iterator[Callable[[], dict[str, Any]]]:
     """What looks at all nodes but this one, as ``/admin/actors`` does. Raises CommandError."""
     thread = LoopThread()
     try:
         with _refusals():
-            node = thread.run(_enter(address, keys))
+            node = thread.run(_enter(given(where)))
 
         def look() -> dict[str, Any]:
             with _refusals():
@@ -45,9 +44,8 @@ def joined(address: str, keys: Path | None) -> Iterator[Callable[[], dict[str, A
         thread.close()
 
 
-async def _enter(address: str, keys: Path | None) -> Node:
-    known = ClusterKeys.read(keys) if keys is not None else None
-    node = await join(address, name=f"ps-{default_name()}"[:64], keys=known)
+async def _enter(where: str) -> Node:
+    node = await join(where, name=f"ps-{default_name()}"[:64])
     try:
         assert node.head is not None, "it has joined"
         wanted = {peer.name for peer in (await node.inspect_peer(node.head.name)).peers} - {node.name}

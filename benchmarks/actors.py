@@ -1,12 +1,13 @@
-"""The actor runtime beside bare pyzmq, xoscar and Ray: calls, casts, streams, links.
+"""The actor runtime beside bare pyzmq, xoscar and an older checkout: calls, casts, streams, links.
 
-    python benchmarks/actors.py [--quick] [--json PATH]
+    python benchmarks/actors.py [--quick] [--json PATH] [--beside CHECKOUT]
 
 Every round measures every subject once, one after the other; the echo reads one byte of every page of a large argument.
 ``pyzmq`` is a blocking DEALER and ROUTER (large messages with copy=True), ``pyzmq-asyncio`` the same with zmq.asyncio,
-``asyncio.Queue`` a round trip through two queues, ``memcpy`` a copy within one process. xoscar and Ray run in virtual
-environments that this script makes in ``.peers/`` (Ray: 200 MB); one that cannot be made is a row that says so. Over tcp
-our nodes encrypt (CURVE), pyzmq does not.
+``asyncio.Queue`` a round trip through two queues, ``memcpy`` a copy within one process, ``beside`` the same actors in a
+checkout that has a ``.venv`` of its own. Ours, that one and pyzmq stay up and take turns measurement by measurement, so that
+what disturbs the machine for a while disturbs all. xoscar runs in a virtual environment that this script makes in
+``.peers/``; if it cannot be made, a row says so. Over tcp our nodes encrypt (CURVE), pyzmq does not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,69 +30,58 @@ import links
 import numpy as np
 import zmq
 import zmq.asyncio
-from actors_echo import Echo
-from actors_timing import CALLERS, LARGE_CALLS, SIZES, SMALL_CALLS, WARM, bulk, percentiles, timed, timed_blocking, together
-from harness import OURS, ROOT, Bar, Options, Report
+from actors_timing import CALLERS, LARGE_CALLS, SIZES, SMALL_CALLS, WARM, bulk, percentiles, timed, timed_blocking
+from harness import BESIDE, ROOT, Bar, Options, Report
 
-from blockwright.runtime import Node, Ref, run
-from blockwright.runtime.local_cluster import LocalCluster
+from blockwright.runtime import run
 
 HERE = Path(__file__).parent
-PEERS = {"xoscar": "xoscar==0.12.2", "ray": "ray==2.60.0"}  # the releases of the comparison
+PEERS = {"xoscar": "xoscar==0.12.2"}  # the release of the comparison
 PEER_SECONDS = 600.0
-CASTS, ITEMS = 50_000, 50_000
 BARS = [
     Bar("call/inproc/100B", "p50_us", peer="asyncio.Queue", at_most=3.0),
     Bar("call/ipc/100B", "p50_us", peer="pyzmq", at_most=1.8),
-    Bar("call/ipc/100B", "p50_us", peer="xoscar", at_most=1 / 2),
-    Bar("call/ipc/100B", "p50_us", peer="ray", at_most=1 / 8),
-    Bar("calls/256callers/ipc", "per_s", peer="xoscar", at_least=5.0),
+    Bar("call/ipc/100B", "p50_us", peer="xoscar", at_most=1.0),
     Bar("call/ipc/64MiB", "gib_per_s", peer="pyzmq", at_least=5.0),
     Bar("call/ipc/64MiB", "gib_per_s", peer="memcpy", at_least=0.6),
     *(bar for bar in links.BARS if bar.case.startswith("link/")),
 ]
+BESIDE_BARS = [
+    Bar("calls/256callers/ipc", "per_s", peer=BESIDE, at_least=0.9),
+    Bar("stream/ipc/100B", "per_s", peer=BESIDE, at_least=0.9),
+]
 
 
-# ---- ours
+# ---- ours, and another checkout
 
 
-async def ours(report: Report, part: float) -> None:
-    node = Node("alone", listen=False)
-    await node.start()
-    local, data = await node.spawn(Echo(), name="echo"), bytes(100)
-    report.add("call/inproc/100B", OURS, percentiles(await timed(lambda: local.echo(data), count(part), WARM)))
-    await node.stop()
-    for transport, listen in (("ipc", ""), ("tcp", "tcp://127.0.0.1:0")):
-        async with LocalCluster(1, listen=listen, preload=["numpy"]) as cluster:
-            ref = await cluster.node.spawn(Echo, name="echo", on="w0")
-            await across(report, ref, transport, part)
+class Subject:
+    """``actors_ours.py`` under some interpreter."""
 
+    def __init__(self, name: str, python: Path) -> None:
+        self.name = name
+        command = [str(python), str(HERE / "actors_ours.py")]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.turns = self._line().split()
 
-async def across(report: Report, ref: Ref, transport: str, part: float) -> None:
-    data = bytes(100)
-    report.add(f"call/{transport}/100B", OURS, percentiles(await timed(lambda: ref.echo(data), count(part), WARM)))
-    for name, size in SIZES.items():
-        array = np.ones(size, np.uint8)
-        times = await timed(lambda array=array: ref.touch(array), large(name, part), 3)  # type: ignore[misc]
-        report.add(f"call/{transport}/{name}", OURS, bulk(times, size))
-    if transport != "ipc":
-        return
-    for callers, total in CALLERS.items():
-        report.add(f"calls/{callers}callers/ipc", OURS, await together(lambda: ref.echo(data), callers, int(total * part)))
-    total, before = int(CASTS * part), await ref.noted()
-    began = time.perf_counter()
-    for number in range(total):
-        ref.note.cast(data)
-        if number % 512 == 511:
-            await ref.noted()  # a cast never waits; who does not look whether they arrive fills the mailbox
-    arrived = await ref.noted() - before  # first in, first out: the answer comes after all casts
-    assert arrived == total, f"{total} casts were sent and {arrived} came"
-    report.add("cast/ipc/100B", OURS, {"per_s": total / (time.perf_counter() - began)})
-    items = int(ITEMS * part)
-    began = time.perf_counter()
-    async for _ in ref.items(items, data):
-        pass
-    report.add("stream/ipc/100B", OURS, {"per_s": items / (time.perf_counter() - began)})
+    def take(self, turn: str, part: float, report: Report) -> None:
+        assert self._process.stdin is not None, "a pipe"
+        self._process.stdin.write(f"{turn} {part}\n")
+        self._process.stdin.flush()
+        while line := self._line():
+            told = json.loads(line)
+            report.add(told["case"], self.name, told["metrics"])
+
+    def close(self) -> None:
+        with self._process:  # which closes its pipes; the end of its input is the end of it
+            pass
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None, "a pipe"
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended with {self._process.wait()}")
+        return line.strip()
 
 
 def count(part: float) -> int:
@@ -230,23 +220,31 @@ def main(options: Options, bars: Sequence[Bar] = BARS) -> None:
             pythons[name] = environment(name)
         except (subprocess.CalledProcessError, OSError) as error:
             report.miss("call/ipc/100B", name, f"its environment could not be made: {error}")
-    for _ in range(rounds):
-        run(queues(report, part))
-        run(ours(report, part))
-        with bare_servers() as directory:
-            pyzmq(report, directory, part)
+    with ExitStack() as stack:
+        subjects = [Subject(name, python) for name, python in harness.interpreters(options).items()]
+        for subject in subjects:
+            stack.callback(subject.close)
+        directory = stack.enter_context(bare_servers())
+        for _ in range(rounds):
+            run(queues(report, part))
+            for turn in subjects[0].turns:
+                for subject in subjects:
+                    subject.take(turn, part, report)
+                if turn == "ipc":
+                    pyzmq(report, directory, part)
             run(pyzmq_asyncio(report, directory, part))
-        memcpy(report, part)
-        for name, python in pythons.items():
-            peer(report, name, python, part)
+            memcpy(report, part)
+            for name, python in pythons.items():
+                peer(report, name, python, part)
+            subjects.reverse()
     run(priorities(report, 1 if options.quick else 3))
-    harness.finish(report, options, bars)
+    harness.finish(report, options, [*bars, *(BESIDE_BARS if options.beside else ())])
 
 
 async def priorities(report: Report, runs: int) -> None:
-    async with links.rig(gloo=False) as rig:
+    async with links.rig() as rig:
         await links.measure_priorities(report, rig.links, rig.sink, runs=runs)
 
 
 if __name__ == "__main__":
-    main(harness.parse(__doc__))
+    main(harness.parse(__doc__, beside=True))

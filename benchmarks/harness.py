@@ -14,6 +14,7 @@ import platform
 import shutil
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = "blockwright"
+OURS, BESIDE = "blockwright", "beside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Options:
 
     quick: bool
     json: Path | None
+    beside: Path | None = None  # another checkout, for the scripts that take one
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +95,30 @@ class Report:
         }
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Knows the two options of every script; some add their own."""
+def parser(description: str | None, *, beside: bool = False) -> argparse.ArgumentParser:
+    """Knows the two options of every script, and that of those which measure another checkout in turn with this one."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--quick", action="store_true", help="about a minute: fewer repeats, smaller sizes")
     made.add_argument("--json", type=Path, metavar="PATH", help="store the result")
+    if beside:
+        made.add_argument(
+            "--beside", type=Path, metavar="PATH", help="a checkout with a .venv, measured in turn with this one"
+        )
     return made
 
 
-def parse(description: str | None, arguments: Sequence[str] | None = None) -> Options:
-    """The two options of every script."""
-    options = parser(description).parse_args(arguments)
-    return Options(options.quick, options.json)
+def parse(description: str | None, arguments: Sequence[str] | None = None, *, beside: bool = False) -> Options:
+    """The options of a script that has none of its own."""
+    options = parser(description, beside=beside).parse_args(arguments)
+    return Options(options.quick, options.json, options.beside if beside else None)
+
+
+def interpreters(options: Options) -> dict[str, Path]:
+    """The subjects that take turns, each with its interpreter: this checkout, and ``BESIDE`` where there is one."""
+    found = {OURS: Path(sys.executable)}
+    if options.beside is not None:
+        found[BESIDE] = options.beside.resolve() / ".venv" / "bin" / "python"
+    return found
 
 
 def interleave(report: Report, case: str, subjects: Mapping[str, Callable[[], Mapping[str, float]]], runs: int) -> None:

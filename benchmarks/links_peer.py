@@ -1,9 +1,8 @@
 """The other process of ``links.py``: a node "b" that takes link traffic and calls, and an echo on a bare pyzmq socket.
 
-    python links_peer.py DIRECTORY STORE
+    python links_peer.py DIRECTORY
 
-STORE: file store of a gloo group of two, of which this is rank 1; empty for none. Times are those of the monotonic clock,
-which all processes of a machine share.
+Times are those of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import asyncio
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,7 @@ import numpy as np
 import zmq
 
 from blockwright.runtime import Actor, Node, endpoint
-from blockwright.transport.gloo import GlooLane
 from blockwright.transport.wire import Traffic
-
-GLOO_NODE = "a-gloo"  # whose link goes over gloo
 
 
 class Sink(Actor):
@@ -56,16 +51,6 @@ def touch(array: np.ndarray[Any, Any]) -> int:
     return int(array[::4096].sum(dtype=np.int64))
 
 
-def gloo_lane(store: str, rank: int) -> GlooLane:
-    """One end of a group of two; waits for the other."""
-    import torch
-    import torch.distributed
-
-    dist: Any = torch.distributed  # its stubs lack what is used here
-    group = dist.ProcessGroupGloo(dist.FileStore(store, 2), rank, 2)
-    return GlooLane(group, 1 - rank, partial(torch.frombuffer, dtype=torch.uint8))
-
-
 def echo(endpoint: str, copy: bool) -> None:
     """Reads each message as ``touch`` does and answers; runs in a thread of its own, for ever."""
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
@@ -76,18 +61,13 @@ def echo(endpoint: str, copy: bool) -> None:
         del data
 
 
-async def main(directory: str, store: str) -> None:
+async def main(directory: str) -> None:
     for name, copy in (("copy", True), ("share", False)):
         threading.Thread(target=echo, args=(f"ipc://{directory}/zmq-{name}", copy), daemon=True).start()
-    lane = await asyncio.to_thread(gloo_lane, store, 1) if store else None
     node = Node("b", directory=Path(directory))
     await node.start()
     await node.spawn(Sink(), name="sink")
     (Path(directory) / "ready").write_bytes(b"")
-    while lane is not None and GLOO_NODE not in node.peers():  # noqa: ASYNC110  the greeting has no event
-        await asyncio.sleep(0.01)
-    if lane is not None:
-        node.tensor_links.use_lane(node.peers()[GLOO_NODE].id, lane)
     await node.closed.wait()
 
 

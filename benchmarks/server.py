@@ -111,10 +111,10 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def served(folder: Path, *arguments: str) -> AsyncIterator[Served]:
+async def served(folder: Path, *arguments: str, python: Path | str = sys.executable) -> AsyncIterator[Served]:
     """Start ``blockwright serve FOLDER ...``, wait until it is ready, and stop it at the end."""
     port, began = free_port(), time.monotonic()
-    command = [sys.executable, "-m", "blockwright", "serve", str(folder), "--port", str(port), *arguments]
+    command = [str(python), "-m", "blockwright", "serve", str(folder), "--port", str(port), *arguments]
     timeout = aiohttp.ClientTimeout(total=None)
     connector = aiohttp.TCPConnector(limit=0)
     with tempfile.TemporaryFile() as log:

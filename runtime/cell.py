@@ -307,11 +307,14 @@ class Cell:
         """Run the generator no further than the consumer's window allows."""
         outlet: Outlet = delivery.outcome  # type: ignore[assignment]
         window, endpoint = outlet.window, delivery.endpoint
-        items = endpoint.function(self.actor, *delivery.args, **delivery.kwargs)
+        items, made = endpoint.function(self.actor, *delivery.args, **delivery.kwargs), 0
         try:
             while not delivery.cancelled:
                 if not window.open:
                     await window.room()
+                elif made and made % TURN == 0:
+                    await asyncio.sleep(0)  # what was made leaves, and is read while the next are made
+                made += 1
                 try:
                     value = await anext(items)
                 except StopAsyncIteration:

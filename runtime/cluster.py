@@ -26,12 +26,13 @@ from blockwright.runtime import envelope
 from blockwright.runtime.clock import Clock, Timer, seconds
 from blockwright.runtime.errors import NodeDown
 from blockwright.runtime.host import encode_config
+from blockwright.runtime.invitations import Invitation, Invitations
 from blockwright.runtime.launcher import Launcher, LaunchError, NodeSpec
 from blockwright.runtime.names import refuse_while_importing
 from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down, Peer
 from blockwright.transport.address import PeerId, check_name
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import Refused
 from blockwright.transport.greeting import Admission
 from blockwright.transport.interface import UNREACHABLE
@@ -66,7 +67,7 @@ class Cluster:
 
     heartbeat: seconds between heartbeats of all nodes. silence: seconds without any after which a node is down.
     startup: seconds that a launched node may take until its entry function returns. listen: where all nodes do, see ``Node``
-    ("": socket files; "tcp://HOST:PORT": the head there, the launched ones at the same HOST). keys: of the cluster.
+    ("": socket files; "tcp://HOST:PORT": the head there, the launched ones at the same HOST). keys: of the head.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Cluster:
         silence: float = 2.5,
         startup: float = 120.0,
         listen: str = "",
-        keys: ClusterKeys | None = None,
+        keys: NodeKeys | None = None,
         clock: Clock | None = None,
     ) -> None:
         heartbeat, silence, startup = (
@@ -91,6 +92,7 @@ class Cluster:
         self._launcher, self._heartbeat = launcher, heartbeat
         self._silence, self._startup = silence, startup
         self._listen, self._keys = listen, keys
+        self._invitations = Invitations()
         self._id, self._clock = PeerId(name, 1), clock
         self._members: dict[str, Member] = {}  # the last life of each name
         self._processes: dict[PeerId, Member] = {}  # lives whose process has not ended
@@ -116,11 +118,13 @@ class Cluster:
         try:
             await self._launcher.start(self._exited)
             transport = self._launcher.head_transport(self._id, self._listen, self._keys)
+            self._transport = transport
             try:
                 transport.watch(PING_SHARE * self._silence)
                 self.node = Node(self._id.name, transport=transport, clock=self._clock, heartbeat_interval=self._heartbeat)
                 self.node.membership = self
                 await self.node.start()
+                transport.invite(lambda: self._invitations.any(self.node.clock.now()))
             except BaseException:
                 transport.close()
                 raise
@@ -147,6 +151,7 @@ class Cluster:
         if name == self._id.name or (last is not None and last.state != "down"):
             raise ValueError(f"node {name!r} lives; kill it first or choose another name")
         node = PeerId(name, last.id.incarnation + 1 if last is not None else 1)
+        keys = NodeKeys.generate() if self._keys is not None else None  # its own, in each life
         spec = NodeSpec(
             name=name,
             incarnation=node.incarnation,
@@ -156,9 +161,11 @@ class Cluster:
             head_endpoint=self.node.endpoint,
             directory=self._launcher.directory,
             listen=f"{self._listen.rpartition(':')[0]}:0" if self._listen else "",
-            keys=[self._keys.public, self._keys.secret] if self._keys is not None else [],
+            keys=[keys.public, keys.secret] if keys is not None else [],
             heartbeat=self._heartbeat,
         )
+        if keys is not None:
+            self._transport.admit(node, keys.name)
         self._members[name] = self._processes[node] = member = Member(node)
         try:
             member.pid = await self._launcher.spawn(spec)
@@ -185,6 +192,19 @@ class Cluster:
         if member.state != "down":
             self._declare(member, cause)
         await member.exited.wait()
+
+    async def remove(self, name: str) -> None:
+        """``kill``, of a member that is not wanted any more: its key is refused everywhere from here on, its connections
+        end, and only with a new invitation and a new key can a node of that name come again."""
+        await self.kill(name, "removed")
+
+    def invite(self, lasting: float = 600.0) -> str:
+        """A text with which one node can join, once, within ``lasting`` seconds: ``blockwright node --join TEXT``. It is as
+        good as a key until then. ValueError for a cluster without keys, to which its address is enough."""
+        if self._keys is None:
+            raise ValueError(f"this cluster has no keys; join it at {self.node.endpoint}")
+        until = self.node.clock.now() + seconds("lasting", lasting)
+        return Invitation(self.node.endpoint, self._invitations.issue(until)).pack()
 
     def pid(self, name: str) -> int:
         """Of the current or last life."""
@@ -262,15 +282,19 @@ class Cluster:
             cause = f"disconnected from {reporter.id.name}"
             self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, cause))
 
-    def join(self, name: str) -> Admission:
+    def join(self, name: str, key: str = "", secret: str = "") -> Admission:
         """A node that this head did not launch asks for its number; it has ``startup`` seconds to come up."""
-        last = self._members.get(name)
+        last, now = self._members.get(name), self.node.clock.now()
+        if key:
+            self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
         if self._stopping:
             raise Refused(f"the cluster of {self._id} is stopping")
         if last is not None and last.joined and last.state == "starting" and self.node.table.find(last.id) is None:
             self._declare(last, "asked for another number")
         elif name == self._id.name or (last is not None and last.state != "down"):
             raise Refused(f"the cluster of {self._id} has a node {name} already; choose another name")
+        if key:
+            self._invitations.redeem(secret, now)
         node = PeerId(name, last.id.incarnation + 1 if last is not None else 1)
         self._members[name] = Member(node, joined=True)
         return Admission(self._id, node, self._heartbeat)
@@ -322,6 +346,7 @@ class Cluster:
         else:
             self._launcher.kill(member.id)
         self.node.declare_down(down)
+        self._transport.disconnect(member.id)  # its key is over, also if it never came
         for peer in self.node.peers().values():
             self.node.tell(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
         member.settled.set()

@@ -20,7 +20,7 @@ from blockwright.runtime.launcher import NodeSpec
 from blockwright.runtime.names import import_module
 from blockwright.runtime.node import Node
 from blockwright.transport.address import parse_identity
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 
 Entry = Callable[[Node, Any], Awaitable[None]]
@@ -57,7 +57,7 @@ async def live(spec: NodeSpec, *, transport: Transport | None = None, clock: Clo
         spec.name,
         directory=Path(spec.directory) if spec.directory else None,
         listen=spec.listen or True,
-        keys=ClusterKeys(*spec.keys) if spec.keys else None,
+        keys=NodeKeys(*spec.keys) if spec.keys else None,
         incarnation=spec.incarnation,
         transport=transport,
         clock=clock,

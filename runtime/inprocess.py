@@ -14,7 +14,7 @@ from blockwright.runtime.clock import Clock
 from blockwright.runtime.host import live
 from blockwright.runtime.launcher import NodeSpec, OnExit
 from blockwright.transport.address import PeerId
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.loopback import LoopbackTransport, Network
 
@@ -35,7 +35,7 @@ class InProcessLauncher:
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
 
-    def head_transport(self, head: PeerId, listen: str, keys: ClusterKeys | None) -> Transport:
+    def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         return self.network.transport(head)
 
     async def spawn(self, spec: NodeSpec) -> int:

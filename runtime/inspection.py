@@ -56,7 +56,7 @@ class PeerView:
     reading: int  # of its streams, here
     casts_unconfirmed: int
     lost: bool
-    link: str  # how tensors travel to it: "shared-memory", "frames", "gloo", "reference"; "" before the first link
+    link: str  # how tensors travel to it: "shared-memory", "frames", "reference"; "" before the first link
 
 
 @dataclass(frozen=True, slots=True)

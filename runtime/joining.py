@@ -1,7 +1,7 @@
 """A node that nobody launched becomes a member of a cluster: by hand, from another terminal or another machine.
 
 Owns the steps: ask the head for a number, open a node under it, run its entry, leave in order. The head admits whoever
-holds the cluster's keys (over TCP) or may enter its directory (over a socket file); nothing else is asked.
+brings an invitation (over TCP) or may enter its directory (over a socket file); nothing else is asked.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 
 from blockwright.runtime import envelope
 from blockwright.runtime.clock import first_within
+from blockwright.runtime.invitations import PREFIX, Invitation
 from blockwright.runtime.node import Node
 from blockwright.transport.address import own_address, tcp_parts
 from blockwright.transport.asking import ask_to_join
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 
 _RECEIVED = "was received"
 LEAVE_PATIENCE = 1.0  # seconds that the head may take to hear that a node leaves
@@ -31,14 +32,19 @@ def default_name() -> str:
     return f"{host}-{os.getpid()}"
 
 
-async def join(address: str, *, name: str = "", keys: ClusterKeys | None = None, listen: str = "") -> Node:
-    """A node that is a member of the cluster whose head listens at ``address``; stop it to leave.
+async def join(where: str, *, name: str = "", listen: str = "") -> Node:
+    """A node that is a member of a cluster; stop it to leave. where: an invitation of its head, or the head's address where
+    there are no keys. The node makes its own.
 
     listen: "tcp://HOST:PORT", where others reach this node; by default beside the head's socket file, or at the address of
     this machine that faces the head. Raises TransportError: Refused (with the head's reason), PeerGone, KeysError,
     AddressError.
     """
-    admission = await ask_to_join(address, name or default_name(), keys)
+    address, secret, keys = where, "", None
+    if where.startswith(PREFIX):
+        invitation, keys = Invitation.parse(where), NodeKeys.generate()
+        address, secret = invitation.endpoint, invitation.secret
+    admission = await ask_to_join(address, name or default_name(), keys, secret)
     own = admission.own
     if address.startswith("tcp://"):
         where, directory = listen or f"tcp://{own_address(*tcp_parts(address))}:0", None

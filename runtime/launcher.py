@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from blockwright.transport.address import PeerId
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 
 OnExit = Callable[[PeerId, int], None]  # status: exit code, or minus the signal
@@ -54,7 +54,7 @@ class Launcher(Protocol):
     async def start(self, on_exit: OnExit) -> None:
         """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause."""
 
-    def head_transport(self, head: PeerId, listen: str, keys: ClusterKeys | None) -> Transport:
+    def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         """The transport on which the head is reached by what this launcher spawns; listen, keys: see ``Cluster``."""
 
     @property

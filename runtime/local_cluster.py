@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -27,11 +28,11 @@ from blockwright.runtime.names import import_name
 from blockwright.runtime.node import Node
 from blockwright.runtime.peers import Down
 from blockwright.runtime.processes import ForkserverLauncher
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 
 log = logging.getLogger("blockwright.runtime")
 IDLE = "blockwright.runtime.host:idle"
-KEY_FILE = "cluster.keys"
+INVITATION_FILE = "invitation.keys"  # named as what ``remove_directory`` removes
 
 
 class LocalCluster:
@@ -54,7 +55,7 @@ class LocalCluster:
         preload: Sequence[str] = (),
         directory: Path | None = None,
         listen: str = "",
-        keys: ClusterKeys | None = None,
+        keys: NodeKeys | None = None,
         heartbeat: float = 0.5,
         silence: float = 2.5,
         startup: float = 120.0,
@@ -76,7 +77,7 @@ class LocalCluster:
         if launcher is None:
             launcher = ForkserverLauncher(directory, preload=[self._entry.partition(":")[0], *preload])
         self._launcher, self._automatic = launcher, restarts > 0
-        self._keys = ClusterKeys.generate() if keys is None and listen else keys
+        self._keys = NodeKeys.generate() if keys is None and listen else keys
         self.hub = Cluster(
             "head",
             launcher=launcher,
@@ -100,9 +101,19 @@ class LocalCluster:
 
     @property
     def invitation(self) -> str:
-        """The command that joins by hand; its key file is readable by this user alone and gone when the cluster is."""
-        command = f"blockwright node --join {self.node.endpoint}"
-        return command if self._keys is None else f"{command} --keys {self._key_file}"
+        """The command that joins by hand. Over TCP it names a file with a new invitation (``invite``), which is readable by
+        this user alone and gone when the cluster is: so the secret is in no list of processes."""
+        if self._keys is None or not self._launcher.directory:
+            return f"blockwright node --join {self.node.endpoint}"
+        path = Path(self._launcher.directory) / INVITATION_FILE
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(self.invite() + "\n")
+        return f"blockwright node --join @{path}"
+
+    def invite(self, lasting: float = 600.0) -> str:
+        """A text with which one node can join (``node --join TEXT``), once, within ``lasting`` seconds: see ``Cluster``."""
+        return self.hub.invite(lasting)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -119,8 +130,6 @@ class LocalCluster:
         self._started = True
         await self.hub.start()
         try:
-            if self._keys is not None and self._launcher.directory:
-                await asyncio.to_thread(self._keys.write, self._key_file)
             self.hub.on_up(self._up)
             for name in self.nodes:
                 await self.hub.launch(name, self._entry, self._config)
@@ -150,16 +159,19 @@ class LocalCluster:
         self._by_hand.discard(name)
         return incarnation
 
+    async def remove(self, name: str) -> None:
+        """End a member for good, one that joined by hand for instance: see ``Cluster.remove``. Raises KeyError."""
+        if name not in (members := self.hub.members()):
+            raise KeyError(f"there is no node {name!r}; there are {sorted(members)}")
+        self._by_hand.add(name)
+        await self.hub.remove(name)
+
     async def kill(self, name: str) -> None:
         """SIGKILL; returns when the process is gone. It stays down until ``restart``. Raises KeyError: no such node."""
         if name not in (members := self.hub.members()):
             raise KeyError(f"there is no node {name!r}; there are {sorted(members)}")
         self._by_hand.add(name)
         await self.hub.kill(name)
-
-    @property
-    def _key_file(self) -> Path:
-        return Path(self._launcher.directory) / KEY_FILE
 
     def _up(self, name: str, incarnation: int) -> None:
         if name in self.nodes:

@@ -27,8 +27,9 @@ class Membership(Protocol):
     def accused(self, reporter: Peer, peer: PeerId) -> None:
         """Another node cannot reach it."""
 
-    def join(self, name: str) -> Admission:
-        """A node that was not launched asks to be a member. Raises Refused."""
+    def join(self, name: str, key: str, secret: str) -> Admission:
+        """A node that was not launched asks to be a member; with the secret of an invitation where it came with a key.
+        Raises Refused."""
 
     def left(self, peer: Peer) -> None:
         """A node that joined has stopped in order."""

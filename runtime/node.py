@@ -41,7 +41,7 @@ from blockwright.runtime.system import MAILBOX as SYSTEM_MAILBOX
 from blockwright.runtime.system import System
 from blockwright.runtime.vitals import measure
 from blockwright.transport.address import PeerId, check_name
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Transport
 from blockwright.transport.link import Link
@@ -66,7 +66,7 @@ class Node(Naming, Looking):
         *,
         directory: Path | None = None,
         listen: bool | str = True,
-        keys: ClusterKeys | None = None,
+        keys: NodeKeys | None = None,
         incarnation: int = 1,
         transport: Transport | None = None,
         clock: Clock | None = None,

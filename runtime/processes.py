@@ -22,8 +22,8 @@ from typing import Any
 from blockwright.runtime.codec import unpack
 from blockwright.runtime.forkserver import EXITED, FAILED, KILL, LENGTH, READY, SETUP, SPAWN, SPAWNED, frame
 from blockwright.runtime.launcher import LaunchError, NodeSpec, OnExit
-from blockwright.transport.address import PeerId, private_directory, remove_directory, remove_sockets
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.address import PeerId, private_directory, remove_directory, remove_socket
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.sockets import SocketTransport
 
@@ -65,7 +65,7 @@ class ForkserverLauncher:
             raise
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
-    def head_transport(self, head: PeerId, listen: str, keys: ClusterKeys | None) -> Transport:
+    def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         assert self._path is not None, "started before"
         return SocketTransport(head, listen or self._path, keys)
 
@@ -182,7 +182,7 @@ class ForkserverLauncher:
     def _ended(self, node: PeerId, status: int) -> None:
         """What was killed could not remove its sockets, and nodes may die for as long as the cluster lives."""
         if self._path is not None:
-            remove_sockets(self._path, node)
+            remove_socket(self._path, node)
         self._on_exit(node, status)
 
     def _fail(self, request: int, text: str) -> None:

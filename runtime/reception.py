@@ -141,10 +141,10 @@ class Reception:
         if lost == node.head:
             node.close(f"the head {lost} is down: {cause}")
 
-    def on_join(self, name: str) -> Admission:
+    def on_join(self, name: str, key: str, secret: str) -> Admission:
         if self._node.membership is None:
             raise Refused(f"node {self._node.id} is not the head of a cluster")
-        return self._node.membership.join(name)
+        return self._node.membership.join(name, key, secret)
 
     def on_garbage(self, reason: str) -> None:
         self._node.dropped["garbage"] += 1

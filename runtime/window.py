@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-WINDOW_ITEMS = 128  # sent and not yet taken by the consumer
+WINDOW_ITEMS = 256  # sent and not yet taken by the consumer; half of it is what a word of credit is sent for
 WINDOW_BYTES = 4 << 20  # likewise; the last item may go beyond it
 
 

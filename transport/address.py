@@ -22,6 +22,7 @@ from blockwright.transport.errors import AddressError
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _IDENTITY = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})#([1-9][0-9]{0,17})")
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_KEYED = re.compile(r"([^?]*)\?key=([0-9a-f]{64})")
 _LONGEST_PATH = 107  # sun_path holds 108 bytes with the final zero
 
 
@@ -68,32 +69,36 @@ def private_directory(path: Path | None = None) -> Path:
 
 def ipc_endpoint(directory: Path, peer: PeerId) -> str:
     """Where the ROUTER of ``peer`` is bound. Incarnations never share a path, so a late message cannot reach a successor."""
-    endpoint = _endpoint(directory, peer)
-    if len((path := direct_path(endpoint)).encode()) > _LONGEST_PATH:
+    path = _socket_path(directory, peer)
+    if len(str(path).encode()) > _LONGEST_PATH:
         raise AddressError(f"socket path {path} is longer than {_LONGEST_PATH} bytes; give a shorter directory")
-    return endpoint
+    return f"ipc://{path}"
 
 
-def _endpoint(directory: Path, peer: PeerId) -> str:
-    return f"ipc://{directory / f'{peer.name}-{peer.incarnation}.sock'}"
+def _socket_path(directory: Path, peer: PeerId) -> Path:
+    return directory / f"{peer.name}-{peer.incarnation}.sock"
 
 
-def direct_path(endpoint: str) -> str:
-    """Where the node with this ``ipc_endpoint`` takes control messages without ZeroMQ."""
-    return endpoint.removeprefix("ipc://").removesuffix(".sock") + ".direct.sock"
+def remove_socket(directory: Path, peer: PeerId) -> None:
+    """Of a node whose process is over, however it ended; nothing where there is none."""
+    with contextlib.suppress(OSError):
+        _socket_path(directory, peer).unlink()
 
 
-def remove_sockets(directory: Path, peer: PeerId) -> None:
-    """Of a node whose process is over, however it ended; nothing where there are none."""
-    endpoint = _endpoint(directory, peer)
-    for path in (endpoint.removeprefix("ipc://"), direct_path(endpoint)):
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
+def keyed(endpoint: str, key: str) -> str:
+    """An endpoint that names the public key (hexadecimal) of the node which must answer there."""
+    return f"{endpoint}?key={key}"
+
+
+def split_key(endpoint: str) -> tuple[str, str]:
+    """(the endpoint, the key that it names or "")."""
+    match = _KEYED.fullmatch(endpoint)
+    return (match[1], match[2]) if match is not None else (endpoint, "")
 
 
 def tcp_parts(endpoint: str) -> tuple[str, int]:
     """(host, port) of ``tcp://HOST:PORT``, an IPv6 address without its brackets. Raises AddressError."""
-    match = _TCP.fullmatch(endpoint)
+    match = _TCP.fullmatch(split_key(endpoint)[0])
     if match is None or int(match[2]) > 65535:
         raise AddressError(f"{endpoint[:200]!r} is not of the form tcp://HOST:PORT")
     return match[1].strip("[]"), int(match[2])

@@ -10,16 +10,21 @@ import asyncio
 import zmq
 
 from blockwright.transport import greeting
-from blockwright.transport.curve import ClusterKeys, check_endpoint
+from blockwright.transport.address import split_key
+from blockwright.transport.curve import NodeKeys, check_endpoint
 from blockwright.transport.errors import AddressError, PeerGone
-from blockwright.transport.greeting import Admission
+from blockwright.transport.greeting import Admission, Asking
 from blockwright.transport.outbound import LOST_EVENTS, open_connection, open_dealer, read_loss
 
 _NOBLOCK = int(zmq.NOBLOCK)
 
 
-async def ask_to_join(address: str, name: str, keys: ClusterKeys | None, *, patience: float = 10.0) -> Admission:
-    """What the head at ``address`` says. patience: seconds. Raises Refused, PeerGone, AddressError, KeysError."""
+async def ask_to_join(
+    address: str, name: str, keys: NodeKeys | None, secret: str = "", *, patience: float = 10.0
+) -> Admission:
+    """What the head at ``address`` says. keys: of the node that asks, secret: of its invitation, where the address names a
+    key. patience: seconds. Raises Refused, PeerGone, AddressError, KeysError."""
+    where = split_key(address)[0]
     if address.startswith("tcp://"):
         check_endpoint(address, keys)
     elif not address.startswith("ipc:///"):
@@ -37,17 +42,17 @@ async def ask_to_join(address: str, name: str, keys: ClusterKeys | None, *, pati
             answered.set_result(socket.recv(_NOBLOCK))
         except zmq.Again:
             if (cause := read_loss(monitor)) is not None:
-                answered.set_exception(PeerGone(f"{address} cannot be joined: {cause}"))
+                answered.set_exception(PeerGone(f"{where} cannot be joined: {cause}"))
 
     try:
         for end in (socket, monitor):
             loop.add_reader(end.fileno(), look)
-        open_connection(socket, address, greeting.pack_join(name))
+        open_connection(socket, address, Asking(name, secret).pack())
         loop.call_soon(look)  # the descriptors are edge-triggered
         async with asyncio.timeout(patience):
             return greeting.parse_admission(await answered)
     except TimeoutError:
-        raise PeerGone(f"nobody at {address} answered within {patience:g} s") from None
+        raise PeerGone(f"nobody at {where} answered within {patience:g} s") from None
     finally:
         for end in (socket, monitor):
             loop.remove_reader(end.fileno())

@@ -1,40 +1,38 @@
-"""Who may talk to a cluster whose sockets can be reached by others: one pair of CURVE keys for each cluster.
+"""Who may talk to nodes whose sockets can be reached by others: a pair of CURVE keys for each node.
 
-Whoever holds the pair is a member; everybody else is refused in the handshake, before a byte of a message is read. Owns the
-pair, its file (mode 0600), the settings of sockets, and the authenticator that libzmq asks about each connection. It fails
-closed: a socket insists on an answer of the authenticator for exactly its domain (ZAP_ENFORCE_DOMAIN), so while that is
-dead or does not know the domain nobody gets in. Keys travel in files and pipes, never in environments or command lines.
+A node lets in the keys on its roster; everybody else is refused in the handshake, before a byte of a message is read. Owns
+the pair, the settings of sockets, and the authenticator that libzmq asks about each connection. It fails closed: a socket
+insists on an answer of the authenticator for exactly its domain (ZAP_ENFORCE_DOMAIN), so while that is dead or does not know
+the domain nobody gets in. Secret keys travel in pipes, or not at all; never in environments or command lines.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import re
-import stat
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import zmq
 from zmq.utils import z85
 
 from blockwright.transport.address import is_loopback, is_wildcard, tcp_parts
 from blockwright.transport.errors import AddressError, KeysError
+from blockwright.transport.roster import UNKNOWN, Roster
 
 log = logging.getLogger("blockwright.transport")
 DOMAIN = b"blockwright"
 KEY_LENGTH = 40  # characters of Z85
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # fixed by RFC 27
 _FIELDS = 7  # version, request, domain, address, routing id, mechanism, key
-_LINE = re.compile(r"^(public|secret) = (\S{40})$", re.MULTILINE)
+PATIENCE = 2.0  # seconds
+MOST_WAITING = 256  # connections whose key is unknown
 _NOBLOCK, _POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)
 ZmqSocket = zmq.Socket[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterKeys:
-    """The pair of one cluster, each Z85 text of 40 characters."""
+class NodeKeys:
+    """The pair of one node, each Z85 text of 40 characters."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -45,52 +43,40 @@ class ClusterKeys:
         except (zmq.ZMQError, ValueError, TypeError) as error:
             raise KeysError(f"the secret key is no Z85 text of {KEY_LENGTH} characters") from error
         if derived != self.public:
-            raise KeysError("the public and the secret key do not belong together; use the two from one file")
+            raise KeysError("the public and the secret key do not belong together")
 
     @classmethod
-    def generate(cls) -> ClusterKeys:
+    def generate(cls) -> NodeKeys:
         return cls(*zmq.curve_keypair())
 
-    @classmethod
-    def read(cls, path: Path) -> ClusterKeys:
-        """From a file that ``write`` made. Raises KeysError, also when others may read it."""
-        try:
-            mode = stat.S_IMODE(path.stat().st_mode)
-            text = path.read_text("ascii")
-        except (OSError, UnicodeDecodeError) as error:
-            raise KeysError(f"key file {path} cannot be read: {error}") from error
-        if mode & 0o077:
-            raise KeysError(f"key file {path} is open to others (mode {mode:04o}); run: chmod 600 {path}")
-        found = dict(_LINE.findall(text))
-        if set(found) != {"public", "secret"}:
-            raise KeysError(f"key file {path} lacks a line 'public = KEY' or 'secret = KEY'")
-        return cls(found["public"].encode(), found["secret"].encode())
+    @property
+    def name(self) -> str:
+        """The public key as endpoints and rosters write it: hexadecimal."""
+        return str(z85.decode(self.public).hex())
 
-    def write(self, path: Path) -> None:
-        """To a new file that only this user can read. Raises FileExistsError."""
-        text = f"# Whoever holds this file is a member of the cluster.\npublic = {self.public.decode()}\n"
-        text += f"secret = {self.secret.decode()}\n"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-
-    def protect(self, socket: ZmqSocket, *, server: bool) -> None:
-        """Before bind or connect: talk to members of this cluster only."""
+    def protect(self, socket: ZmqSocket, *, server: str = "") -> None:
+        """Before bind or connect. server: the key of the node that must answer; none at the end that is connected to."""
         socket.set(zmq.CURVE_SECRETKEY, self.secret)
         socket.set(zmq.CURVE_PUBLICKEY, self.public)
         if server:
+            socket.set(zmq.CURVE_SERVERKEY, z85.encode(bytes.fromhex(server)))
+        else:
             socket.set(zmq.CURVE_SERVER, 1)
             socket.set(zmq.ZAP_DOMAIN, DOMAIN)
             socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        else:
-            socket.set(zmq.CURVE_SERVERKEY, self.public)
 
 
 class Authenticator:
-    """Answers libzmq about each connection to a protected socket of ``context``; runs in the event loop."""
+    """Answers libzmq about each connection to a protected socket of ``context``; runs in the event loop.
 
-    def __init__(self, context: zmq.Context[ZmqSocket], keys: ClusterKeys) -> None:
+    A key that is not on the roster may be a moment too early: the head told its owner of this node before this node has read
+    of its owner. So the answer waits ``PATIENCE`` seconds for the roster.
+    """
+
+    def __init__(self, context: zmq.Context[ZmqSocket], roster: Roster) -> None:
         self.refused = 0
-        self._member = z85.decode(keys.public)
+        self._roster = roster
+        self._waiting: list[_Question] = []
         self._socket = context.socket(zmq.ROUTER)
         self._socket.linger = 0
         self._socket.bind(_ZAP_ENDPOINT)
@@ -98,8 +84,9 @@ class Authenticator:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket.fileno(), self._answer)
-        self._loop.call_soon(self._answer)  # questions that came before made their edge already
+        self._loop.add_reader(self._socket.fileno(), self._read)
+        self._loop.call_soon(self._read)  # questions that came before made their edge already
+        self._roster.changed = self._look_again
 
     def close(self) -> None:
         """From here on nobody gets in. Idempotent."""
@@ -107,25 +94,60 @@ class Authenticator:
             self._loop.remove_reader(self._socket.fileno())
         self._socket.close(linger=0)
 
-    def _answer(self) -> None:
-        # EVENTS is read again after each answer: the descriptor is edge-triggered and a send may consume the edge.
+    def _read(self) -> None:
+        # EVENTS is read again after each question: the descriptor is edge-triggered and a send may consume the edge.
         while not self._socket.closed and int(self._socket.get(zmq.EVENTS)) & _POLLIN:
             frames = self._socket.recv_multipart(_NOBLOCK)
             empty = frames.index(b"") if b"" in frames else len(frames)
-            question = frames[empty + 1 :]
-            if len(question) != _FIELDS:
-                log.error("the authenticator got %d fields instead of %d", len(question), _FIELDS)
+            asked = frames[empty + 1 :]
+            if len(asked) != _FIELDS:
+                log.error("the authenticator got %d fields instead of %d", len(asked), _FIELDS)
                 continue
-            version, request, domain, address, _, mechanism, key = question
-            member = (domain, mechanism, key) == (DOMAIN, b"CURVE", self._member)
-            if not member:
-                self.refused += 1
-                log.warning("a connection from %s was refused: its key is not of this cluster", address.decode("latin-1"))
-            status = (b"200", b"OK", b"member", b"") if member else (b"400", b"not a member", b"", b"")
-            self._socket.send_multipart([*frames[: empty + 1], version, request, *status], _NOBLOCK)
+            version, request, domain, address, _, mechanism, key = asked
+            question = _Question([*frames[: empty + 1], version, request], address.decode("latin-1"), key.hex())
+            if (domain, mechanism) != (DOMAIN, b"CURVE"):
+                self._answer(question, UNKNOWN)
+            elif (standing := self._roster.standing(question.key)) or self._roster.over(question.key):
+                self._answer(question, standing)
+            elif len(self._waiting) >= MOST_WAITING or self._loop is None:
+                self._answer(question, UNKNOWN)
+            else:
+                self._waiting.append(question)
+                self._loop.call_later(PATIENCE, self._give_up, question)
+
+    def _look_again(self) -> None:
+        for question in list(self._waiting):
+            if standing := self._roster.standing(question.key):
+                self._waiting.remove(question)
+                self._answer(question, standing)
+
+    def _give_up(self, question: _Question) -> None:
+        if question in self._waiting:
+            self._waiting.remove(question)
+            self._answer(question, self._roster.standing(question.key))
+
+    def _answer(self, question: _Question, standing: str) -> None:
+        if self._socket.closed:
+            return
+        if standing:
+            status = (b"200", b"OK", question.key.encode(), b"")
+        else:
+            self.refused += 1
+            log.warning("a connection from %s was refused: its key is not on the roster", question.address)
+            status = (b"400", b"not a member", b"", b"")
+        self._socket.send_multipart([*question.route, *status], _NOBLOCK)
+        if self._loop is not None:
+            self._loop.call_soon(self._read)  # the send may have consumed the edge
 
 
-def check_endpoint(endpoint: str, keys: ClusterKeys | None) -> str:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Question:
+    route: list[bytes]
+    address: str
+    key: str
+
+
+def check_endpoint(endpoint: str, keys: NodeKeys | None) -> str:
     """A TCP endpoint that may be bound or connected to. Raises AddressError, KeysError."""
     host, _ = tcp_parts(endpoint)
     if is_wildcard(host):

@@ -5,7 +5,8 @@ welcomed: a process that took the port of another, a node of another release, a 
 learnt too late are refused with a sentence, not met with silence. Text, since it must be readable by every version:
 
     GREETING  "blockwright VERSION LANE FROM TO"     FROM, TO: name#incarnation
-    GREETING  "blockwright VERSION join NAME"        a node without a number asks for one
+    GREETING  "blockwright VERSION join NAME"        a node without a number asks for one; over keys with the SECRET of an
+                                                     invitation behind it
     WELCOME   "SELF OTHER"                           who welcomes whom
     WELCOME   "SELF OTHER HEARTBEAT"                 to one that asked for a number: whom it joins, and as whom
     REFUSAL   a sentence
@@ -16,14 +17,14 @@ Owns that text; decides nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from blockwright.transport.address import PeerId, check_name, parse_identity
 from blockwright.transport.errors import AddressError, Refused
 from blockwright.transport.wire import WireError
 
-VERSION = 2  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
+VERSION = 3  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
 GREETING, WELCOME, REFUSAL = b"\x03", b"\x04", b"\x05"
 LONGEST = 512  # bytes of any of the three
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -60,13 +61,20 @@ class Admission:
         return WELCOME + f"{self.head} {self.own} {self.heartbeat:g}".encode()
 
 
-def pack_join(name: str) -> bytes:
-    """Asks the head for an incarnation of ``name``."""
-    return GREETING + f"blockwright {VERSION} join {check_name(name)}".encode()
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A node of that name wants to join. secret: of an invitation, or empty."""
+
+    name: str
+    secret: str = field(default="", repr=False)
+
+    def pack(self) -> bytes:
+        words = f"blockwright {VERSION} join {check_name(self.name)} {self.secret}"
+        return GREETING + words.rstrip().encode()
 
 
-def parse(frame: bytes) -> Greeting | str:
-    """The greeting, or the name that wants to join. Raises WireError (no greeting) and Refused (another version)."""
+def parse(frame: bytes) -> Greeting | Asking:
+    """Raises WireError (no greeting) and Refused (another version)."""
     if frame[:1] != GREETING or len(frame) > LONGEST:
         raise WireError(f"a connection begins with {frame[:16].hex()}, which is no greeting")
     try:
@@ -75,8 +83,8 @@ def parse(frame: bytes) -> Greeting | str:
             raise Refused(
                 f"version {words[1][:16]} was offered and this node speaks {VERSION}; run the same release everywhere"
             )
-        if len(words) == 4 and words[2] == "join":
-            return check_name(words[3])
+        if len(words) in (4, 5) and words[2] == "join":
+            return Asking(check_name(words[3]), *words[4:])
         _, _, lane, sender, to = words
         return Greeting(parse_identity(sender), parse_identity(to), Lane(lane))
     except (ValueError, AddressError) as error:
@@ -98,7 +106,7 @@ def parse_answer(frame: bytes) -> tuple[PeerId, PeerId]:
 
 
 def parse_admission(frame: bytes) -> Admission:
-    """The answer to ``pack_join``. Raises as ``parse_answer``."""
+    """The answer to ``Asking``. Raises as ``parse_answer``."""
     head, own, heartbeat = _welcome(frame, 3)
     if not _SECONDS.fullmatch(heartbeat):
         raise WireError(f"{heartbeat[:16]!r} is no number of seconds")

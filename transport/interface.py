@@ -56,8 +56,9 @@ class Receiver(Protocol):
                           closed yet: the receiver decides between ``disconnect`` and ``recheck``
         """
 
-    def on_join(self, name: str) -> Admission:
-        """A node of that name asks to be a member. Raises Refused."""
+    def on_join(self, name: str, key: str, secret: str) -> Admission:
+        """A node of that name asks to be a member. key: of its connection, "" where there are none; secret: of an
+        invitation. Raises Refused."""
 
     def on_garbage(self, reason: str) -> None:
         """A message that fits no layout was dropped."""
@@ -74,6 +75,12 @@ class Transport(Protocol):
 
     def connect(self, peer: PeerId, endpoint: str) -> None:
         """Make ``peer`` reachable; does nothing when it is."""
+
+    def admit(self, peer: PeerId, key: str) -> None:
+        """Let in who has this public key, as ``peer``; nothing where there are no keys. Raises KeysError."""
+
+    def invite(self, wanted: Callable[[], bool]) -> None:
+        """While this is true, unknown keys may come as far as ``Receiver.on_join``."""
 
     def watch(self, seconds: float) -> None:
         """From here on, peers whose process does not answer for so long are reported as UNREACHABLE."""

@@ -36,14 +36,6 @@ class Lane(Protocol):
     def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None: ...
 
 
-class OwnLane(Lane, Protocol):
-    """A lane to one peer that the application brings, such as ``gloo.GlooLane``."""
-
-    def start(self, on_frames: Callable[[list[memoryview]], None], on_broken: Callable[[], None]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Link:
     """See the module."""
 
@@ -86,7 +78,7 @@ class Link:
 
     @property
     def kind(self) -> str:
-        """ "reference", "shared-memory", "frames" or "gloo"; settled when the receiver has answered."""
+        """ "reference", "shared-memory" or "frames"; settled when the receiver has answered."""
         return "shared-memory" if self._attached else self._lane.link_kind
 
     def send(self, kind: Traffic, header: bytes = b"", buffers: Sequence[Buffer | Slot] = ()) -> Transfer:

@@ -22,7 +22,7 @@ from blockwright.transport.address import PeerId
 from blockwright.transport.arrivals import BUDGET, Arrivals, Budget
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Clock, Timer
-from blockwright.transport.link import Lane, Link, OwnLane
+from blockwright.transport.link import Lane, Link
 from blockwright.transport.link_wire import Open, Piece, Release, Released, Welcome
 from blockwright.transport.shared_memory import SharedPool, Slot, attach
 from blockwright.transport.transfer import SHARE_LEAST
@@ -56,7 +56,7 @@ class _From:
 
 
 class LinkTable:
-    """See the module. ``lane`` carries frames to every peer that has no lane of its own. Everything runs on one loop.
+    """See the module. ``lane`` carries frames to every other node. Everything runs on one loop.
 
     share: offer and attach shared memory; may be changed as long as there are no links.
     """
@@ -65,7 +65,6 @@ class LinkTable:
         self.me = me
         self._lane, self._clock, self._deliver = lane, clock, deliver
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[PeerId, OwnLane] = {}
         self._links: dict[PeerId, Link] = {}
         self._from: dict[PeerId, _From] = {}
         self._releases_seen: dict[PeerId, int] = {}
@@ -80,7 +79,7 @@ class LinkTable:
         """The one sender to this life of a node; made when first asked for."""
         link = self._links.get(peer)
         if link is None:
-            lane = _ToSelf(self) if peer == self.me else self._lanes.get(peer, self._lane)
+            lane = _ToSelf(self) if peer == self.me else self._lane
             link = self._links[peer] = Link(peer, lane, self._clock, self._pool)
         return link
 
@@ -88,20 +87,6 @@ class LinkTable:
         """Of the link to this life of a node; empty while there is none."""
         link = self._links.get(peer)
         return link.kind if link is not None else ""
-
-    def use_lane(self, peer: PeerId, lane: OwnLane) -> None:
-        """Send to ``peer`` over a lane of its own, and take what comes on it. ValueError once there is a link."""
-        if peer in self._links or peer in self._lanes:
-            raise ValueError(f"a link to {peer} exists already; bring its lane before it is first used")
-        self._lanes[peer] = lane
-        lane.start(partial(self._from_lane, peer, lane), partial(self.on_broken, peer))
-
-    def _from_lane(self, peer: PeerId, lane: OwnLane, frames: list[memoryview]) -> None:
-        if self._lanes.get(peer) is lane:
-            try:
-                self.on_frames(peer, frames)
-            except WireError as error:
-                log.warning("node %s dropped a message on the lane to %s: %s", self.me, peer, error)
 
     # ---- large buffers of other messages
 
@@ -177,8 +162,6 @@ class LinkTable:
             link.gone(why)
         self._from.pop(peer, None)
         self._releases_seen.pop(peer, None)
-        if (lane := self._lanes.pop(peer, None)) is not None:
-            lane.close()
         if self._shared is not None:
             self._shared.forget(peer)
 
@@ -195,7 +178,7 @@ class LinkTable:
     def close(self) -> None:
         """Idempotent."""
         self._closed = True
-        for peer in {*self._links, *self._from, *self._lanes}:
+        for peer in {*self._links, *self._from}:
             self.drop(peer, f"this node ({self.me}) stopped")
         if self._shared is not None:
             self._shared.close()
@@ -282,7 +265,7 @@ class LinkTable:
     # ---- shared
 
     def _tell(self, peer: PeerId, frame: bytes) -> None:
-        lane = _ToSelf(self) if peer == self.me else self._lanes.get(peer, self._lane)
+        lane = _ToSelf(self) if peer == self.me else self._lane
         with contextlib.suppress(PeerGone, QueueFull):  # asked or told again, or the peer is declared down
             lane.send_link(peer, [frame])
 

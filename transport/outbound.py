@@ -1,7 +1,8 @@
 """One direction to one peer: a DEALER socket that only sends, and its bounded out-queue.
 
-Owns coalescing (small messages of one loop tick share a frame), back-pressure (NOBLOCK sends; what libzmq does not take
-waits here, bounded in messages and bytes, until POLLOUT) and the watch for a broken connection (socket monitor). Receives
+Owns coalescing (the small messages of a loop tick leave at its end, as one ZeroMQ message: waking the other end costs more
+than all the rest of a short message), back-pressure (NOBLOCK sends; what libzmq does not take waits here, bounded in
+messages and bytes, until POLLOUT) and the watch for a broken connection (socket monitor). Receives
 nothing but the answer to its greeting, before which it sends nothing else, and the word that it is not wanted any more.
 Never reconnects: an endpoint belongs to one incarnation, so a broken connection is the end of that peer and no message can
 be lost in a silent reconnect. Only for links, which count what arrived, another is made.
@@ -18,7 +19,8 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from blockwright.transport import greeting, wire
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.address import split_key
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, PeerGone, QueueFull, Refused
 from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.wire import Buffer, WireError
@@ -26,14 +28,19 @@ from blockwright.transport.wire import Buffer, WireError
 COPY_LIMIT = 64 << 10  # bytes; below, a copy is cheaper than sharing the buffer with libzmq's thread
 QUEUE_MESSAGES = 8192
 QUEUE_BYTES = 256 << 20
+MOST_BATCHED, MOST_PARTS = wire.BATCH_BYTES - wire.BATCH_LIMIT, wire.BATCH_PARTS - wire.MAX_FRAMES  # one more fits
 HIGH_WATER = 256  # messages inside libzmq, where nothing can be counted or reordered
 _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)  # arithmetic on pyzmq's enums is slow
 CONNECT_TIMEOUT = 10_000  # ms for a TCP connection; the system's own is minutes
 _EVENT = struct.Struct("=HI")
 _FAILED = {  # handshakes that failed, by what is known about why
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "refused: the other end does not take this cluster's key",
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "refused: the handshake failed; do both ends use the keys of one cluster?",
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "disconnected in the handshake; is a node with the same keys there?",
+    int(
+        zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    ): "refused: the other end does not take this node's key; an invitation is good once, and for a while",
+    int(
+        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    ): "refused: the handshake failed; has the other end the key that its address names?",
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "disconnected in the handshake; is the node with that key there?",
 }
 LOST_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | sum(_FAILED)
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -49,11 +56,12 @@ class Outbound:
         hello: Greeting,
         on_lost: Callable[[str], None],
         *,
-        keys: ClusterKeys | None = None,
+        keys: NodeKeys | None = None,
         patience: float | None = None,
     ) -> None:
         self._loop, self._on_lost, self._hello = asyncio.get_running_loop(), on_lost, hello
-        self._batch: list[bytes] = []
+        self._lengths: list[int] = []  # of the parts of this tick's batch
+        self._parts: list[Buffer] = []
         self._batch_bytes = 0
         self._flush_due = False
         self._waiting: deque[list[Buffer]] = deque()  # not empty only until welcomed and while libzmq takes no more
@@ -69,19 +77,29 @@ class Outbound:
         self._watch(True)
 
     def send_small(self, body: bytes) -> None:
-        """Send ``body``, at the latest at the end of this loop tick, perhaps in one frame with others."""
-        self._check_room(len(body))
-        if len(body) >= wire.BATCH_LIMIT:
-            self._flush()
-            self._send([wire.SINGLE_MARK, body])
-            return
-        self._batch.append(body)
-        self._batch_bytes += len(body)
-        if self._batch_bytes >= wire.BATCH_LIMIT:
-            self._flush()
-        elif not self._flush_due:
+        """Send ``body`` (less than BATCH_LIMIT bytes) when this loop tick ends, with all others in one ZeroMQ message."""
+        if self._waiting or self._closed:
+            self._check_room(len(body))
+        self._lengths.append(len(body))
+        self._parts.append(body)
+        self._batched(len(body))
+
+    def send_small_parts(self, body: bytes, buffers: Sequence[Buffer], size: int) -> None:
+        """The same of a message with buffers. ``size``: bytes of all, less than BATCH_LIMIT."""
+        self._check_room(size)
+        parts = [body, *buffers]
+        self._lengths += [len(part) | wire.MORE for part in parts]
+        self._lengths[-1] ^= wire.MORE
+        self._parts += parts
+        self._batched(size)
+
+    def _batched(self, size: int) -> None:
+        self._batch_bytes += size
+        if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_at_tick)
+        elif self._batch_bytes > MOST_BATCHED or len(self._parts) > MOST_PARTS:
+            self._flush()
 
     def send_frames(self, frames: Sequence[Buffer]) -> None:
         """Send one ZeroMQ message, after all that was sent before."""
@@ -100,19 +118,25 @@ class Outbound:
         self._monitor.close(linger=0)
         self._socket.close(linger=0)
         self._waiting.clear()
-        self._batch.clear()
+        self._lengths, self._parts = [], []
 
     def _check_room(self, size: int) -> None:
-        check_room(self._closed, len(self._waiting) + len(self._batch), self._waiting_bytes, size)
+        if self._closed:
+            raise PeerGone("the connection is closed")
+        waiting, waiting_bytes = len(self._waiting), self._waiting_bytes
+        if waiting >= QUEUE_MESSAGES or (waiting_bytes and waiting_bytes + size > QUEUE_BYTES):
+            raise QueueFull(
+                f"{waiting} messages of {waiting_bytes} bytes wait for a peer that does not read; send less or slower"
+            )
 
     def _flush_at_tick(self) -> None:
         self._flush_due = False
         self._flush()
 
     def _flush(self) -> None:
-        if self._batch and not self._closed:
-            frame = wire.pack_batch(self._batch)
-            self._batch, self._batch_bytes = [], 0
+        if self._parts and not self._closed:
+            frame = wire.pack_batch(self._lengths, self._parts)
+            self._lengths, self._parts, self._batch_bytes = [], [], 0
             self._send([frame])
 
     def _send(self, frames: list[Buffer]) -> None:
@@ -181,19 +205,9 @@ class Outbound:
         self._on_lost(cause)
 
 
-def check_room(closed: bool, waiting: int, waiting_bytes: int, size: int) -> None:
-    """Whether an out-queue takes a message of ``size`` bytes more. Raises PeerGone, QueueFull."""
-    if closed:
-        raise PeerGone("the connection is closed")
-    if waiting >= QUEUE_MESSAGES or (waiting_bytes and waiting_bytes + size > QUEUE_BYTES):
-        raise QueueFull(
-            f"{waiting} messages of {waiting_bytes} bytes wait for a peer that does not read; send less or slower"
-        )
-
-
 def open_connection(socket: zmq.Socket[bytes], endpoint: str, hello: bytes) -> None:
     """Connect and greet."""
-    socket.connect(endpoint)
+    socket.connect(split_key(endpoint)[0])
     with contextlib.suppress(zmq.Again):  # it failed already, which the monitor tells
         socket.send(hello, _NOBLOCK)
 
@@ -212,9 +226,9 @@ def read_loss(monitor: zmq.Socket[bytes]) -> str | None:
     return cause
 
 
-def open_dealer(context: Context, endpoint: str, keys: ClusterKeys | None, patience: float | None) -> zmq.Socket[bytes]:
+def open_dealer(context: Context, endpoint: str, keys: NodeKeys | None, patience: float | None) -> zmq.Socket[bytes]:
     """A socket for one connection to ``endpoint``, which does not come back once it is broken; not connected yet."""
-    socket = context.socket(zmq.DEALER)
+    socket, key = context.socket(zmq.DEALER), split_key(endpoint)[1]
     socket.linger = 0
     socket.sndhwm, socket.rcvhwm = HIGH_WATER, 1
     socket.set(zmq.MAXMSGSIZE, greeting.LONGEST)  # no more than an answer is expected
@@ -229,5 +243,5 @@ def open_dealer(context: Context, endpoint: str, keys: ClusterKeys | None, patie
         if keys is None:  # pings begin after the handshake, which with keys waits for the loop over there
             socket.set(zmq.HANDSHAKE_IVL, max(1, round(patience * 1000)))
     if keys is not None:
-        keys.protect(socket, server=False)
+        keys.protect(socket, server=key)
     return socket

@@ -1,11 +1,15 @@
 """Which incoming connection is whose: filled by greetings, asked for each message that arrives.
 
 Owns the refusal of connections that mean another node (the port changed hands, or the address is old) and of a second
-bearer of a name and incarnation, which a ROUTER by itself would ignore without a word (libzmq#4503). Never touches a
-socket. A connection has an id that the ROUTER drew for it, so that nobody can speak in another's name.
+bearer of a name and incarnation, which a ROUTER by itself would ignore without a word (libzmq#4503). A connection has
+an id that the ROUTER drew for it, so that nobody can speak in another's name. ``Wires`` ends what a ROUTER cannot end.
 """
 
 from __future__ import annotations
+
+import contextlib
+import os
+import socket
 
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import Refused
@@ -57,3 +61,32 @@ class Sessions:
             self.over.discard(connection)
         if len(self.peers) >= MOST:
             raise Refused(f"{MOST} connections are open; no more are taken")
+
+
+class Wires:
+    """The connections of each peer as the system knows them, so that a peer that is over can be cut off: a ROUTER cannot
+    close one of its connections. A descriptor is used again once its connection has ended, so the other end's address is
+    compared; socket files have none and are governed by their directory."""
+
+    def __init__(self) -> None:
+        self._of: dict[PeerId, list[tuple[int, object]]] = {}
+
+    def note(self, peer: PeerId, descriptor: int) -> None:
+        if (far := _far_end(descriptor)) is not None:
+            self._of.setdefault(peer, []).append((descriptor, far))
+
+    def cut(self, peer: PeerId) -> None:
+        """End its connections. libzmq sees them end as if the peer had closed them."""
+        for descriptor, far in self._of.pop(peer, ()):
+            if _far_end(descriptor) == far:
+                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as wire:
+                    wire.shutdown(socket.SHUT_RDWR)
+
+
+def _far_end(descriptor: int) -> object:
+    """Address and port of the other end; None where there is none."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as wire:
+            return wire.getpeername() or None
+    except OSError:
+        return None

@@ -4,9 +4,9 @@ Each direction has a socket of its own. The ROUTER sends nothing but answers to 
 up, so it can neither drop silently nor block, and its edge-triggered descriptor needs no care beyond draining until EAGAIN.
 Who speaks is known from the greeting of the connection (``Sessions``), not from a routing id that anybody could claim. Link
 traffic and heartbeats have DEALERs of their own to the same ROUTER: bulk data never delays control messages, and neither
-delays a heartbeat. Control messages between processes of one machine do without ZeroMQ (``direct.py``). A wake-up drains at
-most ``DRAIN`` messages, so that one peer cannot starve the loop. Plain sockets with ``add_reader``, not ``zmq.asyncio``:
-half the latency, less CPU.
+delays a heartbeat. A wake-up drains at most ``DRAIN`` messages, so that one peer cannot starve the loop, and what those led
+to is on its way while the others are looked at. Plain sockets with ``add_reader``, not ``zmq.asyncio``: half the latency,
+less CPU.
 """
 
 from __future__ import annotations
@@ -14,41 +14,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import zmq
 
 from blockwright.transport import greeting, wire
-from blockwright.transport.address import PeerId, direct_path, ipc_endpoint, private_directory, remove_directory
-from blockwright.transport.curve import Authenticator, ClusterKeys, check_endpoint
-from blockwright.transport.direct import DirectInbound, DirectOutbound
-from blockwright.transport.errors import AddressError, PeerGone, Refused
-from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
+from blockwright.transport.curve import Authenticator, NodeKeys, check_endpoint
+from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
+from blockwright.transport.greeting import Asking, Greeting, Lane
 from blockwright.transport.interface import UNREACHABLE, Receiver
 from blockwright.transport.outbound import HIGH_WATER, Outbound
-from blockwright.transport.sessions import Sessions
-from blockwright.transport.wire import Buffer, WireError
+from blockwright.transport.roster import Roster
+from blockwright.transport.sessions import Sessions, Wires
+from blockwright.transport.wire import Batch, Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
-DRAIN = 256  # messages in one go
+DRAIN = 64  # messages in one go, those of a batch counted one by one
 TCP_PATIENCE = 30.0  # seconds without a sign of a peer's process, unless ``watch`` says otherwise
 PULSE_GRACE = 0.1  # seconds in which the loss of a pulse may turn out to be the loss of everything; busy machines take some
-_NOBLOCK, _POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)  # arithmetic on pyzmq's enums is slow
-_BATCH_MARK = bytes([wire.BATCH])
+_NOBLOCK, _POLLIN, _EVENTS = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.EVENTS)  # arithmetic on pyzmq's enums is slow
 
 
 class SocketTransport:
     """See the module and ``interface.Transport``. Binds at once.
 
     listen: a directory (mode 0700, made if missing; None: a fresh one) for a socket file, or ``tcp://HOST:PORT`` (0: any).
-    keys: of the cluster; an address that others than this machine can reach is refused without. Raises AddressError,
-    KeysError.
+    keys: of this node; an address that others than this machine can reach is refused without. With keys everything is
+    encrypted, endpoints name keys, and only those on the roster are let in. Raises AddressError, KeysError.
     """
 
     link_kind = "frames"
 
-    def __init__(self, peer: PeerId, listen: Path | str | None = None, keys: ClusterKeys | None = None) -> None:
+    def __init__(self, peer: PeerId, listen: Path | str | None = None, keys: NodeKeys | None = None) -> None:
         self.peer = peer
         self._made = None if listen else private_directory()  # removed with this transport
         listen = listen or self._made or ""
@@ -57,17 +56,19 @@ class SocketTransport:
         wanted = ipc_endpoint(private_directory(listen), peer) if isinstance(listen, Path) else check_endpoint(listen, keys)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
-        self._authenticator = Authenticator(self._context, keys) if keys is not None else None
+        self._roster = Roster(keys.name) if keys is not None else None
+        self._authenticator = Authenticator(self._context, self._roster) if self._roster is not None else None
         try:
-            self.endpoint = self._bind(wanted)
-            self._direct = DirectInbound(direct_path(wanted), self) if self._is_direct(wanted) else None
-        except (zmq.ZMQError, OSError) as error:
+            bound = self._bind(wanted)
+            self.endpoint = bound if keys is None else keyed(bound, keys.name)
+        except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise AddressError(f"cannot listen on {wanted}: {error}") from error
-        self._sessions = Sessions(peer)
-        self._lanes: dict[Lane, dict[PeerId, Outbound | DirectOutbound]] = {lane: {} for lane in Lane}
+        self._sessions, self._wires = Sessions(peer), Wires()
+        self._lanes: dict[Lane, dict[PeerId, Outbound]] = {lane: {} for lane in Lane}
         self._control = self._lanes[Lane.CONTROL]
         self._endpoints: dict[PeerId, str] = {}
+        self._unread: tuple[PeerId, Batch] | None = None  # the rest of a batch
         self._started = self._closed = False
 
     def start(self, receiver: Receiver) -> None:
@@ -76,28 +77,41 @@ class SocketTransport:
         self._started = True
         if self._authenticator is not None:
             self._authenticator.start()
-        if self._direct is not None:
-            self._direct.start()
         self._loop.add_reader(self._router.fileno(), self._drain)
         self._loop.call_soon(self._drain)  # what came before the descriptor was watched made its edge already
 
     def connect(self, peer: PeerId, endpoint: str) -> None:
         """Raises AddressError for an endpoint that is no socket of this cluster's directory, or KeysError for one on
-        another machine without keys."""
+        another machine without keys, or whose key is not that of ``peer``."""
+        where, key = split_key(endpoint)
         if self.endpoint.startswith("ipc://"):
             directory = self.endpoint.rpartition("/")[0]
-            if endpoint.rpartition("/")[0] != directory or "\0" in endpoint:
+            if where.rpartition("/")[0] != directory or "\0" in endpoint:
                 raise AddressError(f"endpoint {endpoint[:200]!r} of {peer} is not in {directory}")
         else:
-            check_endpoint(endpoint, self._keys)
+            check_endpoint(where, self._keys)
+        if (self._keys is not None) != bool(key):
+            raise KeysError(f"one of {self.peer} and {peer} has keys and the other has none; they cannot talk")
+        self.admit(peer, key)
         if peer not in self._endpoints and not self._closed:
             self._endpoints[peer] = endpoint
             for lane in (Lane.CONTROL, Lane.PULSE):
                 self._open(peer, lane)
 
+    def admit(self, peer: PeerId, key: str) -> None:
+        if self._roster is not None:
+            self._roster.admit(peer, key)
+
+    def invite(self, wanted: Callable[[], bool]) -> None:
+        if self._roster is not None:
+            self._roster.guests = wanted
+
     def disconnect(self, peer: PeerId) -> None:
         self._endpoints.pop(peer, None)
         self._sessions.release(peer)
+        if self._roster is not None:
+            self._roster.remove(peer)
+            self._wires.cut(peer)
         for lane in self._lanes.values():
             if outbound := lane.pop(peer, None):
                 outbound.close()
@@ -126,10 +140,10 @@ class SocketTransport:
         flat = wire.checked(body, buffers)
         if places:
             outbound.send_frames([wire.SHARED_MARK, body, places, *flat])
-        elif flat:
-            outbound.send_frames([wire.SINGLE_MARK, body, *flat])
+        elif (size := len(body) + sum(map(len, flat))) < wire.BATCH_LIMIT:
+            outbound.send_small_parts(body, flat, size)
         else:
-            outbound.send_small(body)
+            outbound.send_frames([wire.SINGLE_MARK, body, *flat])
 
     def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None:
         if peer not in self._endpoints:
@@ -147,13 +161,11 @@ class SocketTransport:
             self._loop.remove_reader(self._router.fileno())
         if self._authenticator is not None:
             self._authenticator.close()
-        if self._direct is not None:
-            self._direct.close()
         self._router.close(linger=0)
         self._context.destroy(linger=0)
         if self.endpoint.startswith("ipc://"):
             with contextlib.suppress(OSError):
-                Path(self.endpoint.removeprefix("ipc://")).unlink()
+                Path(split_key(self.endpoint)[0].removeprefix("ipc://")).unlink()
             if self._made is not None:
                 remove_directory(self._made)
 
@@ -166,7 +178,7 @@ class SocketTransport:
         if wanted.startswith("tcp://["):
             router.set(zmq.IPV6, 1)
         if self._keys is not None:
-            self._keys.protect(router, server=True)
+            self._keys.protect(router)
         router.bind(wanted)
         if not wanted.startswith("tcp://"):
             return wanted
@@ -175,21 +187,14 @@ class SocketTransport:
         port = bound.rstrip(b"\0").decode().rpartition(":")[2]
         return f"{wanted.rpartition(':')[0]}:{port}"
 
-    def _is_direct(self, endpoint: str) -> bool:
-        return endpoint.startswith("ipc://") and self._keys is None
-
-    def _open(self, peer: PeerId, lane: Lane) -> Outbound | DirectOutbound:
+    def _open(self, peer: PeerId, lane: Lane) -> Outbound:
         endpoint, hello = self._endpoints[peer], Greeting(self.peer, peer, lane)
 
         def on_lost(cause: str) -> None:
             self._on_lost(peer, lane, cause)
 
-        made: Outbound | DirectOutbound
-        if lane is Lane.CONTROL and self._is_direct(endpoint):
-            made = DirectOutbound(direct_path(endpoint), hello, on_lost)
-        else:
-            patience = self._patience if lane is Lane.PULSE else None
-            made = Outbound(self._context, endpoint, hello, on_lost, keys=self._keys, patience=patience)
+        patience = self._patience if lane is Lane.PULSE else None
+        made = Outbound(self._context, endpoint, hello, on_lost, keys=self._keys, patience=patience)
         self._lanes[lane][peer] = made
         return made
 
@@ -208,79 +213,119 @@ class SocketTransport:
         self.disconnect(peer)
         self._receiver.on_lost(peer, cause)
 
-    def _on_pulse_lost(self, peer: PeerId, lost: Outbound | DirectOutbound) -> None:
+    def _on_pulse_lost(self, peer: PeerId, lost: Outbound) -> None:
         if peer in self._endpoints and peer not in self._lanes[Lane.PULSE]:
             self._receiver.on_lost(peer, UNREACHABLE)
 
     def _drain(self) -> None:
-        router = self._router
-        for _ in range(DRAIN):
-            # Reading EVENTS rearms the descriptor; asking first is cheaper than the exception of a failed receive.
-            if self._closed or not int(router.get(zmq.EVENTS)) & _POLLIN:
-                return
-            identity = router.recv(_NOBLOCK)
-            # The mark or batch is small and copied; what follows stays in libzmq's memory.
-            mark = router.recv() if router.get(zmq.RCVMORE) else b""
-            parts = [router.recv(copy=False)] if router.get(zmq.RCVMORE) else []
-            while parts and parts[-1].more:
-                parts.append(router.recv(copy=False))
-            try:
-                if (peer := self._sessions.peers.get(identity)) is not None:
-                    self._deliver(peer, mark, [part.buffer for part in parts])
-                    if identity in self._sessions.over:  # it lives and does not know
-                        self._answer(identity, greeting.pack_refusal(f"{self.peer} has given {peer} up"))
-                elif parts:
-                    raise WireError("a connection begins with a message instead of a greeting")
-                else:
-                    self._answer(identity, self.admit(identity, mark)[1])
-            except Exception as error:  # of the sender, or above: the rest of the messages must not be left lying
-                self.complain(error)
-        self._loop.call_soon(self._drain)
+        """Take what has come, ``DRAIN`` messages at most, and come again for the rest.
 
-    def _answer(self, identity: bytes, answer: bytes) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # it is gone already, or does not read: its affair
-            self._router.send_multipart([identity, answer], _NOBLOCK)
+        Reading the state consumes the edge of the descriptor, so a drain ends only where EAGAIN or EVENTS said that nothing
+        is left; else nobody would call again. EVENTS is read once, after the first message, which is mostly the only one.
+        """
+        left, looked = DRAIN, False
+        while not self._closed:
+            if self._unread is not None:
+                left -= self._hand_on(left)
+            else:
+                try:
+                    connection = self._router.recv(_NOBLOCK)
+                except zmq.Again:
+                    return
+                left -= self._take(connection, left)
+            if left <= 0:
+                self._loop.call_soon(self._drain)
+                return
+            if not looked:
+                looked = True
+                if not int(self._router.get(_EVENTS)) & _POLLIN:
+                    return
+
+    def _take(self, connection: bytes, most: int) -> int:
+        """Deliver one ZeroMQ message; of a batch at most so many of its messages. Returns how many those were."""
+        router = self._router
+        first = router.recv(_NOBLOCK, copy=False)  # of a frame it is cheaper to learn whether others follow
+        mark = first.bytes  # or batch; what follows stays in libzmq's memory
+        rest: list[memoryview] = []
+        more = first.more
+        while more:
+            part = router.recv(_NOBLOCK, copy=False)
+            rest.append(part.buffer)
+            more = part.more
+        try:
+            if (peer := self._sessions.peers.get(connection)) is None:
+                self._answer(connection, self._admit(connection, first, rest))
+                return 1
+            if self._sessions.over and connection in self._sessions.over:  # it lives and does not know
+                self._answer(connection, greeting.pack_refusal(f"{self.peer} has given {peer} up"))
+            if rest or not mark:
+                self._deliver(peer, mark, rest)
+            elif mark[0] == wire.ALONE:
+                self._receiver.on_message(peer, memoryview(mark)[1:], [])
+            elif mark[0] == wire.BATCH:
+                self._unread = peer, wire.unpack_batch(mark)
+                return self._hand_on(most)
+            else:
+                self._deliver(peer, mark, rest)
+        except Exception as error:  # of the sender, or above: the rest of the messages must not be left lying
+            self._complain(error)
+        return 1
+
+    def _hand_on(self, most: int) -> int:
+        """Deliver messages of the batch that is being read; returns how many, ``most`` where there may be more."""
+        assert self._unread is not None, "there is a batch"
+        peer, batch = self._unread
+        on_message, count = self._receiver.on_message, 0
+        for body, buffers in batch:
+            try:
+                on_message(peer, body, buffers)
+            except Exception as error:
+                self._complain(error)
+            count += 1
+            if count == most:
+                return count
+        self._unread = None
+        return count
 
     def _deliver(self, peer: PeerId, mark: bytes, rest: list[memoryview]) -> None:
-        if mark[:1] == _BATCH_MARK and not rest:
-            for body in wire.unpack_batch(mark):
-                self._receiver.on_message(peer, body, [])
-        elif mark == wire.LINK_MARK and 0 < len(rest) < wire.MAX_FRAMES:
-            self._receiver.on_link(peer, rest)
-        else:
-            self.take(peer, mark, rest)
-
-    # ---- the Doorman of direct connections, and of the ROUTER's
-
-    def admit(self, connection: bytes, said: bytes) -> tuple[PeerId | None, bytes]:
-        """Whose connection it is by its greeting, None if nobody's, and the answer. Raises WireError."""
-        try:
-            greeted = greeting.parse(said)
-            if isinstance(greeted, str):
-                return None, self._receiver.on_join(greeted).pack()
-            self._sessions.admit(connection, greeted)
-            return greeted.sender, greeting.pack_welcome(self.peer, greeted.sender)
-        except Refused as error:
-            log.warning("node %s refused a connection: %s", self.peer, error)
-            return None, greeting.pack_refusal(str(error))
-
-    def take_small(self, peer: PeerId, body: memoryview) -> None:
-        """A message without buffers."""
-        self._receiver.on_message(peer, body, [])
-
-    def take(self, peer: PeerId, mark: bytes | memoryview, rest: list[memoryview]) -> None:
-        """A message with its buffers. Raises WireError."""
+        """A message of several frames. Raises WireError."""
         if not 0 < len(rest) < wire.MAX_FRAMES:
             raise WireError(f"a message of {len(rest)} frames from {peer}")
-        body, *buffers = rest
-        if mark == wire.SINGLE_MARK:
-            self._receiver.on_message(peer, body, buffers)
-        elif mark == wire.SHARED_MARK and buffers:
-            self._receiver.on_shared(peer, body, buffers[0], buffers[1:])
+        if mark == wire.LINK_MARK:
+            self._receiver.on_link(peer, rest)
+        elif mark == wire.SINGLE_MARK:
+            self._receiver.on_message(peer, rest[0], rest[1:])
+        elif mark == wire.SHARED_MARK and len(rest) > 1:
+            self._receiver.on_shared(peer, rest[0], rest[1], rest[2:])
         else:
-            raise WireError(f"unknown message mark {bytes(mark[:8]).hex()}")
+            raise WireError(f"unknown message mark {mark[:8].hex()}")
 
-    def complain(self, error: Exception) -> None:
+    def _admit(self, connection: bytes, first: zmq.Frame, rest: list[memoryview]) -> bytes:
+        """The answer to what a connection begins with. Raises WireError for what is no greeting."""
+        if rest:
+            raise WireError("a connection begins with a message instead of a greeting")
+        key = "" if self._roster is None else str(first.get("User-Id"))  # as the authenticator found it
+        try:
+            greeted = greeting.parse(first.bytes)
+            if isinstance(greeted, Asking):
+                admission = self._receiver.on_join(greeted.name, key, greeted.secret)
+                self.admit(admission.own, key)
+                return admission.pack()
+            if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):
+                raise Refused(f"this key does not speak for {greeted.sender}")
+            self._sessions.admit(connection, greeted)
+            if self._roster is not None:
+                self._wires.note(greeted.sender, int(first.get(zmq.SRCFD)))
+            return greeting.pack_welcome(self.peer, greeted.sender)
+        except (Refused, KeysError) as error:
+            log.warning("node %s refused a connection: %s", self.peer, error)
+            return greeting.pack_refusal(str(error))
+
+    def _answer(self, connection: bytes, answer: bytes) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # it is gone already, or does not read: its affair
+            self._router.send_multipart([connection, answer], _NOBLOCK)
+
+    def _complain(self, error: Exception) -> None:
         """What a message gave rise to: the fault of its sender, or one above."""
         if isinstance(error, WireError | AddressError):
             self._receiver.on_garbage(str(error))

@@ -2,7 +2,9 @@
 
 Every ZeroMQ message (after the routing id) starts with a frame whose first byte says what follows:
 
-    BATCH    this frame holds several messages: (length u32, body)*; no further frames
+    ALONE    the rest of this frame is the body of one message; no further frames
+    BATCH    this frame holds messages: 3 bytes 0, parts u32, their lengths u32*, the parts; no further frames. The highest
+             bit of a length says that the next part is of the same message: the first is its body, the others are buffers
     SINGLE   frame 1 is the body, further frames are its buffers
     SHARED   frame 1 is the body, frame 2 says which buffers lie in shared memory, further frames are the other buffers
     LINK     the further frames are a message of the link protocol (``link_wire.py``)
@@ -19,43 +21,60 @@ from blockwright.policies.chunk_order import Traffic as Traffic
 from blockwright.transport.errors import MessageTooLarge, TransportError
 
 Buffer = bytes | bytearray | memoryview  # contiguous
+Batch = Iterator[tuple[memoryview, list[memoryview]]]  # (body, buffers) of each message
 
-BATCH, SINGLE, SHARED, LINK = 1, 2, 6, 16  # 3 to 5 are of ``greeting.py``
+BATCH, SINGLE, SHARED, ALONE, LINK = 1, 2, 6, 7, 16  # 3 to 5 are of ``greeting.py``
 MAX_BODY = 8 << 20  # bytes of one message without its buffers
 MAX_FRAME = 256 << 20  # bytes of one buffer
 MAX_FRAMES = 1024  # of one message
 BATCH_LIMIT = 64 << 10  # bytes; a larger message is never copied into a batch
-SINGLE_MARK, SHARED_MARK = bytes([SINGLE]), bytes([SHARED])
-LINK_MARK = bytes([LINK])
-_LENGTH = struct.Struct("<I")
+BATCH_BYTES, BATCH_PARTS = MAX_BODY, 1 << 16  # of one batch
+MORE = 1 << 31  # of a length
+ALONE_MARK, SINGLE_MARK, SHARED_MARK, LINK_MARK = (bytes([mark]) for mark in (ALONE, SINGLE, SHARED, LINK))
+_HEAD = struct.Struct("<B3xI")
 
 
 class WireError(TransportError):
     """A received message that does not fit the layout."""
 
 
-def pack_batch(bodies: Sequence[bytes]) -> bytes:
-    """One frame from small bodies."""
-    parts = [bytes([BATCH])]
-    for body in bodies:
-        parts.append(_LENGTH.pack(len(body)))
-        parts.append(body)
-    return b"".join(parts)
+def pack_batch(lengths: Sequence[int], parts: Sequence[Buffer]) -> bytes:
+    """One frame from the parts of small messages; ``lengths`` are theirs, with ``MORE`` where a message goes on."""
+    count = len(lengths)
+    if count == 1:
+        return ALONE_MARK + parts[0]
+    return b"".join((_HEAD.pack(BATCH, count), struct.pack(f"<{count}I", *lengths), *parts))
 
 
-def unpack_batch(frame: bytes) -> Iterator[memoryview]:
-    """Bodies of a BATCH frame, in order; views of ``frame``."""
-    view = memoryview(frame)
-    at, end = 1, len(frame)
-    while at < end:
-        if at + 4 > end:
-            raise WireError("a batch ends within a length")
-        (length,) = _LENGTH.unpack_from(view, at)
-        at += 4
-        if at + length > end:
-            raise WireError(f"a batch announces {length} bytes and holds {end - at}")
-        yield view[at : at + length]
-        at += length
+def unpack_batch(frame: bytes) -> Batch:
+    """(body, buffers) of each message of a BATCH frame, in order. Bodies are views of ``frame``, buffers are copies: so
+    they are aligned, and one that is kept does not keep the rest. Raises WireError before the first, or never."""
+    if len(frame) < _HEAD.size:
+        raise WireError("a batch ends within its head")
+    _, count = _HEAD.unpack_from(frame)
+    at = _HEAD.size + 4 * count
+    if not 0 < count <= BATCH_PARTS or at > len(frame):
+        raise WireError(f"a batch of {len(frame)} bytes announces {count} parts; 1 to {BATCH_PARTS} may come")
+    lengths = struct.unpack_from(f"<{count}I", frame, _HEAD.size)
+    size = sum([length & ~MORE for length in lengths])
+    if at + size != len(frame) or lengths[-1] & MORE:
+        raise WireError(f"a batch announces {size} bytes and holds {len(frame) - at}")
+    return _messages(memoryview(frame), lengths, at)
+
+
+def _messages(view: memoryview, lengths: Sequence[int], at: int) -> Batch:
+    several: list[memoryview] = []  # parts of a message that goes on
+    for length in lengths:
+        part = view[at : (at := at + (length & ~MORE))]
+        if several:
+            several.append(memoryview(bytes(part)))
+        elif length & MORE:
+            several.append(part)
+        else:
+            yield part, []
+        if several and not length & MORE:
+            yield several[0], several[1:]
+            several = []
 
 
 def checked(body: bytes, buffers: Sequence[Buffer]) -> list[Buffer]:

@@ -1,7 +1,7 @@
 """Shows the applications of a server: what each is based on, the memory that it owns and shares, and where it runs.
 
 With --actors it shows every actor of every node instead; with --join also of a cluster that has no server, such as a
-LocalCluster, which it joins as one more node for as long as it looks. The address is that of the cluster's invitation.
+LocalCluster, which it joins as one more node for as long as it looks. WHERE is that of the cluster's invitation.
 
 On a terminal the tables are refreshed until Ctrl-C.
 """
@@ -11,21 +11,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import add_url, connected
+from blockwright.api.commands.node import WHERE
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
     add_screen(parser)
     parser.add_argument("--actors", action="store_true", help="instead: every actor of every node, busiest first")
-    parser.add_argument(
-        "--join", metavar="ADDRESS", help="with --actors, of a head instead of a server: tcp://HOST:PORT or ipc:///PATH"
-    )
-    parser.add_argument("--keys", type=Path, metavar="FILE", help="key file of that cluster; needed beyond this machine")
+    parser.add_argument("--join", metavar="WHERE", help=f"with --actors, of a head instead of a server: {WHERE}")
 
 
 def add_screen(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.join is not None and not arguments.actors:
         raise CommandError("--join shows actors, since applications are known to servers; add --actors", 2)
-    if arguments.keys is not None and arguments.join is None:
-        raise CommandError("--keys are those of a cluster that is joined; add --join ADDRESS", 2)
     view, tables = (actors_view, actors_tables) if arguments.actors else (ps_view, ps_tables)
     with _looks(arguments) as look:
         return show(lambda: view(look()), tables, once=arguments.once, as_json=arguments.json, interval=arguments.interval)
@@ -66,5 +61,5 @@ def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any
     else:
         from blockwright.api.looking import joined
 
-        with joined(arguments.join, arguments.keys) as look:
+        with joined(arguments.join) as look:
             yield look

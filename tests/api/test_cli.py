@@ -25,7 +25,7 @@ FLAGS = {
     "demo": {"--checkpoint", "--port", "--serve"},
     "doctor": {"--json", "--port"},
     "explain": {"--api-key-file", "--json", "--url"},
-    "ps": SCREEN | {"--actors", "--join", "--keys"},
+    "ps": SCREEN | {"--actors", "--join"},
     "top": SCREEN,
     "serve": {
         "--api-key-file",
@@ -43,7 +43,7 @@ FLAGS = {
         "--tls-key",
         "--workers",
     },
-    "node": {"--join", "--keys", "--listen", "--name"},
+    "node": {"--join", "--listen", "--name"},
     "trace": {"--trace"},
     "version": set(),
 }

@@ -47,7 +47,7 @@ async def test_a_cluster_without_a_server(listen: str) -> None:
         assert (busy["node"], busy["kind"], busy["handled"]) == ("w1", "Busy", 3)
         await until(lambda: downs != [])
         assert [(down.node.startswith("ps-"), down.cause) for down in downs] == [(True, "left")]
-        code, out, err = await _ps("--actors", *where)
+        code, out, err = await _ps("--actors", *cluster.invitation.split()[2:])
         assert (code, err) == (0, "")
         assert any(line.startswith("w1/busy#1") for line in out.splitlines())
 
@@ -59,5 +59,5 @@ def test_where_there_is_no_cluster(tmp_path: Path, capsys) -> None:
     assert "neither tcp://HOST:PORT nor ipc:///PATH" in capsys.readouterr().err
     assert main(["ps", "--join", f"ipc://{tmp_path}/head-1.sock"]) == 2
     assert "add --actors" in capsys.readouterr().err
-    assert main(["ps", "--actors", "--keys", str(tmp_path / "keys")]) == 2
-    assert "add --join" in capsys.readouterr().err
+    assert main(["ps", "--actors", "--join", f"@{tmp_path}/none"]) == 2
+    assert "cannot be read" in capsys.readouterr().err

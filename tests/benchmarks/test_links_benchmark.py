@@ -10,7 +10,7 @@ from harness import OURS, Report
 @pytest.mark.system
 async def test_priorities_and_buffers_are_measured_on_real_links() -> None:
     report = Report("links", {}, ())
-    async with links.rig(gloo=False) as made:
+    async with links.rig() as made:
         assert {kind: link.kind for kind, link in made.links.items()} == {kind: kind for kind in ("shared-memory", "frames")}
         await links.measure_priorities(report, made.links, made.sink, runs=1, load=links.PART)
         await links.measure_buffers(report, made, runs=1)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.runtime import Down, LocalCluster, ManualClock, Node, RemoteError
+from blockwright.runtime import Down, LocalCluster, ManualClock, Node, NodeDown, RemoteError
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.inprocess import InProcessLauncher
+from blockwright.runtime.invitations import Invitation
 from blockwright.runtime.joining import default_name, join
 from blockwright.transport.address import PeerId, check_name
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
 from blockwright.transport.greeting import Admission
 
@@ -37,11 +38,12 @@ class Rig:
             heartbeat=0.1,
             silence=30.0,
         )
+        self.keyed = bool(listen)
         self.downs: list[Down] = []
         self.cluster.hub.on_down(self.downs.append)
         self.processes: list[asyncio.subprocess.Process] = []
 
-    async def command(self, *arguments: str) -> asyncio.subprocess.Process:
+    async def command(self, *arguments: str, stdin: int | None = None) -> asyncio.subprocess.Process:
         """``blockwright node`` in a terminal of its own."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -49,6 +51,7 @@ class Rig:
             "blockwright",
             "node",
             *arguments,
+            stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -114,7 +117,10 @@ async def test_a_node_from_another_terminal(rig, until):
     assert rig.downs[2] == Down("hand", 3, "killed")
     out, _ = await third.communicate()
     assert third.returncode == 1, "it sees that it is fenced"
-    assert b"leaves: the head head#1 is down: refused: head#1 has given hand#3 up" in out
+    assert (
+        b"leaves: the head head#1 is down: " + (b"disconnected" if rig.keyed else b"refused: head#1 has given hand#3 up")
+        in out
+    )
 
     fourth = await rig.joined("hand")
     await cluster.stop()
@@ -133,33 +139,88 @@ async def test_who_is_not_admitted(rig, tmp_path):
         assert f"has a node {name} already; choose another name" in err.decode()
     if not node.endpoint.startswith("tcp"):
         return
-    keys = tmp_path / "other.keys"
-    ClusterKeys.generate().write(keys)
-    for arguments, code, said in (
-        (["--keys", str(keys)], 1, "cannot be joined"),
-        ([], 1, "cannot be joined"),
-        (["--keys", str(tmp_path / "none")], 2, "cannot be read"),
+    spoilt = tmp_path / "spoilt"
+    spoilt.write_text(rig.cluster.invite()[:-9])
+    used = rig.cluster.invite()
+    await (await join(used, name="first")).stop()
+    rig.cluster.invite()  # another is open, so that the door is
+    wrong = Invitation(node.endpoint, "0" * 64).pack()
+    for where, text, code, said in (
+        (node.endpoint, "", 1, "cannot be joined"),
+        (f"@{tmp_path / 'none'}", "", 2, "cannot be read"),
+        (f"@{spoilt}", "", 2, "cannot be read"),
+        ("-", used, 1, "the invitation was used, is over, or is none"),
+        ("-", wrong, 1, "the invitation was used, is over, or is none"),
     ):
-        process = await rig.command("--join", node.endpoint, "--name", "hand", *arguments)
-        _, err = await process.communicate()
+        process = await rig.command("--join", where, "--name", "hand", stdin=asyncio.subprocess.PIPE)
+        _, err = await process.communicate(text.encode() + b"\n")
         assert (process.returncode, err.decode().count("\n")) == (code, 1), err
         assert said in err.decode()
+        assert Invitation.parse(used).secret not in err.decode()
     assert set(node.peers()) == {"w0"}
-    assert stat.S_IMODE((tmp_path / "sockets" / "cluster.keys").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "sockets" / "invitation.keys").stat().st_mode) == 0o600
 
 
 @pytest.mark.system
 async def test_joining_from_a_program(rig, until):
-    keys = rig.cluster._keys
-    node = await join(rig.cluster.node.endpoint, name="hand", keys=keys)
+    cluster = rig.cluster
+    keyed = cluster.node.endpoint.startswith("tcp")
+    node = await join(cluster.invite() if keyed else cluster.node.endpoint, name="hand")
     await until(lambda: "w0" in node.peers())
     assert await node.ref("w0/counter").add(2) == 2
     await node.stop()
     await until(lambda: rig.downs != [])
     assert rig.downs == [Down("hand", 1, "left")]
-    if keys is not None:
-        with pytest.raises(KeysError, match="can be reached from other machines"):
-            await join("tcp://192.0.2.1:9", name="hand")
+    with pytest.raises(KeysError, match="can be reached from other machines"):
+        await join("tcp://192.0.2.1:9", name="hand")
+
+
+@pytest.mark.system
+async def test_a_member_that_is_removed_stays_out(rig, until):
+    from cluster_entries import CounterConfig  # noqa: F401 - what the entry of w0 needs
+
+    cluster = rig.cluster
+    if not cluster.node.endpoint.startswith("tcp"):
+        return
+    token = cluster.invite()
+    node = await join(token, name="hand")
+    await until(lambda: "w0" in node.peers() and "hand" in cluster.node.peers())
+    assert await node.ref("w0/counter").add(2) == 2
+    await cluster.remove("hand")
+    assert rig.downs == [Down("hand", 1, "removed")]
+    await node.closed.wait()
+    with pytest.raises(NodeDown):
+        await node.ref("w0/counter").add(2)
+    keys, wanted = node._transport._keys, [(cluster.node.id, cluster.node.endpoint)]
+    wanted.append((cluster.node.peers()["w0"].id, cluster.node.peers()["w0"].endpoint))
+    await node.stop()
+    for at, (peer, endpoint) in enumerate(wanted):  # with the key that it had
+        again = Node("hand", incarnation=at + 5, listen="tcp://127.0.0.1:0", keys=keys)
+        await again.start()
+        again.greet(peer, endpoint)
+        await until(lambda again=again: again.peers() == {})
+        assert "does not take this node's key" in again.table.last_down[peer.name].cause
+        await again.stop()
+    with pytest.raises((Refused, PeerGone)):
+        await join(token, name="hand")
+    await (await join(cluster.invite(), name="hand")).stop()
+
+
+async def test_an_invitation_is_over_in_time():
+    clock = ManualClock()
+    hub = Cluster("head", launcher=InProcessLauncher(clock=clock), clock=clock, keys=NodeKeys.generate())
+    await hub.start()
+    early, late = [Invitation.parse(hub.invite(seconds)).secret for seconds in (10.0, 20.0)]
+    clock.advance(10.0)
+    with pytest.raises(Refused, match="was used, is over, or is none"):
+        hub.join("hand", "ab" * 32, early)
+    with pytest.raises(Refused, match="has a node head already"):
+        hub.join("head", "ab" * 32, late)
+    assert hub.join("hand", "ab" * 32, late).own == PeerId("hand", 1), "a name that is taken used nothing up"
+    with pytest.raises(Refused, match="was used, is over, or is none"):
+        hub.join("other", "cd" * 32, late)
+    assert not hub._invitations.any(clock.now())
+    await hub.stop()
 
 
 async def test_where_nobody_is(tmp_path):

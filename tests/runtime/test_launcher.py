@@ -17,7 +17,7 @@ from blockwright.runtime import Down, LocalCluster
 from blockwright.runtime.codec import pack
 from blockwright.runtime.launcher import Launcher, NodeSpec, OnExit
 from blockwright.transport.address import PeerId, private_directory, remove_directory
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.sockets import SocketTransport
 
@@ -42,7 +42,7 @@ class SubprocessLauncher:
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
 
-    def head_transport(self, head: PeerId, listen: str, keys: ClusterKeys | None) -> Transport:
+    def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
         return SocketTransport(head, listen or Path(self.directory), keys)
 
     async def spawn(self, spec: NodeSpec) -> int:
@@ -90,6 +90,6 @@ async def test_a_third_launcher(tmp_path):
             assert downs == [Down("w1", 1, "killed")]
             assert [node.name for node in launcher.list()] == ["w0"]
             assert await cluster.restart("w1") == 2
-            assert (tmp_path / "sockets" / "cluster.keys").exists()
+            assert f"@{tmp_path / 'sockets' / 'invitation.keys'}" in cluster.invitation
     assert launcher.list() == {}
     assert not (tmp_path / "sockets").exists()

@@ -20,7 +20,7 @@ from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.launcher import LaunchError
 from blockwright.runtime.processes import ForkserverLauncher
 from blockwright.tests.waiting import PATIENCE, until_now
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError
 
 pytestmark = pytest.mark.system
@@ -120,7 +120,7 @@ async def test_kill_9_is_seen_and_calls_fail(rig):
     assert await rig.ref("w1").ask("w0/counter", 1) == 71
     assert rig.hub.node.peers()["w0"].incarnation == 2
     sockets = os.listdir(rig.launcher.directory)
-    assert {name for name in sockets if name.startswith("w0-")} == {"w0-2.sock", "w0-2.direct.sock"}, "those of the dead"
+    assert {name for name in sockets if name.startswith("w0-")} == {"w0-2.sock"}, "those of the dead"
 
 
 async def test_an_entry_that_fails_gives_its_status_and_its_traceback(capfd, tmp_path):
@@ -168,7 +168,7 @@ async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(open_r
 
 
 async def test_a_cluster_over_tcp_with_keys(open_rig):
-    rig = await open_rig(listen="tcp://127.0.0.1:0", keys=ClusterKeys.generate())
+    rig = await open_rig(listen="tcp://127.0.0.1:0", keys=NodeKeys.generate())
     await rig.launch("w0", "w1")
     assert await rig.ref("w0").ask("w1/counter", 2) == 2
     for pid in (rig.hub.pid("w0"), rig.launcher._process.pid):

@@ -42,7 +42,7 @@ class Recorder:
         self.garbage.append(reason)
         self._changed.set()
 
-    def on_join(self, name):
+    def on_join(self, name, key, secret):
         raise Refused(f"{name} is not wanted")
 
     async def until(self, condition: Callable[[], bool]) -> None:

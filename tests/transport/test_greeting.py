@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from blockwright.transport import greeting, sessions
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import AddressError, Refused
-from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.greeting import Asking, Greeting, Lane
 from blockwright.transport.sessions import Sessions
 from blockwright.transport.wire import WireError
 
@@ -22,9 +22,12 @@ def test_a_greeting_and_its_answers_can_be_read(lane):
 
 
 def test_asking_to_join():
-    assert greeting.parse(greeting.pack_join("w9")) == "w9"
+    assert [greeting.parse(asked.pack()) for asked in (Asking("w9"), Asking("w9", "ab1"))] == [
+        Asking("w9"),
+        Asking("w9", "ab1"),
+    ]
     with pytest.raises(AddressError):
-        greeting.pack_join("w 9")
+        Asking("w 9").pack()
 
 
 def test_another_version_is_named_whatever_else_it_says():
@@ -38,7 +41,7 @@ def test_garbage_is_no_greeting(data, start):
         said = greeting.parse(start + data)
     except (WireError, Refused):
         return
-    assert isinstance(said, str | Greeting)
+    assert isinstance(said, Asking | Greeting)
 
 
 @given(st.binary(max_size=600))

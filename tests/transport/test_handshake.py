@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import stat
 
 import pytest
 import zmq
 
-from blockwright.tests.waiting import PATIENCE
+from blockwright.tests.waiting import PATIENCE, until
 from blockwright.transport import curve, greeting, wire
-from blockwright.transport.address import PeerId, is_loopback, own_address, tcp_parts
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.address import PeerId, is_loopback, keyed, own_address, split_key, tcp_parts
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, KeysError, PeerGone
 from blockwright.transport.greeting import Greeting, Lane
 from blockwright.transport.interface import UNREACHABLE
@@ -19,7 +18,7 @@ from blockwright.transport.sockets import SocketTransport
 
 A, B = PeerId("a", 1), PeerId("b", 3)
 ANY = "tcp://127.0.0.1:0"
-KEYS = ClusterKeys.generate()
+KEYS = NodeKeys.generate()
 
 
 @pytest.fixture
@@ -140,31 +139,80 @@ async def test_an_answer_that_is_none_ends_the_connection(opened, raw):
 
 
 async def test_an_unknown_key_is_an_error_at_the_caller(opened, caplog, monkeypatch):
+    monkeypatch.setattr(curve, "PATIENCE", 0.0)
     b, at_b = opened(B, keys=KEYS)
-    own = ClusterKeys.protect
-
-    def knowing(keys, socket, *, server):
-        """Knows the server's public key, so that the handshake works and the authenticator has to refuse."""
-        own(keys, socket, server=server)
-        if not server:
-            socket.set(zmq.CURVE_SERVERKEY, KEYS.public)
-
-    monkeypatch.setattr(ClusterKeys, "protect", knowing)
-    a, at_a = opened(A, keys=ClusterKeys.generate())
+    a, at_a = opened(A, keys=NodeKeys.generate())
     a.connect(B, b.endpoint)
     a.send(B, b"x")
-    await lost(at_a, "refused: the other end does not take this cluster's key")
-    assert "its key is not of this cluster" in caplog.text
+    await lost(at_a, "refused: the other end does not take this node's key")
+    assert "its key is not on the roster" in caplog.text
     assert at_b.messages == []
 
 
+async def test_a_key_may_come_a_moment_before_the_word_about_it(opened):
+    """The head tells two nodes of each other; the first may be at the door of the second before that has read the word."""
+    b, at_b = opened(B, keys=KEYS)
+    a, at_a = opened(A, keys=NodeKeys.generate())
+    a.connect(B, b.endpoint)
+    a.send(B, b"x")
+    await until(lambda: len(b._authenticator._waiting) == 2)  # control and pulse
+    b.connect(A, a.endpoint)
+    await at_b.until(lambda: at_b.messages == [(A, b"x", [])])
+    assert at_a.causes == []
+
+
+async def test_nobody_answers_for_another(opened):
+    """Neither at an address whose key is another's, nor by a greeting under another's name."""
+    keys = [NodeKeys.generate() for _ in range(3)]
+    b, at_b = opened(B, keys=keys[0])
+    a, at_a = opened(A, keys=keys[1])
+    c, at_c = opened(PeerId("c", 1), keys=keys[2])
+    b.admit(PeerId("c", 1), keys[2].name)
+    where = split_key(b.endpoint)[0]
+    a.connect(B, keyed(where, keys[2].name))
+    await lost(at_a, "")
+    c.peer = A  # it lies
+    c.connect(B, b.endpoint)
+    c.send(B, b"x")
+    await lost(at_c, "refused: this key does not speak for a#1")
+    assert at_b.messages == []
+    with pytest.raises(KeysError, match="one of c#1 and d#1 has keys and the other has none") as _:
+        opened(PeerId("c", 1), keys=keys[2])[0].connect(PeerId("d", 1), "tcp://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("doing", ["knocks", "is inside"])
+async def test_a_key_that_was_removed_is_refused_and_its_connections_end(opened, doing):
+    keys = [NodeKeys.generate() for _ in range(2)]
+    b, at_b = opened(B, keys=keys[0])
+    a, at_a = opened(A, keys=keys[1])
+    b.admit(A, keys[1].name)
+    if doing == "is inside":
+        a.connect(B, b.endpoint)
+        a.send(B, b"x")
+        await at_b.until(lambda: at_b.messages != [])
+        b.disconnect(A)
+        await lost(at_a, "disconnected")
+        again, at_a = opened(A, keys=keys[1])
+    else:
+        b.disconnect(A)
+        again = a
+    again.connect(B, b.endpoint)
+    again.send(B, b"once more")
+    await lost(at_a, "refused: the other end does not take this node's key")
+    with pytest.raises(KeysError):
+        b.admit(PeerId("a", 2), keys[1].name)
+    assert all(body == b"x" for _, body, _ in at_b.messages)
+
+
 @pytest.mark.parametrize(
-    ("mine", "theirs"), [(None, KEYS), (KEYS, None), (ClusterKeys.generate(), KEYS)], ids=["plain", "keyed", "other"]
+    ("mine", "theirs"), [(None, KEYS), (KEYS, None), (NodeKeys.generate(), KEYS)], ids=["plain", "keyed", "other"]
 )
-async def test_ends_with_different_keys_or_none_do_not_meet(opened, mine, theirs):
+async def test_ends_with_different_keys_or_none_do_not_meet(opened, mine, theirs, monkeypatch):
+    monkeypatch.setattr(curve, "PATIENCE", 0.0)
     b, at_b = opened(B, keys=theirs)
     a, at_a = opened(A, keys=mine)
-    a.connect(B, b.endpoint)
+    where = split_key(b.endpoint)[0]
+    a.connect(B, where if mine is None else keyed(where, KEYS.name))
     a.send(B, b"x")
     await lost(at_a, "")
     assert at_a.causes[0].startswith(("refused", "disconnected"))
@@ -220,28 +268,11 @@ def test_addresses():
     assert own_address("127.0.0.1", 1) == "127.0.0.1"
 
 
-def test_keys_and_their_file(tmp_path):
-    path = tmp_path / "cluster.keys"
-    KEYS.write(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert ClusterKeys.read(path) == KEYS
+def test_keys_belong_together_and_are_not_shown():
     assert KEYS.secret.decode() not in repr(KEYS)
-    with pytest.raises(FileExistsError):
-        KEYS.write(path)
-    path.chmod(0o640)
-    with pytest.raises(KeysError, match="chmod 600"):
-        ClusterKeys.read(path)
-
-
-@pytest.mark.parametrize("text", ["", "public = x", "public = " + "a" * 40, "public = {0}\nsecret = {0}", "\xff"])
-def test_files_that_hold_no_keys(tmp_path, text):
-    path = tmp_path / "cluster.keys"
-    path.touch(0o600)
-    path.write_text(text.format(KEYS.public.decode()), "latin-1")
-    with pytest.raises(KeysError):
-        ClusterKeys.read(path)
-    with pytest.raises(KeysError, match="cannot be read"):
-        ClusterKeys.read(tmp_path / "absent")
+    for public, secret in ((KEYS.public, KEYS.public), (KEYS.public, b"short"), (KEYS.secret, KEYS.secret)):
+        with pytest.raises(KeysError):
+            NodeKeys(public, secret)
 
 
 async def test_a_message_over_the_limit_cuts_off_its_sender_alone(opened, raw, monkeypatch):

@@ -11,11 +11,11 @@ import pytest
 
 from blockwright.transport import sockets
 from blockwright.transport.address import PeerId
-from blockwright.transport.curve import ClusterKeys
+from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import QueueFull
 from blockwright.transport.sockets import SocketTransport
 
-KEYS = ClusterKeys.generate()
+KEYS = NodeKeys.generate()
 WAYS = {"ipc": None, "tcp": ("tcp://127.0.0.1:0",), "tcp with keys": ("tcp://127.0.0.1:0", KEYS)}
 
 
@@ -126,7 +126,7 @@ def test_a_directory_that_nobody_named_goes_with_the_transport(run, recorder):
         transport = SocketTransport(peer(0))
         directory = os.path.dirname(transport.endpoint.removeprefix("ipc://"))
         transport.start(recorder())
-        assert sorted(os.listdir(directory)) == ["n0-1.direct.sock", "n0-1.sock"]
+        assert sorted(os.listdir(directory)) == ["n0-1.sock"]
         transport.close()
         assert not os.path.exists(directory)  # noqa: ASYNC240
 

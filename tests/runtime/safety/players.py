@@ -23,7 +23,7 @@ PLACES = {"head": 2, "w0": 6, "w1": 6, "w2": 6}  # actors on each node
 MESSAGES = 15  # of each actor
 FAULTS, WITHIN = 5, 2.5
 LINK_FAULTS = 2  # more, of link traffic alone
-COUNTS = (*(0, 1, 2, 3, 5, 8) * 5, 200)  # items of a stream; a window holds 128
+COUNTS = (*(0, 1, 2, 3, 5, 8) * 5, 400)  # items of a stream; a window holds 256
 CRASHES = 0.02  # of each message, that somebody's child is to crash besides
 KINDS = ("call", "call", "call", "cast", "cast", "rush", "rush_cast", "aside", "hang", "relay", "stream")
 
@@ -149,7 +149,7 @@ class Player(Actor):
 
     async def _read(self, ref, number: int, patience: float) -> None:
         """Slowly; sometimes leaves early. What comes is 0, 1, 2, ... without a gap, and whole if it ends well."""
-        count, leave, seen = self.random.choice(COUNTS), self.random.randrange(400), 0
+        count, leave, seen = self.random.choice(COUNTS), self.random.randrange(800), 0
         async with asyncio.timeout(patience), ref.stream(self.key, number, count, timeout=patience) as items:
             async for item in items:
                 if item != seen:

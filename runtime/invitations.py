@@ -1,0 +1,101 @@
+"""Invitations to a cluster: each lets one node in, once, and expires.
+
+Owns the text that is handed to whoever starts that node (where the head is, the key that must answer there, and a secret),
+and what the head remembers of it: a digest of the secret and when it is over. Time comes in as an argument.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blockwright.transport.errors import AddressError, Refused
+
+PREFIX = "bw1-"
+MOST = 256  # open at once
+_SECRET = re.compile(r"[0-9a-f]{64}")
+LONGEST = 4096  # characters of a file that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What an invitation says. Its text is as good as a key: whoever uses it first joins."""
+
+    endpoint: str
+    secret: str = field(repr=False)
+
+    def pack(self) -> str:
+        return PREFIX + base64.urlsafe_b64encode(f"{self.endpoint} {self.secret}".encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> Invitation:
+        """Raises AddressError, which does not repeat the text."""
+        body = text.removeprefix(PREFIX)
+        try:
+            endpoint, secret = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode().split(" ")
+            if not text.startswith(PREFIX) or not _SECRET.fullmatch(secret):
+                raise ValueError
+        except (ValueError, binascii.Error):
+            raise AddressError("the invitation cannot be read; copy the whole of it") from None
+        return cls(endpoint, secret)
+
+
+def given(where: str) -> str:
+    """What ``--join`` means: an address or an invitation; "-" is a line of standard input, "@FILE" what that file holds.
+    Raises AddressError."""
+    if where == "-":
+        return input().strip()
+    if not where.startswith("@"):
+        return where
+    try:
+        with Path(where[1:]).open(encoding="ascii") as file:
+            return file.read(LONGEST).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AddressError(f"the invitation in {where[1:]} cannot be read: {error}") from error
+
+
+class Invitations:
+    """What the head remembers."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, float] = {}  # when each is over, by digest
+
+    def issue(self, until: float) -> str:
+        """A new secret. Raises ValueError when too many are open."""
+        if len(self._open) >= MOST:
+            raise ValueError(f"{MOST} invitations are open; wait until some are used or over")
+        secret = secrets.token_hex(32)
+        self._open[_digest(secret)] = until
+        return secret
+
+    def any(self, now: float) -> bool:
+        """Whether one could be redeemed."""
+        self._open = {digest: until for digest, until in self._open.items() if now < until}
+        return bool(self._open)
+
+    def check(self, secret: str, now: float) -> None:
+        """Raises Refused unless it can be redeemed."""
+        self._find(secret, now)
+
+    def redeem(self, secret: str, now: float) -> None:
+        """Once. Raises Refused."""
+        digest = self._find(secret, now)
+        del self._open[digest]
+
+    def _find(self, secret: str, now: float) -> bytes:
+        if self.any(now):
+            wanted = _digest(secret)
+            for digest in self._open:
+                if hmac.compare_digest(digest, wanted):
+                    return digest
+        raise Refused("the invitation was used, is over, or is none; ask the head for another")
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
