@@ -149,25 +149,24 @@ static span seen_by(const item *t, int row, int base, int high) {
 
 AI vi in_span(span seen, int c) { return (lanes() + c >= seen.from) & (lanes() + c < seen.to); }
 
-/* The scores of groups first..last become those that the softmax takes: scaled, and capped where the model does that. Returns
- * the largest that the row sees. */
-static float scale_row(const bw_comp *m, float *scores, int first, int last, span seen) {
+static void cap_row(float *scores, int first, int last, float scale, float cap) {
+    for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW)
+        store(scores + c, vtanh(load(scores + c) * scale / cap) * cap);
+}
+
+/* The largest score of groups first..last that the row sees. */
+static float most_of(const float *scores, int first, int last, span seen) {
     vf most = splat(-INFINITY);
-    for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW) {
-        vf score = load(scores + c) * m->scale;
-        if (m->softcap)
-            score = vtanh(score / m->softcap) * m->softcap;
-        store(scores + c, score);
-        most = vmax(most, pick(in_span(seen, c), score, most));
-    }
+    for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW)
+        most = vmax(most, pick(in_span(seen, c), load(scores + c), most));
     return lanes_max(most);
 }
 
-/* The weights of one row in one piece, e^(score - top), and their sum: of the weights as the product with V takes them. */
-static float weigh_row(const float *scores, at *weights, int first, int last, span seen, float top) {
+/* The weights of one row in one piece, e^(score * scale - top), and their sum: of the weights as the product with V takes them. */
+static float weigh_row(const float *scores, at *weights, int first, int last, span seen, float scale, float top) {
     vf sum = splat(0.0f);
     for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW) {
-        vf weight = as_stored(pick(in_span(seen, c), vexp(load(scores + c) - top), splat(0.0f)));
+        vf weight = as_stored(pick(in_span(seen, c), vexp(load(scores + c) * scale - top), splat(0.0f)));
         sum = sum + weight;
         store_at(weights + c, weight);
     }
@@ -190,12 +189,15 @@ static void softmax_row(const item *t, const bw_layout *l, const space *s, int r
         memset(weights + first * BW_GROUP, 0, (last + 1 - first) * BW_GROUP * sizeof(at));
         return;
     }
-    float most = scale_row(t->m, scores, first, last, seen);
+    float scale = t->m->softcap ? 1.0f : t->m->scale;
+    if (t->m->softcap)
+        cap_row(scores, first, last, t->m->scale, t->m->softcap);
+    float most = most_of(scores, first, last, seen) * scale;
     if (*total == 0.0f)
         *top = most;
     else if (most > *top)
         rescale_row(s->out + row * (long)l->padded_dim, l->padded_dim, top, total, most);
-    *total += weigh_row(scores, weights, first, last, seen, *top);
+    *total += weigh_row(scores, weights, first, last, seen, scale, *top);
 }
 
 /* One item, into s->out and s->total; `then` is the item that may follow. 0 when the thread is late. */

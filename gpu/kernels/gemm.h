@@ -184,8 +184,11 @@ static void put_product(void *work, int piece) {
             long place = (p.row + r) * g->ld_to + column;
             if (g->kind == TO_RESIDUAL)
                 put_residual((st *)g->to + place, sums, n);
-            else if (g->kind == TO_FLOAT)
+            else if (g->kind == TO_FLOAT && n < BW_PANEL)
                 memcpy((float *)g->to + place, sums, n * sizeof *sums);
+            else if (g->kind == TO_FLOAT)
+                for (int j = 0; j < BW_PANEL; j += VW)
+                    store((float *)g->to + place + j, load(sums + j));
             else /* with the padding, which products read */
                 for (int j = 0; j < width; j += VW)
                     store_at((at *)g->to + place + j, load(sums + j));

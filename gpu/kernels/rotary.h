@@ -1,14 +1,21 @@
 /* Queries and keys turned by their positions, and where keys and values are stored. Included by body.h. */
 #define HEADS_TOGETHER 4 /* KV heads of tokens that are rotated at once, at least */
 
-/* Rotates one head by its position; what does not turn stays. */
-static void rotate(const bw_comp *m, const float *x, const float *cos, const float *sin, float *to) {
-    int half = m->rotary / 2, apart = m->rope == BW_NEIGHBOURS ? 1 : half, step = m->rope == BW_NEIGHBOURS ? 2 : 1;
+AI void rotate_as(const int step, const float *x, const float *cos, const float *sin, int half, int apart, float *to) {
     for (int i = 0; i < half; i++) {
         float a = x[i * step], b = x[i * step + apart];
         to[i * step] = a * cos[i] - b * sin[i];
         to[i * step + apart] = b * cos[i] + a * sin[i];
     }
+}
+
+/* Rotates one head by its position; what does not turn stays. */
+static void rotate(const bw_comp *m, const float *x, const float *cos, const float *sin, float *to) {
+    int half = m->rotary / 2;
+    if (m->rope == BW_NEIGHBOURS)
+        rotate_as(2, x, cos, sin, half, 1, to);
+    else
+        rotate_as(1, x, cos, sin, half, half, to);
     if (m->rotary < m->head_dim)
         memcpy(to + m->rotary, x + m->rotary, (m->head_dim - m->rotary) * sizeof *x);
 }
