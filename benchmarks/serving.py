@@ -36,7 +36,7 @@ class Plan:
     sizes: tuple[str, ...] = ("S", "M")
     prompt_tokens: int = 128
     new_tokens: int = 128
-    runs: int = 5
+    runs: int = 3
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
