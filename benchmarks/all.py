@@ -2,7 +2,8 @@
 
     python benchmarks/all.py [--store] [--quick] [--only NAME ...]
 
-Each has a budget of seconds, all together less than half an hour; one that takes longer is ended and counts as failed.
+Each has a budget of seconds, and what those before it left of theirs; all together less than half an hour. One that takes
+longer is ended and counts as failed.
 Results go into a new folder, which is named at the end. With ``--store`` (refused where something is not committed) they
 replace those in ``benchmarks/results``, and docs/performance.md is written again. Let nothing else run meanwhile. xoscar, a
 peer of ``actors``, takes part where ``.peers/`` has it: ``python benchmarks/actors.py --quick`` makes that once.
@@ -31,16 +32,16 @@ from harness import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 BUDGETS = {
-    "sweep": 30,
-    "nodes": 150,
-    "links": 120,
+    "sweep": 20,
+    "nodes": 120,
+    "links": 90,
     "actors": 180,
-    "tokens": 90,
-    "failover": 120,
-    "kernels": 150,
-    "accuracy": 360,
-    "contended": 270,
-    "serving": 330,
+    "tokens": 80,
+    "failover": 150,
+    "kernels": 120,
+    "accuracy": 330,
+    "contended": 300,
+    "serving": 390,
 }
 GRACE = 60.0  # seconds to stop servers in, when time is up
 
@@ -111,10 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"only whole results of a committed state are stored; this is {commit}{', quick' * chosen.quick}")
     print(f"commit {commit}, {machine['cores']} cores of {machine['cpu']}", flush=True)
     folder, began, failed = Path(tempfile.mkdtemp(prefix="blockwright-bench-")), time.monotonic(), []
+    due = began
     for name in chosen.only:
-        print(f"\n== {name} (at most {BUDGETS[name]} s)", flush=True)
-        since = time.monotonic()
-        why = run_one(name, folder / f"{name}.json", BUDGETS[name], chosen.quick)
+        due, since = due + BUDGETS[name], time.monotonic()
+        print(f"\n== {name} (at most {due - since:.0f} s)", flush=True)
+        why = run_one(name, folder / f"{name}.json", due - since, chosen.quick)
         failed += [f"{name}: {why}"] if why else []
         print(f"== {name}: {why or 'done'}, {time.monotonic() - since:.0f} s", flush=True)
     print("\n== changes beyond noise", *compared(folder, RESULTS), sep="\n")

@@ -31,7 +31,7 @@ ALONE = "alone"
 LOADS = {ALONE: None, "quarter": Load(0.004, 0.016), "always": Load(0.016, 0.016)}
 SHARES = {"quarter": 0.75, "always": 0.60}  # of the undisturbed figure, at least
 PROMPT = 32
-NEW_TOKENS = {1: 128, 8: 128, 32: 64}  # by requests at a time
+NEW_TOKENS = {1: 64, 8: 64, 32: 32}  # by requests at a time
 Rates = Mapping[str, Mapping[str, float]]  # load -> subject -> tokens per second
 
 
