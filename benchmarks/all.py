@@ -1,6 +1,6 @@
 """All benchmarks whose results are stored, one after the other, and what changed since the stored ones.
 
-    python benchmarks/all.py [--store] [--quick] [--only NAME ...]
+    python benchmarks/all.py [--store] [--quick] [--beside CHECKOUT] [--only NAME ...]
 
 Each has a budget of seconds, and what those before it left of theirs; all together less than half an hour. One that takes
 longer is ended and counts as failed.
@@ -43,12 +43,13 @@ BUDGETS = {
     "contended": 300,
     "serving": 390,
 }
+WITH_BESIDE = ("actors", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up
 
 
-def run_one(name: str, path: Path, budget: float, quick: bool) -> str:
+def run_one(name: str, path: Path, budget: float, more: Sequence[str] = ()) -> str:
     """Run a script, which stores ``path``; why it failed, or nothing."""
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--json", str(path), *(["--quick"] if quick else [])]
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--json", str(path), *more]
     # what is not there is not fetched in the middle of measuring: a peer's row then says that it could not be made
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PIP_NO_INDEX": "1"})
     try:
@@ -105,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", action="store_true", help="replace benchmarks/results and docs/performance.md")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, smaller sizes: to see that all of it works")
+    parser.add_argument("--beside", type=Path, metavar="PATH", help=f"a checkout with a .venv, for {', '.join(WITH_BESIDE)}")
     parser.add_argument("--only", nargs="+", default=list(BUDGETS), choices=list(BUDGETS), metavar="NAME", help="just these")
     chosen = parser.parse_args(arguments)
     commit, machine = harness.commit(), harness.machine()
@@ -116,7 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in chosen.only:
         due, since = due + BUDGETS[name], time.monotonic()
         print(f"\n== {name} (at most {due - since:.0f} s)", flush=True)
-        why = run_one(name, folder / f"{name}.json", due - since, chosen.quick)
+        more = ["--beside", str(chosen.beside)] if chosen.beside and name in WITH_BESIDE else []
+        why = run_one(name, folder / f"{name}.json", due - since, [*more, *(["--quick"] if chosen.quick else [])])
         failed += [f"{name}: {why}"] if why else []
         print(f"== {name}: {why or 'done'}, {time.monotonic() - since:.0f} s", flush=True)
     print("\n== changes beyond noise", *compared(folder, RESULTS), sep="\n")

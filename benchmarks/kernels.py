@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import harness
-from harness import OURS, Bar, Options, Report
+from harness import BESIDE, Bar, Options, Report
 
-BESIDE = "beside"
 CASES = ("S/bf16", "S/f32", "M/bf16", "M/f32")
 AT_MOST = 1.03  # of the other checkout's shortest: what repeated runs of one build differ by
 
@@ -35,16 +33,9 @@ def parsed(lines: Iterable[str]) -> dict[str, dict[str, float]]:
     return {case: {"min_ms": float(shortest), "median_ms": float(median)} for case, shortest, median in words}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = harness.parser(__doc__)
-    parser.add_argument(
-        "--beside", type=Path, metavar="PATH", help="a checkout with a .venv, measured in turn with this one"
-    )
-    chosen = parser.parse_args(arguments)
-    pythons = {OURS: Path(sys.executable)}
-    if chosen.beside:
-        pythons[BESIDE] = chosen.beside.absolute() / ".venv" / "bin" / "python"
-    cases, rounds, seconds = (CASES[:2], 2, 0.1) if chosen.quick else (CASES, 3, 0.4)
+def main(options: Options) -> None:
+    pythons = harness.interpreters(options)
+    cases, rounds, seconds = (CASES[:2], 2, 0.1) if options.quick else (CASES, 3, 0.4)
     threads = len(os.sched_getaffinity(0))
     report = Report("kernels", {"threads": threads, "seconds": seconds})
     for turn in range(rounds):
@@ -54,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     report.add(case, name, metrics)
     shapes = {case: None for case, _, subject in report.samples if subject == BESIDE}
     bars = [Bar(case, "min_ms", BESIDE, at_most=AT_MOST) for case in shapes]
-    harness.finish(report, Options(chosen.quick, chosen.json), bars)
+    harness.finish(report, options, bars)
 
 
 if __name__ == "__main__":
-    main()
+    main(harness.parse(__doc__, beside=True))

@@ -19,7 +19,7 @@ import contended
 import harness
 import links
 import serving
-from harness import OURS, ROOT, Bar, Report
+from harness import BESIDE, OURS, ROOT, Bar, Report
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -130,13 +130,13 @@ def of_contended(result: Result) -> str:
 
 
 def of_kernels(result: Result) -> str:
-    beside = any(subject == "beside" for _, _, subject in result.report().samples)
+    beside = any(subject == BESIDE for _, _, subject in result.report().samples)
     head = ("", *("decode 1", "decode 8", "decode 32", "prefill 128", "prefill 256", "31 decode + prefill 128"))
     rows = []
     for model in dict.fromkeys(case.rpartition("/")[0] for case in result.cases("min_ms")):
         cells = []
         for step in ("decode1", "decode8", "decode32", "prefill128", "prefill256", "mixed"):
-            ratio = f" ({result.ratio(f'{model}/{step}', 'min_ms', 'beside')})" if beside else ""
+            ratio = f" ({result.ratio(f'{model}/{step}', 'min_ms', BESIDE)})" if beside else ""
             cells.append(result.text(f"{model}/{step}", "min_ms") + ratio)
         rows.append((model.replace("/", " "), *cells))
     note = "; in brackets, times the same of another checkout that took turns with it" if beside else ""
