@@ -32,7 +32,7 @@ help:
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
 	@echo "make bench     all benchmarks, in less than half an hour, and what changed since the stored results"
-	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY='serving links' runs just these)"
+	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY="serving links" runs just these,"
 
 setup: $(STAMP)
 
@@ -92,7 +92,7 @@ compat: setup
 	$(BIN)/python tests/compat/run.py $(foreach suite,$(ONLY),--only $(suite))
 
 bench: setup
-	$(BIN)/python benchmarks/all.py $(if $(STORE),--store) $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python benchmarks/all.py $(if $(STORE),--store) $(if $(BESIDE),--beside $(BESIDE)) $(if $(ONLY),--only $(ONLY))
 
 clean:
 	rm -rf $(VENV) .compat .peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

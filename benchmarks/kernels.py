@@ -28,6 +28,12 @@ def timed(python: Path, threads: int, seconds: float, model: str) -> dict[str, d
     return parsed(done.stdout.splitlines())
 
 
+def head(checkout: Path) -> str:
+    """Its commit."""
+    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
 def parsed(lines: Iterable[str]) -> dict[str, dict[str, float]]:
     words = [line.split() for line in lines]
     return {case: {"min_ms": float(shortest), "median_ms": float(median)} for case, shortest, median in words}
@@ -37,7 +43,8 @@ def main(options: Options) -> None:
     pythons = harness.interpreters(options)
     cases, rounds, seconds = (CASES[:2], 2, 0.1) if options.quick else (CASES, 3, 0.4)
     threads = len(os.sched_getaffinity(0))
-    report = Report("kernels", {"threads": threads, "seconds": seconds})
+    beside = head(options.beside) if options.beside else ""
+    report = Report("kernels", {"threads": threads, "seconds": seconds, "beside": beside})
     for turn in range(rounds):
         for model in cases:
             for name in list(pythons)[:: -1 if turn % 2 else 1]:

@@ -122,7 +122,7 @@ def test_a_benchmark_that_takes_too_long_is_ended_with_what_it_started(
 
     monkeypatch.setattr(everything, "ROOT", tmp_path)
     monkeypatch.setattr(everything.subprocess, "Popen", Started)
-    assert everything.run_one("stuck", tmp_path / "x.json", 0.0, False) == "did not finish within 0 s"
+    assert everything.run_one("stuck", tmp_path / "x.json", 0.0) == "did not finish within 0 s"
     assert started[0].returncode is not None
 
 
@@ -132,8 +132,8 @@ def test_a_benchmark_that_fails_or_stores_nothing_is_told(tmp_path: Path, monkey
     (tmp_path / "benchmarks" / "bad.py").write_text("raise SystemExit(3)")
     (tmp_path / "benchmarks" / "mute.py").write_text("")
     monkeypatch.setattr(everything, "ROOT", tmp_path)
-    assert everything.run_one("bad", tmp_path / "x.json", 240.0, False) == "ended with 3"
-    assert everything.run_one("mute", tmp_path / "x.json", 240.0, True) == "stored nothing"
+    assert everything.run_one("bad", tmp_path / "x.json", 240.0) == "ended with 3"
+    assert everything.run_one("mute", tmp_path / "x.json", 240.0, ["--quick"]) == "stored nothing"
 
 
 def test_all_benchmarks_that_store_take_part_within_half_an_hour() -> None:
