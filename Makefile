@@ -31,7 +31,9 @@ help:
 	@echo "make equality  the full cross product of the comparison with transformers"
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
-	@echo "make bench     the benchmarks of serving and failover with --quick, without keeping their results"
+	@echo "make bench     all benchmarks, in less than half an hour, and what changed since the stored results"
+	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY='serving links' runs just these,"
+	@echo "               BESIDE=CHECKOUT measures another checkout in turn)"
 
 setup: $(STAMP)
 
@@ -91,7 +93,7 @@ compat: setup
 	$(BIN)/python tests/compat/run.py $(foreach suite,$(ONLY),--only $(suite))
 
 bench: setup
-	for name in serving failover; do $(BIN)/python benchmarks/$$name.py --quick || exit 1; done
+	$(BIN)/python benchmarks/all.py $(if $(STORE),--store) $(if $(BESIDE),--beside $(BESIDE)) $(if $(ONLY),--only $(ONLY))
 
 clean:
 	rm -rf $(VENV) .compat .peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,7 @@ from harness import OURS, Options, Report
 from models import make_model, prompts
 from server import Served, ServerError, served
 
-STREAMS, PROMPT_TOKENS, NEW_TOKENS = 32, 128, 256
+STREAMS, PROMPT_TOKENS, NEW_TOKENS = 32, 128, 128
 TOKENS_BEFORE_KILL = 8
 WAIT_SECONDS = 60.0
 SETTINGS = {"replicas": ("--workers", "2"), "pipeline": ("--workers", "2", "--set", "pipeline=2")}
@@ -96,7 +96,7 @@ def main(options: Options) -> None:
     settings = {"streams": STREAMS, "prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS, "model": "S/bf16"}
     report = Report("failover", settings)
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(report, 2 if options.quick else 6, Path(folder)))
+        asyncio.run(measure(report, 2 if options.quick else 5, Path(folder)))
     harness.finish(report, options)
 
 

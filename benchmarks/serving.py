@@ -27,6 +27,7 @@ from transformers_peer import Peer
 PEER = "transformers"
 DTYPES = ("f32", "bf16")
 CONCURRENCY = (1, 8, 32)
+WARM_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class Plan:
     sizes: tuple[str, ...] = ("S", "M")
     prompt_tokens: int = 128
     new_tokens: int = 128
-    runs: int = 5
+    runs: int = 3
+    share_runs: int = 1
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
@@ -57,13 +59,14 @@ async def ours_once(server: Served, batch: list[list[int]], new_tokens: int) -> 
 
 
 async def throughput(report: Report, plan: Plan, size: str, dtype: str, server: Served, peer: Peer) -> None:
-    """Subjects take turns; every run has prompts of its own, so no cache helps. The first round of each is not counted."""
+    """Subjects take turns; every run has prompts of its own, so no cache helps. The first, short round is not counted."""
     for count in CONCURRENCY:
         case = f"{size}/{dtype}/c{count}"
         for run in range(-1, plan.runs):
             batch = prompts(size, count, plan.prompt_tokens, seed=1000 * count + run)
-            ours = await ours_once(server, batch, plan.new_tokens)
-            theirs = await asyncio.to_thread(peer.generate, batch, plan.new_tokens)
+            new_tokens = plan.new_tokens if run >= 0 else min(WARM_TOKENS, plan.new_tokens)
+            ours = await ours_once(server, batch, new_tokens)
+            theirs = await asyncio.to_thread(peer.generate, batch, new_tokens)
             if run >= 0:
                 report.add(case, OURS, {"out_tok_per_s": ours})
                 report.add(case, PEER, {"out_tok_per_s": count * plan.new_tokens / theirs})
@@ -73,7 +76,7 @@ async def throughput(report: Report, plan: Plan, size: str, dtype: str, server: 
 
 async def shares(report: Report, plan: Plan, size: str, dtype: str, server: Served) -> None:
     """Where time goes with 32 streams: outside kernels in a sweep, and in the gateway."""
-    for run in range(plan.runs):
+    for run in range(plan.share_runs):
         batch = prompts(size, 32, plan.prompt_tokens, seed=-1 - run)
         cpu, (whole, kernels) = server.head_cpu_seconds(), await server.sweep_seconds()
         await asyncio.gather(*(drained(server.stream(prompt, plan.new_tokens)) for prompt in batch))

@@ -49,7 +49,7 @@ class FakePeer:
         return 300.0
 
 
-PLAN = serving.Plan(sizes=("S",), prompt_tokens=4, new_tokens=8, runs=2)
+PLAN = serving.Plan(sizes=("S",), prompt_tokens=4, new_tokens=8, runs=2, share_runs=2)
 
 
 async def test_both_subjects_get_the_same_fresh_prompts_and_the_first_round_is_dropped() -> None:

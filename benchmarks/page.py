@@ -1,0 +1,319 @@
+"""docs/performance.md from the stored results: every figure of the page is in a file of ``benchmarks/results``.
+
+    python benchmarks/page.py
+
+Owns the page's words. A figure that no file has is a dash, a file that is not there a section that says so. Bars are those
+of the scripts; what misses one is listed at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import contended
+import harness
+import links
+import serving
+from harness import BESIDE, OURS, ROOT, Bar, Report
+
+PAGE = ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results"
+NONE = "–"
+WIDTH = 120  # characters of a line of the page
+HEAD = """# Performance
+
+This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
+measures everything again in less than half an hour and says what changed by more than the spread of the runs; with `STORE=1`
+it replaces the files and this page. Each file names its commit, machine and versions.
+
+Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
+and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
+million (12 layers, hidden size 1024)."""
+
+
+class Result:
+    """One stored file."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        self._rows = {(row["case"], row["metric"], row["subject"]): row for row in document["rows"]}
+
+    def value(self, case: str, metric: str, subject: str = OURS) -> float | None:
+        row = self._rows.get((case, metric, subject))
+        return None if row is None else float(row["value"])
+
+    def text(self, case: str, metric: str, subject: str = OURS, scale: float = 1.0) -> str:
+        value = self.value(case, metric, subject)
+        return NONE if value is None else number(scale * value)
+
+    def spread(self, case: str, metric: str) -> str:
+        """With the smallest and largest run."""
+        row = self._rows.get((case, metric, OURS))
+        return NONE if row is None else f"{number(row['value'])} ({number(row['low'])} to {number(row['high'])})"
+
+    def ratio(self, case: str, metric: str, peer: str) -> str:
+        """Ours by the peer's."""
+        ours, theirs = self.value(case, metric), self.value(case, metric, peer)
+        return NONE if ours is None or not theirs else f"{ours / theirs:.2f}"
+
+    def percent(self, case: str, metric: str) -> str:
+        value = self.value(case, metric)
+        return NONE if value is None else f"{100 * value:.0f} %"
+
+    def cases(self, metric: str) -> list[str]:
+        return [case for case, found, subject in self._rows if found == metric and subject == OURS]
+
+    def report(self) -> Report:
+        """For judging bars: of every series its median."""
+        samples = {key: [row["value"]] for key, row in self._rows.items()}
+        return Report(self.document["benchmark"], {}, (), samples)
+
+
+def number(value: float) -> str:
+    """Three digits that count."""
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def of_serving(result: Result) -> str:
+    rows, memory = [], ("peak_rss_mb", "transformers")
+    for case in result.cases("out_tok_per_s"):
+        size, dtype, count = case.split("/")
+        speed = (result.text(case, "out_tok_per_s"), result.text(case, "out_tok_per_s", "transformers"))
+        ratio = result.ratio(case, "out_tok_per_s", "transformers")
+        peaks = f"{result.text(case, memory[0])} / {result.text(case, *memory)}"
+        rows.append((f"{size} {dtype}", count[1:], *speed, ratio, peaks))
+    shares = ", ".join(
+        f"{' '.join(case.split('/')[:2])} {result.percent(case, 'outside_kernels_share')} and "
+        f"{result.text(case, 'gateway_us_per_token')} us"
+        for case in result.cases("outside_kernels_share")
+    )
+    start = {stage: result.text(f"startup/{stage}", "start_s") for stage in ("live", "ready", "first_token")}
+    peer = result.text("startup/first_token", "start_s", "transformers")
+    return f"""128 prompt tokens, 128 new tokens, greedy, over HTTP, one worker with all cores; beside it transformers'
+`generate` on the same prompts as one static batch, in a process of its own. Tokens per second:
+
+{table(("", "requests", "blockwright", "transformers", "ratio", "peak memory MB, ours / theirs"), rows)}
+
+The bars are at 32 requests: 1.2 times transformers in float32, 3 times in bfloat16. Memory is the sum over all our
+processes, with the prefix cache. The part of a sweep spent outside kernels, and the gateway's processor time for each
+streamed token, at 32 streams: {shares}.
+
+From the start of the process (S bfloat16), `/health/live` answers after {start["live"]} s, the server
+is ready after {start["ready"]} s and has its first token after {start["first_token"]} s; transformers has its
+first after {peer} s."""
+
+
+def of_contended(result: Result) -> str:
+    rows = []
+    for case in (case.removesuffix("/alone") for case in result.cases("out_tok_per_s") if case.endswith("/alone")):
+        shares = [result.percent(f"{case}/{load}", "share") for load in contended.SHARES]
+        ratios = [result.ratio(f"{case}/{load}", "out_tok_per_s", contended.ONE_THREAD) for load in contended.LOADS]
+        size, dtype, count = case.split("/")
+        rows.append(
+            (f"{size} {dtype}", count[1:], result.text(f"{case}/alone", "out_tok_per_s"), *shares, " / ".join(ratios))
+        )
+    head = ("", "requests", "tokens/s alone", "keeps beside 4 of 16 ms", "keeps beside always", "times `threads=1`")
+    return f"""Another process takes processor time: it is busy for 4 ms of every 16, or always. The bars: at least 75 % and
+60 % of what is served without it, and never less than a server with `threads=1` makes in the same minutes (alone / 4 of
+16 ms / always).
+
+{table(head, rows)}"""
+
+
+def of_kernels(result: Result) -> str:
+    beside = any(subject == BESIDE for _, _, subject in result.report().samples)
+    head = ("", *("decode 1", "decode 8", "decode 32", "prefill 128", "prefill 256", "31 decode + prefill 128"))
+    rows = []
+    for model in dict.fromkeys(case.rpartition("/")[0] for case in result.cases("min_ms")):
+        cells = []
+        for step in ("decode1", "decode8", "decode32", "prefill128", "prefill256", "mixed"):
+            ratio = f" ({result.ratio(f'{model}/{step}', 'min_ms', BESIDE)})" if beside else ""
+            cells.append(result.text(f"{model}/{step}", "min_ms") + ratio)
+        rows.append((model.replace("/", " "), *cells))
+    note = "; in brackets, times the same of another checkout that took turns with it" if beside else ""
+    return f"Milliseconds of the shortest sweep{note}.\n\n{table(head, rows)}"
+
+
+def of_accuracy(result: Result) -> str:
+    rows = [
+        (
+            case.removeprefix("all/"),
+            *(result.text(case, f"{how}_ratio_{what}") for what in ("mean", "p999") for how in ("average", "worst")),
+        )
+        for case in result.cases("average_ratio_mean")
+    ]
+    head = (
+        "",
+        "mean error, average",
+        "mean error, worst model",
+        "99.9th percentile, average",
+        "99.9th percentile, worst model",
+    )
+    return f"""The error of log-probabilities in bfloat16 against float64 arithmetic on the same weights, divided by
+transformers' own, over {result.document["settings"]["models"]} random models
+of all families. The bars: 1.02 on average, 1.25 for any one model.
+
+{table(head, rows)}"""
+
+
+def of_sweep(result: Result) -> str:
+    rows = [
+        (what, result.spread(f"{what}/256rows", "p50_us"), result.text(f"{what}/256rows", "p99_us"))
+        for what in ("plan", "commit", "fork")
+    ]
+    made = table(("", "median", "p99"), rows)
+    return f"What a worker decides for 256 decoding sequences and 12 layers, in microseconds:\n\n{made}"
+
+
+def of_failover(result: Result) -> str:
+    return f"""S bfloat16, 32 streams, `kill -9` of a worker; the longest pause that one of its streams sees until its next
+token, in milliseconds: {result.spread("kill/replicas", "gap_ms")} with two replicas,
+{result.spread("kill/pipeline", "gap_ms")} with a pipeline of two, where the stage has to
+be started and loaded again first."""
+
+
+def of_actors(result: Result) -> str:
+    lines = (
+        ("call in one process, 100 B, p50 us", "call/inproc/100B", "p50_us"),
+        ("call to another process (ipc), 100 B, p50 us", "call/ipc/100B", "p50_us"),
+        ("the same over TCP, ours encrypted", "call/tcp/100B", "p50_us"),
+        ("calls per second, 8 callers", "calls/8callers/ipc", "per_s"),
+        ("calls per second, 256 callers", "calls/256callers/ipc", "per_s"),
+        ("call with 64 MiB (ipc), GiB/s", "call/ipc/64MiB", "gib_per_s"),
+        ("casts per second, 100 B", "cast/ipc/100B", "per_s"),
+        ("items of a stream per second, 100 B", "stream/ipc/100B", "per_s"),
+    )
+    rows = [(name, *(result.text(case, metric, who) for who in (OURS, "pyzmq", "xoscar"))) for name, case, metric in lines]
+    return f"""Blocking pyzmq and xoscar take turns with us. A round trip through two `asyncio.Queue`s, the measure for calls
+in one process, takes {result.text("call/inproc/100B", "p50_us", "asyncio.Queue")} us; one copy of 64 MiB in memory makes
+{result.text("call/ipc/64MiB", "gib_per_s", "memcpy")} GiB/s.
+
+{table(("", "ours", "pyzmq", "xoscar"), rows)}"""
+
+
+def of_tokens(result: Result) -> str:
+    rows = [(case.rpartition("/c")[2], result.spread(case, "out_tok_per_s")) for case in result.cases("out_tok_per_s")]
+    return f"""Streamed tokens per second of a model so small that messages are nearly all of the cost:
+
+{table(("clients", "tokens per second"), rows)}"""
+
+
+def of_links(result: Result) -> str:
+    sizes = ("64KiB", "1MiB", "64MiB")
+    rows = [
+        (kind, *(result.text(f"links/{kind}/{size}", "gib_per_s") for size in sizes)) for kind in ("shared-memory", "frames")
+    ]
+    none, calls = result.value("link/priorities", "share_of_none"), ("buffers/64MiB", "gib_per_s")
+    return f"""While 256 MiB of KV move over a link limited to 200 MB/s, the p99 of 64 KiB activations is
+{result.spread("link/priorities", "p99_chunks")} chunk times (bar 2.5), {NONE if not none else number(1 / none)} times
+lower than without classes (bar 10). Messages in a row, GiB/s:
+
+{table(("", "64 KiB", "1 MiB", "64 MiB"), rows)}
+
+A call with 64 MiB makes {result.text(*calls)} GiB/s, pyzmq with copy=True {result.text(*calls, "pyzmq")}, one copy in
+memory {result.text(*calls, "memcpy")}."""
+
+
+def of_nodes(result: Result) -> str:
+    lines = (
+        ("start of a cluster of 3 nodes", "start_ms"),
+        ("restart of a node", "restart_ms"),
+        ("SIGKILL to Down at the head (bar 50)", "crash_ms"),
+        ('SIGSTOP to "unreachable"', "unreachable_ms"),
+        ('a loop that hangs to "hung"', "hung_ms"),
+    )
+    rows = [(name, *(result.text(way, metric) for way in ("ipc", "tcp-with-keys"))) for name, metric in lines]
+    return f"""Milliseconds; `import blockwright.runtime` takes {result.spread("import", "import_ms")} (bar 150).
+
+{table(("", "ipc", "TCP with keys"), rows)}"""
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
+    "serving": ("Serving", of_serving),
+    "contended": ("On a busy machine", of_contended),
+    "kernels": ("Kernels", of_kernels),
+    "accuracy": ("Accuracy", of_accuracy),
+    "failover": ("Dying", of_failover),
+    "sweep": ("Deciding", of_sweep),
+    "actors": ("Actors", of_actors),
+    "tokens": ("Messages of served tokens", of_tokens),
+    "links": ("Links", of_links),
+    "nodes": ("Nodes", of_nodes),
+}
+
+
+def bars_of(name: str, result: Result) -> list[Bar]:
+    match name:
+        case "serving":
+            return serving.bars(serving.Plan())
+        case "contended":
+            return contended.bars(contended.Plan())
+        case "accuracy":
+            limits = {"average": 1.02, "worst": 1.25}
+            return [
+                Bar(case, f"{how}_ratio_{what}", at_most=limit)
+                for case in result.cases("average_ratio_mean")
+                for what in ("mean", "p999")
+                for how, limit in limits.items()
+            ]
+        case "actors":
+            # by its path: the package has a folder of that name
+            return list(runpy.run_path(str(ROOT / "benchmarks" / "actors.py"))["BARS"])
+        case "links":
+            return links.BARS
+        case "nodes":
+            return [
+                Bar("import", "import_ms", at_most=150.0),
+                *(Bar(way, "crash_ms", at_most=50.0) for way in ("ipc", "tcp-with-keys")),
+            ]
+    return []
+
+
+def section(name: str, result: Result | None) -> str:
+    title, words = SECTIONS[name]
+    command = f"`python benchmarks/{name}.py`"
+    if result is None:
+        return f"## {title}\n\nNot measured on the state of this page: {command} does."
+    machine, when, commit = (result.document[key] for key in ("machine", "when", "commit"))
+    measured = f"{command}, {machine['cores']} cores of {machine['cpu']}, {when[:10]}, commit {commit[:10]}"
+    return f"## {title}\n\n{words(result)}\n\nMeasured by {measured}."
+
+
+def wrapped(text: str) -> str:
+    """Lines of one width; tables, titles and lists stay as they are."""
+    return "\n\n".join(
+        part if part[0] in "|#-" else textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False)
+        for part in text.split("\n\n")
+    )
+
+
+def page(folder: Path) -> str:
+    """The whole text."""
+    found = {name: folder / f"{name}.json" for name in SECTIONS}
+    results = {name: Result(json.loads(path.read_text())) if path.exists() else None for name, path in found.items()}
+    missed = [
+        f"- {name}: {sentence}"
+        for name, result in results.items()
+        if result is not None
+        for sentence in harness.misses(result.report(), bars_of(name, result))
+    ]
+    last = "\n".join(missed) if missed else "Nothing that was measured misses its bar."
+    parts = [HEAD, *(section(name, result) for name, result in results.items()), f"## What falls short\n\n{last}"]
+    return wrapped("\n\n".join(parts)) + "\n"
+
+
+def write(target: Path, folder: Path) -> None:
+    target.write_text(page(folder))
+
+
+if __name__ == "__main__":
+    write(PAGE, RESULTS)
