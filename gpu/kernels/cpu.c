@@ -48,7 +48,6 @@ bw_ctx *bw_create(int threads, int bfloat16, const char *set) {
     memset(x, 0, sizeof *x);
     x->kernels = kernels;
     x->threads = threads;
-    x->number = 0;
     if (bw_pool_start(x)) {
         free(x);
         return NULL;
@@ -67,9 +66,7 @@ static void free_calls(bw_ctx *x) {
 }
 
 void bw_destroy(bw_ctx *x) {
-    int started = x->threads;
     bw_pool_stop(x);
-    x->threads = started;
     free_calls(x);
     free(x->words);
     free(x->scratch);
