@@ -1,6 +1,7 @@
 """The one owner of what tenants have spent, asked by every gateway; lives on the head.
 
-A gateway that dies takes its requests with it, so their places are freed then. Decides nothing: see ``policies/quota.py``.
+A gateway that dies takes its requests with it, so their places are freed then. Decides nothing: see
+``policies/requests/rate_limit.py``.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import time
 
 from blockwright.actors.config import Settings
-from blockwright.policies.quota import Limits, Quotas, Verdict
+from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
 from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.peers import Down
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from blockwright.actors.config import MOST_THREADS, Settings, SettingsError
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.model.config import ModelConfig
-from blockwright.policies.residence import VIRTUAL
+from blockwright.policies.memory.residence import VIRTUAL
 
 LONGEST = 8192  # tokens of a sequence unless ``max_model_len`` says more
 SHARE = 0.6  # of free memory that the workers may take together

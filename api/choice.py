@@ -13,7 +13,7 @@ from blockwright.actors.gateway.port import Delta, Stream
 from blockwright.api.detokenize import Detokenizer
 from blockwright.api.fields import Options
 from blockwright.api.stops import StopScanner
-from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.plan.sweep_plan import TokenLogprob
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from blockwright.actors.gateway.port import GatewayError, GatewayPort
 from blockwright.api.auth import Caller
-from blockwright.policies.quota import Standing, Verdict
+from blockwright.policies.requests.rate_limit import Standing, Verdict
 
 _WORDS = {
     "requests_per_minute": "requests per minute",

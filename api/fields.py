@@ -29,7 +29,7 @@ from blockwright.api.kinds import (
     Texts,
     Tokens,
 )
-from blockwright.policies.urgency import TIERS, urgency
+from blockwright.policies.requests.urgency import TIERS, urgency
 
 MAX_N = 128  # choices of one prompt
 MAX_STOPS, MAX_STOP_LENGTH = 4, 1024  # strings, characters

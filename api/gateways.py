@@ -14,7 +14,7 @@ from blockwright.actors.topology import Running, gateway_nodes
 from blockwright.api.desk import PATIENCE, Desk
 from blockwright.api.front import Front
 from blockwright.api.gateway_process import GatewayConfig
-from blockwright.policies.restarts import Backoff
+from blockwright.policies.cluster.restart_policy import Backoff
 from blockwright.runtime.errors import RuntimeFault
 from blockwright.runtime.peers import Down
 

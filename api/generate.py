@@ -29,7 +29,7 @@ from blockwright.api.headers import log_names
 from blockwright.api.metrics import Meter
 from blockwright.api.sampling import sampling_of, stop_tokens
 from blockwright.api.sse import EventStream
-from blockwright.policies.admit import part
+from blockwright.policies.requests.admission import part
 from blockwright.runtime.scope import current_traceparent
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import Any
 
 from blockwright.api.choice import Piece
 from blockwright.api.tokenizer import TextCodec
-from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.plan.sweep_plan import TokenLogprob
 
 LOWEST = -9999.0
 

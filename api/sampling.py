@@ -13,7 +13,7 @@ from blockwright.api.checks import shown
 from blockwright.api.errors import bad_request
 from blockwright.api.fields import Options
 from blockwright.api.tokenizer import TextCodec
-from blockwright.policies.sampling import SamplingParams, TokenRules
+from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 
 
 def stop_tokens(options: Options, served: ServedModel) -> list[int]:

@@ -20,7 +20,7 @@ from blockwright.actors.gateway.port import (
     RequestView,
     Stream,
 )
-from blockwright.policies.quota import Verdict
+from blockwright.policies.requests.rate_limit import Verdict
 
 
 class Stages:

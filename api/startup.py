@@ -18,7 +18,7 @@ from blockwright.actors.gateway.port import GatewayPort, ModelInfo
 from blockwright.actors.logs import json_line
 from blockwright.api.catalog import Catalog
 from blockwright.api.starting import Stages
-from blockwright.policies.admit import concurrent
+from blockwright.policies.requests.admission import concurrent
 from blockwright.runtime.inspection import Measure
 
 POLL_SECONDS = 0.05  # how often stages and readiness are looked at

@@ -31,7 +31,7 @@ from blockwright.gpu.model.config import (
 )
 from blockwright.gpu.native import NativeBackend
 from blockwright.gpu.tables import Tables
-from blockwright.policies.chain import Component, Kind, KvLayout
+from blockwright.policies.model.chain import Component, Kind, KvLayout
 
 ROWS, LENGTH, TOKENS, PAGE, HEAD_DIM = 32, 320, 288, 16, 64
 CACHED = 191  # tokens that a decoding row has behind it

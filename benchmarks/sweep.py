@@ -15,12 +15,12 @@ from collections.abc import Callable
 import harness
 from harness import OURS, Options, Report
 
-from blockwright.policies.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-from blockwright.policies.events import RoutesChanged, Submission
-from blockwright.policies.lineage import page_hashes
-from blockwright.policies.plans import SweepResult
-from blockwright.policies.sampling import SamplingParams
-from blockwright.policies.sweep import SweepConfig, SweepState
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
+from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.sweep.events import RoutesChanged, Submission
+from blockwright.policies.sweep.state import SweepConfig, SweepState
 
 ROWS = 256
 LAYERS = 12

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.policies.chain import KvLayout
+from blockwright.policies.model.chain import KvLayout
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Architecture, Source
 from blockwright.gpu.model.registry import find
 from blockwright.gpu.tensor_files import check_dtype, read_tensors
-from blockwright.policies.chain import Component, Kind, KvLayout
+from blockwright.policies.model.chain import Component, Kind, KvLayout
 
 __all__ = ["Checkpoint", "CheckpointError"]
 

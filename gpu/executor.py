@@ -22,9 +22,9 @@ from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.sampler import sample, score_prompt
 from blockwright.gpu.tables import Tables
-from blockwright.policies.chain import Kind, KvLayout
-from blockwright.policies.plans import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
-from blockwright.policies.residence import VIRTUAL
+from blockwright.policies.memory.residence import VIRTUAL
+from blockwright.policies.model.chain import Kind, KvLayout
+from blockwright.policies.plan.sweep_plan import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
 
 PARAMETERS = "parameters"
 ALIGNMENT = 64  # bytes, of packed components

@@ -15,7 +15,7 @@ from dataclasses import asdict
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentConfig, TensorRef
-from blockwright.policies.chain import Kind
+from blockwright.policies.model.chain import Kind
 
 PIECE = 1 << 20  # bytes read at a time
 Progress = Callable[[int], None]  # is told how many bytes were hashed since it was last called

@@ -50,7 +50,7 @@ from blockwright.gpu.native_library import (
 from blockwright.gpu.native_packing import DTYPES, SECOND, NativePacked, pack, packed_bytes, second
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.torch_ops import rotary_table
-from blockwright.policies.chain import KvLayout
+from blockwright.policies.model.chain import KvLayout
 
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blockwright.policies.sampling import TokenRules
+from blockwright.policies.plan.sampling import TokenRules
 
 
 class RowRules:

@@ -16,8 +16,8 @@ import torch
 from blockwright.gpu.noise import gumbel, noise_key
 from blockwright.gpu.rules import RowRules
 from blockwright.gpu.tables import Tables
-from blockwright.policies.plans import TokenLogprob
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import TokenLogprob
 
 FIRST_CANDIDATES = 256  # looked at before more of the vocabulary is sorted for top p
 LARGEST = 1e30

@@ -12,8 +12,8 @@ import numpy as np
 
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.rules import RowRules
-from blockwright.policies.plans import Edit, SetPages, SetSampling, WriteTokens
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
 
 
 class Tables:

@@ -29,7 +29,7 @@ from blockwright.gpu.model.config import (
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.torch_attention import StepIndex, attend
 from blockwright.gpu.torch_ops import feed_forward, normalise, rotate, soft_cap
-from blockwright.policies.chain import KvLayout
+from blockwright.policies.model.chain import KvLayout
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ALIGNMENT = 64  # bytes

@@ -7,7 +7,7 @@
 Knows nothing of models. Importing it loads neither torch nor aiohttp nor numpy.
 """
 
-from blockwright.policies.restarts import Backoff, Restart, Strategy
+from blockwright.policies.cluster.restart_policy import Backoff, Restart, Strategy
 from blockwright.runtime.actor import Actor, Crash, endpoint
 from blockwright.runtime.clock import Clock, LoopClock, ManualClock
 from blockwright.runtime.errors import (

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from blockwright.policies.restarts import Backoff, Plan, Restart, Restarts
+from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts
 from blockwright.runtime.clock import Clock, Timer
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.errors import NodeDown

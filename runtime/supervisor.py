@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from blockwright.policies.restarts import Backoff, Plan, Restart, Restarts, Strategy, place
+from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts, Strategy, place
 from blockwright.runtime.actor import Actor, Crash, endpoint
 from blockwright.runtime.clock import Timer, seconds
 from blockwright.runtime.errors import NodeDown, RemoteError, RuntimeFault

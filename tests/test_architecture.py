@@ -223,13 +223,14 @@ def test_the_import_rule_catches_offenders() -> None:
     assert layer_faults("actors", upward) == {"blockwright.api", "blockwright.api.cli"}
     assert layer_faults("gpu", imports("import asyncio", "blockwright.gpu.x")) == {"asyncio"}
     assert layer_faults("runtime", imports("import torch.nn", "blockwright.runtime.x")) == {"torch.nn"}
-    assert layer_faults("runtime", imports("from blockwright.policies.chain import Chain", "blockwright.runtime.x")) == set()
+    downward = imports("from blockwright.policies.model.chain import Chain", "blockwright.runtime.x")
+    assert layer_faults("runtime", downward) == set()
 
 
 def test_the_purity_rule_catches_offenders() -> None:
-    pure = {"blockwright.policies.chain", "blockwright.actors.worker.messages"}
+    pure = {"blockwright.policies.model.chain", "blockwright.actors.worker.messages"}
     source = "import time\nimport numpy\nfrom blockwright.actors.worker import actor\n"
-    source += "from blockwright.policies.chain import Chain\n"
+    source += "from blockwright.policies.model.chain import Chain\n"
     assert purity_faults(imports(source, "blockwright.actors.worker.state"), pure) == {
         "time",
         "numpy",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.policies.chunk_order import URGENT_BYTES, URGENT_CHUNKS, Traffic
+from blockwright.policies.cluster.chunk_order import URGENT_BYTES, URGENT_CHUNKS, Traffic
 from blockwright.transport import link_wire
 from blockwright.transport.link_wire import Counts, Description, Piece
 from blockwright.transport.shared_memory import Attached

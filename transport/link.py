@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from blockwright.policies.chunk_order import Chunk, ChunkOrder, Traffic
+from blockwright.policies.cluster.chunk_order import Chunk, ChunkOrder, Traffic
 from blockwright.transport import link_wire, wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from blockwright.policies.chunk_order import Traffic
+from blockwright.policies.cluster.chunk_order import Traffic
 from blockwright.transport import link_wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.arrivals import BUDGET, Arrivals, Budget

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable
 from functools import lru_cache
 
-from blockwright.policies.extents import Extents
+from blockwright.policies.memory.extents import Extents
 from blockwright.transport.address import PeerId
 from blockwright.transport.link_wire import NOTHING, Offer
 from blockwright.transport.wire import Buffer, WireError

@@ -1,7 +1,7 @@
 """One message on its way over a link: what the caller sees of it, and how its bytes are laid into chunks.
 
 Owns the count of what the receiver acknowledged and the slots of shared memory that the message lies in. Decides nothing:
-which chunk goes when is ``policies/chunk_order.py``.
+which chunk goes when is ``policies/cluster/chunk_order.py``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Sequence
 
-from blockwright.policies.chunk_order import Chunk, Traffic
+from blockwright.policies.cluster.chunk_order import Chunk, Traffic
 from blockwright.transport import link_wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from blockwright.policies.chunk_order import Traffic as Traffic
+from blockwright.policies.cluster.chunk_order import Traffic as Traffic
 from blockwright.transport.errors import MessageTooLarge, TransportError
 
 Buffer = bytes | bytearray | memoryview  # contiguous

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
-from blockwright.policies.chain import Component
+from blockwright.policies.model.chain import Component
 
 
 @dataclass(frozen=True, slots=True)

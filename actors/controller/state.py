@@ -37,10 +37,10 @@ from blockwright.actors.controller.messages import (
     WorkerUp,
 )
 from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
-from blockwright.policies.admit import capacity_tokens
-from blockwright.policies.chain import Block, Chain, Hop, Route
-from blockwright.policies.dispatch import workers_of
-from blockwright.policies.partition import cut_blocks, place
+from blockwright.policies.model.chain import Block, Chain, Hop, Route
+from blockwright.policies.model.partition import cut_blocks, place
+from blockwright.policies.requests.admission import capacity_tokens
+from blockwright.policies.requests.dispatch import workers_of
 
 HOPELESS = 5  # deaths in a row before any worker ever was ready or, by their own doing, ever lasted: no cluster will be
 

@@ -40,7 +40,7 @@ from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.limiter import Limiter
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
-from blockwright.policies.quota import Verdict
+from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.runtime.actor import Actor, endpoint
 from blockwright.runtime.clock import Timer
 from blockwright.runtime.errors import NodeDown, RuntimeFault

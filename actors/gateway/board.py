@@ -1,6 +1,7 @@
 """Where requests can go: the whole routes, the work on each worker, and the routes kept for suspects.
 
-Owns the gateway's picture of the workers; which of several routes is best is ``policies/dispatch.py``'s decision. Never
+Owns the gateway's picture of the workers; which of several routes is best is
+``policies/requests/dispatch.py``'s decision. Never
 changes a request and never sends.
 """
 
@@ -10,8 +11,8 @@ from collections.abc import Iterable
 
 from blockwright.actors.gateway.record import Record
 from blockwright.actors.worker.messages import RoutesUpdate
-from blockwright.policies.chain import Route, bases
-from blockwright.policies.dispatch import choose, is_idle, workers_of
+from blockwright.policies.model.chain import Route, bases
+from blockwright.policies.requests.dispatch import choose, is_idle, workers_of
 
 
 class Board:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from blockwright.actors.gateway.messages import Fail
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.gateway.record import Record
-from blockwright.policies.admit import part
-from blockwright.policies.forecast import Pace
+from blockwright.policies.requests.admission import part
+from blockwright.policies.requests.retry_after import Pace
 
 SILENT = 1.0  # seconds after which a gateway that says nothing holds nothing: it is gone, and its requests with it
 

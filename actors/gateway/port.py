@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from blockwright.policies.plans import TokenLogprob
-from blockwright.policies.quota import Verdict
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.rate_limit import Verdict
 
 
 class GatewayError(Exception):

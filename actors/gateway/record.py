@@ -11,10 +11,10 @@ from typing import Any
 
 from blockwright.actors.gateway.port import Delta, Generation, RequestView
 from blockwright.actors.worker.messages import Emitted, Scored, Submission
-from blockwright.policies.chain import Route
-from blockwright.policies.dispatch import outstanding, workers_of
-from blockwright.policies.lineage import page_hashes
-from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.model.chain import Route
+from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.dispatch import outstanding, workers_of
 
 SUSPECT_DEATHS = 2
 SUSPECT_NEAR = 4

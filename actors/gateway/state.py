@@ -38,7 +38,7 @@ from blockwright.actors.gateway.messages import (
 from blockwright.actors.gateway.port import Delta, Generation, ModelInfo, Readiness, RequestView
 from blockwright.actors.gateway.record import Record
 from blockwright.actors.worker.messages import Emitted, Progress, Returned, Scored, SweepReport
-from blockwright.policies.admit import admit
+from blockwright.policies.requests.admission import admit
 
 KEEP = 1024  # ended requests that can still be looked up
 DEATHS = 3  # worker deaths at which a request fails

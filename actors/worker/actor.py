@@ -32,10 +32,12 @@ from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import slow
-from blockwright.policies import leases
-from blockwright.policies.chunks import CHUNK
-from blockwright.policies.cost import Coefficients
-from blockwright.policies.events import (
+from blockwright.policies.memory.chunks import CHUNK
+from blockwright.policies.model.runs import Run
+from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.plan.sweep_plan import MapGroup
+from blockwright.policies.sweep import leases
+from blockwright.policies.sweep.events import (
     Cancelled,
     Effect,
     Flight,
@@ -46,9 +48,7 @@ from blockwright.policies.events import (
     PeerLost,
     RoutesChanged,
 )
-from blockwright.policies.plans import MapGroup
-from blockwright.policies.runs import Run
-from blockwright.policies.sweep import SweepConfig, SweepState
+from blockwright.policies.sweep.state import SweepConfig, SweepState
 from blockwright.runtime import Actor, Down, endpoint
 from blockwright.runtime.buffers import Sink
 from blockwright.runtime.codec import decode, encode, pack, unpack

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from blockwright.gpu.executor import Executor
-from blockwright.policies.cost import Coefficients, cost
-from blockwright.policies.plans import SweepPlan, SweepResult
+from blockwright.policies.plan.cost import Coefficients, cost
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.transport.link import Slot
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.policies.chain import Chain, Route
-from blockwright.policies.events import Submission
-from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.model.chain import Chain, Route
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.sweep.events import Submission
 
 __all__ = [
     "BlockLoaded",

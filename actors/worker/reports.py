@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from blockwright.actors.worker.messages import Emitted, Progress, Returned, Scored, SweepReport
-from blockwright.policies.events import (
+from blockwright.policies.sweep.events import (
     Effect,
     FlightDone,
     GivenBack,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.policies.chain import Component
+from blockwright.policies.model.chain import Component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

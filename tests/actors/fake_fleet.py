@@ -25,8 +25,8 @@ from blockwright.actors.gateway.messages import (
 from blockwright.actors.gateway.port import Delta, Generation, ModelInfo
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.worker.messages import Emitted, Progress, RoutesUpdate, Submission, SweepReport
-from blockwright.policies.chain import Block, Chain, Component, Hop, Kind, Route
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
+from blockwright.policies.plan.sampling import SamplingParams
 
 GATEWAY = "head/gateway#1"
 

@@ -29,7 +29,7 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.state import HOPELESS, ControllerState
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.worker.messages import WorkerStatus
-from blockwright.policies.chain import Component, Kind, KvLayout
+from blockwright.policies.model.chain import Component, Kind, KvLayout
 
 KV = KvLayout(1, 8, "float32", 16)  # 1024 bytes a page
 ROOM = 64 * 1024  # bytes

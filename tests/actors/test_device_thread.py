@@ -11,8 +11,8 @@ import pytest
 
 from blockwright.actors.worker import device_thread
 from blockwright.actors.worker.device_thread import DeviceThread
-from blockwright.policies.cost import Coefficients
-from blockwright.policies.plans import SweepPlan, SweepResult
+from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.tests.waiting import PATIENCE
 
 PACE = 0.5  # seconds of each sweep

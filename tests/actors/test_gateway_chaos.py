@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.actors.gateway.messages import Generate
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.actors.fake_fleet import Fleet, generation, reference, route
 
 REPLICAS = [route("w0"), route("w1"), route("w2")]

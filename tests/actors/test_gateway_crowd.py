@@ -7,7 +7,7 @@ import random
 from blockwright.actors.gateway.crowd import SILENT, Crowd, Held
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.gateway.record import Record
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.plan.sampling import SamplingParams
 
 
 def wanted(name: str, prompt: int = 4, answer: int = 6) -> Generation:

@@ -18,7 +18,7 @@ from blockwright.actors.gateway.messages import (
 from blockwright.actors.gateway.port import Delta
 from blockwright.actors.gateway.state import KEEP
 from blockwright.actors.worker.messages import Emitted, Progress, Returned
-from blockwright.policies.lineage import page_hashes
+from blockwright.policies.model.lineage import page_hashes
 from blockwright.tests.actors.fake_fleet import chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, submits
 

@@ -15,9 +15,9 @@ from blockwright.actors.gateway.messages import (
 )
 from blockwright.actors.gateway.port import Delta
 from blockwright.actors.worker.messages import Emitted, Progress, RoutesUpdate, Scored
-from blockwright.policies.lineage import page_hashes
-from blockwright.policies.plans import TokenLogprob
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.tests.actors.fake_fleet import GATEWAY, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, submits
 

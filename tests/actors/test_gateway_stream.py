@@ -6,7 +6,7 @@ import pytest
 
 from blockwright.actors.gateway.port import Delta, GatewayError
 from blockwright.actors.gateway.stream import RequestStream
-from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.plan.sweep_plan import TokenLogprob
 
 
 def stream() -> tuple[RequestStream, list]:

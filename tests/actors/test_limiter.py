@@ -6,7 +6,7 @@ import pytest
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.limiter import Limiter, limits_of
-from blockwright.policies.quota import Limits
+from blockwright.policies.requests.rate_limit import Limits
 from blockwright.runtime import Node
 from blockwright.runtime.peers import Down
 

@@ -10,7 +10,7 @@ import pytest
 
 from blockwright.actors.worker.device_thread import DeviceThread, Swept
 from blockwright.actors.worker.outbox import Outbox
-from blockwright.policies.plans import SweepPlan
+from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.runtime import Node, NodeDown
 from blockwright.tests.waiting import until
 from blockwright.transport.link import Slot, Traffic

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blockwright.actors.worker.reports import TOGETHER, Reports, by_worker
-from blockwright.policies.events import LeaseReturned, Preempted, Progressed, Send
+from blockwright.policies.sweep.events import LeaseReturned, Preempted, Progressed, Send
 
 
 def test_a_thousand_leases_are_a_few_messages_in_order() -> None:

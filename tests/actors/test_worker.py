@@ -11,9 +11,9 @@ import pytest
 
 from blockwright.actors.worker import actor
 from blockwright.actors.worker.messages import RoutesUpdate
-from blockwright.policies.chain import Hop, Route
-from blockwright.policies.plans import SweepPlan
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.model.chain import Hop, Route
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.runtime import RemoteError
 from blockwright.tests.actors.worker_rig import Ear, Record, Rig
 from blockwright.tests.gpu.reference import greedy, prompt_of

@@ -11,9 +11,9 @@ from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate, Submission, SweepReport, WorkerConfig
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.select import open_backend
-from blockwright.policies.chain import Block, Chain, Hop, Route
-from blockwright.policies.lineage import page_hashes
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.model.chain import Block, Chain, Hop, Route
+from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.cap import CAP
 from blockwright.tests.waiting import PATIENCE

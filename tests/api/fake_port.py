@@ -24,8 +24,8 @@ from blockwright.actors.gateway.port import (
     RequestView,
     StreamProgress,
 )
-from blockwright.policies.plans import TokenLogprob
-from blockwright.policies.quota import Quotas, Verdict
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.rate_limit import Quotas, Verdict
 from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
 
 EOS = SPECIAL.index("</s>")

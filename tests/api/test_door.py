@@ -9,7 +9,7 @@ import pytest
 
 from blockwright.api.auth import Caller
 from blockwright.api.door import Door
-from blockwright.policies.quota import Limits, Quotas, Verdict
+from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
 ANN, BOB = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta-key"}

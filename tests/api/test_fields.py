@@ -7,9 +7,9 @@ import pytest
 
 from blockwright.actors.gateway.port import Delta
 from blockwright.api.sampling import bad_word_ids
-from blockwright.policies.plans import TokenLogprob
-from blockwright.policies.sampling import TokenRules
-from blockwright.policies.urgency import TIERS, urgency
+from blockwright.policies.plan.sampling import TokenRules
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.urgency import TIERS, urgency
 from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

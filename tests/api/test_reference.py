@@ -12,7 +12,7 @@ from blockwright.actors.gateway.port import Delta, GatewayError, RequestView
 from blockwright.api.json_schema import Schemas
 from blockwright.api.openapi import document
 from blockwright.api.routes import ENDPOINTS
-from blockwright.policies.plans import TokenLogprob
+from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.tests.api.fake_port import events
 
 API = document(ENDPOINTS, "1.0")

@@ -17,7 +17,7 @@ from blockwright.actors.config import Settings
 from blockwright.api.app import make_app
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.select import open_backend
-from blockwright.policies.chunks import CHUNK
+from blockwright.policies.memory.chunks import CHUNK
 from blockwright.tests.cap import SERVED
 from blockwright.tests.waiting import PATIENCE
 

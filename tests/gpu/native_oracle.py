@@ -32,7 +32,7 @@ from blockwright.gpu.native import NativeBackend
 from blockwright.gpu.select import SETS, open_backend
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.torch_ops import inverse_frequencies
-from blockwright.policies.chain import Component, Kind, KvLayout
+from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.tests.cap import CAP
 
 LIMIT = CAP  # instruction set of a rig that names none

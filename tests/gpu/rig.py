@@ -9,7 +9,8 @@ from pathlib import Path
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.executor import Executor
-from blockwright.policies.plans import (
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import (
     Edit,
     MapGroup,
     SetPages,
@@ -19,7 +20,6 @@ from blockwright.policies.plans import (
     SweepResult,
     WriteTokens,
 )
-from blockwright.policies.sampling import SamplingParams
 
 CHUNK = 65536
 GREEDY = SamplingParams(temperature=0.0)

@@ -24,7 +24,7 @@ from blockwright.gpu.model.config import (
     attention_of,
 )
 from blockwright.gpu.select import open_backend
-from blockwright.policies.chain import Kind
+from blockwright.policies.model.chain import Kind
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.native_oracle import instruction_sets

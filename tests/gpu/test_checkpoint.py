@@ -14,7 +14,7 @@ import pytest
 
 from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
 from blockwright.gpu.model.config import AttentionConfig, EmbeddingConfig, HeadConfig, MlpConfig, RopeConfig
-from blockwright.policies.chain import Kind, KvLayout
+from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.tests.checkpoints import PRESETS, make_checkpoint
 
 MakeCheckpoint = Callable[..., Path]

@@ -11,7 +11,7 @@ import torch
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.memory import Arena
-from blockwright.policies.plans import Arrival, Departure, Step
+from blockwright.policies.plan.sweep_plan import Arrival, Departure, Step
 from blockwright.tests.checkpoints import PRESETS
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import Rig

@@ -12,9 +12,9 @@ from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError, CheckpointError, ExecutorError
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import REMEDY, SETS, open_backend, slow
-from blockwright.policies.chain import KvLayout
-from blockwright.policies.plans import Arrival, Departure, MapGroup, Step, SweepPlan
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.model.chain import KvLayout
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import Arrival, Departure, MapGroup, Step, SweepPlan
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import CHUNK, GREEDY, Rig
 
@@ -225,7 +225,8 @@ def test_open_backend(monkeypatch: pytest.MonkeyPatch) -> None:
         open_backend("cuda", "float32", 1)
     with pytest.raises(BackendError, match="float16"):
         open_backend("torch", "float16", 1)
-    monkeypatch.setitem(__import__("sys").modules, "blockwright.gpu.native", None)  # as on a machine without a compiler
+    monkeypatch.setitem(__import__("sys").modules, "blockwright.gpu.native", None)
+    # ... as on a machine without a compiler:
     backend = open_backend("auto", "float32", 1)
     assert backend.name == "torch"
     told = slow("auto", backend, "float32", 1)

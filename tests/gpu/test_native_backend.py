@@ -15,7 +15,7 @@ from blockwright.gpu.backend import Batch
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.native import NativeBackend
 from blockwright.gpu.tables import Tables
-from blockwright.policies.chain import KvLayout
+from blockwright.policies.model.chain import KvLayout
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, aligned
 
 

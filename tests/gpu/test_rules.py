@@ -23,8 +23,8 @@ from blockwright.gpu.noise import gumbel, noise_key
 from blockwright.gpu.rules import RowRules
 from blockwright.gpu.sampler import sample
 from blockwright.gpu.tables import Tables
-from blockwright.policies.plans import SetSampling, WriteTokens
-from blockwright.policies.sampling import SamplingParams, TokenRules
+from blockwright.policies.plan.sampling import SamplingParams, TokenRules
+from blockwright.policies.plan.sweep_plan import SetSampling, WriteTokens
 
 V = 50
 PROMPT = [3, 4, 5, 6]

@@ -12,7 +12,7 @@ import torch
 from blockwright.gpu.noise import gumbel, noise_key
 from blockwright.gpu.sampler import candidates, penalise, raw_logprobs, sample
 from blockwright.gpu.tables import Tables
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.plan.sampling import SamplingParams
 
 VOCABULARY = 1000
 

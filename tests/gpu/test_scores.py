@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from blockwright.policies.plans import TokenLogprob
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import Rig
 

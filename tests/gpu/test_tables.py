@@ -7,8 +7,8 @@ import pytest
 
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.tables import Tables
-from blockwright.policies.plans import Edit, SetPages, SetSampling, WriteTokens
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
 
 
 def test_edits() -> None:

@@ -10,10 +10,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from blockwright.policies import leases
-from blockwright.policies.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-from blockwright.policies.chunks import CHUNK
-from blockwright.policies.events import (
+from blockwright.policies.memory.chunks import CHUNK
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
+from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.model.runs import Run
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import SetPages, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.sweep import leases
+from blockwright.policies.sweep.events import (
     Cancelled,
     Flight,
     GivenBack,
@@ -23,11 +27,7 @@ from blockwright.policies.events import (
     Submission,
     TokensEmitted,
 )
-from blockwright.policies.lineage import page_hashes
-from blockwright.policies.plans import SetPages, SweepPlan, SweepResult, WriteTokens
-from blockwright.policies.runs import Run
-from blockwright.policies.sampling import SamplingParams
-from blockwright.policies.sweep import SweepConfig, SweepState
+from blockwright.policies.sweep.state import SweepConfig, SweepState
 
 VOCABULARY = 50
 

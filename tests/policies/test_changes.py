@@ -7,9 +7,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockwright.policies.chain import Route
-from blockwright.policies.events import LeaseGranted, LeaseReturned, PeerLost, Send
-from blockwright.policies.plans import Arrival, SweepResult
+from blockwright.policies.model.chain import Route
+from blockwright.policies.plan.sweep_plan import Arrival, SweepResult
+from blockwright.policies.sweep.events import LeaseGranted, LeaseReturned, PeerLost, Send
 
 from .sweep_world import World, chain, generate, pipeline, replica, submission
 

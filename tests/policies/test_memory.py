@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.policies.chunks import CHUNK, ChunkPool
-from blockwright.policies.pages import PageTable
-from blockwright.policies.plans import MapGroup
-from blockwright.policies.residence import Residence
-from blockwright.policies.runs import Span
-from blockwright.policies.slots import SlotAllocator
+from blockwright.policies.memory.chunks import CHUNK, ChunkPool
+from blockwright.policies.memory.pages import PageTable
+from blockwright.policies.memory.residence import Residence
+from blockwright.policies.memory.slots import SlotAllocator
+from blockwright.policies.model.runs import Span
+from blockwright.policies.plan.sweep_plan import MapGroup
 
 SPAN = Span(0, 3, b"line", "kv", frozenset({b"a0", b"a1", b"a2"}))
 OTHER = Span(3, 1, b"other", "kv", frozenset({b"a3"}))

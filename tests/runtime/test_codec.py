@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.actors.worker import messages as worker_messages
-from blockwright.policies import chain as chain_types
-from blockwright.policies import plans as plan_types
-from blockwright.policies.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-from blockwright.policies.plans import SetPages, SweepPlan, WriteTokens
+from blockwright.policies.model import chain as chain_types
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
+from blockwright.policies.plan import sweep_plan as plan_types
+from blockwright.policies.plan.sweep_plan import SetPages, SweepPlan, WriteTokens
 from blockwright.runtime.buffers import Sink
 from blockwright.runtime.codec import MAX_CONTAINERS, MAX_ITEMS, decode, encode, pack, schema_tag, unpack
 from blockwright.runtime.errors import DecodeError, EncodeError

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from blockwright.policies.restarts import Backoff, Strategy
+from blockwright.policies.cluster.restart_policy import Backoff, Strategy
 from blockwright.runtime import Actor, ActorDied, Down, NodeDown, NoSuchActor, RemoteError, endpoint
 from blockwright.runtime.supervisor import Child, ChildState, Supervisor
 from blockwright.tests.runtime.lives import Mortal, Placed, Spot, turns

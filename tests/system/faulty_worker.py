@@ -16,7 +16,7 @@ from blockwright.actors.worker import main as worker_main
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu import native_library
 from blockwright.gpu.executor import Executor
-from blockwright.policies.plans import SetSampling, SweepPlan, SweepResult
+from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan, SweepResult
 from blockwright.runtime import Node
 
 LEVERS = "BLOCKWRIGHT_LEVERS"  # environment: the folder of the files

@@ -12,7 +12,7 @@ import pytest
 from blockwright.actors import topology
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import Generation
-from blockwright.policies.sampling import SamplingParams
+from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.memory import arena_bytes
 from blockwright.tests.waiting import PATIENCE

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from blockwright.policies.chunk_order import LEAST, MOST, WINDOW
+from blockwright.policies.cluster.chunk_order import LEAST, MOST, WINDOW
 from blockwright.tests.transport.link_rig import A, B, Rig
 from blockwright.transport import link, link_wire
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from blockwright.policies.chunk_order import Chunk, Traffic
+from blockwright.policies.cluster.chunk_order import Chunk, Traffic
 from blockwright.runtime import Actor, Node, RuntimeFault
 from blockwright.runtime.testing import Pause, Simulation
 from blockwright.tests.runtime.safety.world import SLACK, Violation, World

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from blockwright.policies.restarts import Strategy
+from blockwright.policies.cluster.restart_policy import Strategy
 from blockwright.runtime import Actor, Crash, Down, Node, RuntimeFault, endpoint
 from blockwright.runtime.supervisor import Child, Supervisor
 from blockwright.runtime.testing import Simulation

@@ -1,0 +1,1 @@
+"""Decisions about processes and links: the restart policy, the order in which a link sends."""

@@ -1,0 +1,117 @@
+"""What a worker executes and caches, derived from the routes that touch it.
+
+A *run* is the longest stretch of local components that no route enters or leaves in the middle; a *span* the same for KV
+layers. Both are found on the graph whose nodes are (depth, component) and (layer, lineage): chains that share components
+at the same depth share runs, also above a part in which they differ; KV is shared only where everything below is equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from blockwright.policies.model.chain import Chain, Component, Kind, Route
+from blockwright.policies.model.lineage import lineages
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive components executed by one native call. A head is always a run of its own: few rows pass it."""
+
+    depth: int  # of the first component
+    components: tuple[bytes, ...]
+    kv_layer: int  # KV layer of the first attention in the run
+    head: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """KV layers ``layer`` .. ``layer + layers - 1``; ``lineage`` is that of the last of them."""
+
+    layer: int
+    layers: int
+    lineage: bytes
+    arena: str  # key of the layout
+    components: frozenset[bytes]  # attention components whose KV this is
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRoute:
+    """A route as one of its workers sees it."""
+
+    route: Route
+    hop: int
+    runs: tuple[Run, ...]  # in order of depth; the head's, if it is here, last
+    spans: tuple[Span, ...]
+    next_worker: str | None  # where rows go from here; None at the chain's end
+    width: int  # of the hidden states that leave here
+
+
+def _cuts(paths: Iterable[Sequence[Hashable]]) -> set[tuple[Hashable, Hashable]]:
+    """Pairs of neighbours between which some path enters, leaves or branches."""
+    after: dict[Hashable, set[Hashable]] = {}
+    before: dict[Hashable, set[Hashable]] = {}
+    pairs: set[tuple[Hashable, Hashable]] = set()
+    for path in paths:
+        for left, right in zip([None, *path], [*path, None], strict=True):
+            after.setdefault(left, set()).add(right)
+            before.setdefault(right, set()).add(left)
+            pairs.add((left, right))
+    return {(a, b) for a, b in pairs if a is not None and b is not None and (len(after[a]) > 1 or len(before[b]) > 1)}
+
+
+def _stretches(path: Sequence[Hashable], cuts: set[tuple[Hashable, Hashable]]) -> list[tuple[int, int]]:
+    """The path's maximal uncut stretches as (first, last exclusive)."""
+    borders = [i for i in range(1, len(path)) if (path[i - 1], path[i]) in cuts]
+    return list(zip([0, *borders], [*borders, len(path)], strict=True)) if path else []
+
+
+def localize(worker: str, chains: Sequence[Chain], routes: Sequence[Route], numerics: str) -> dict[str, LocalRoute]:
+    """All routes through ``worker``, by route id, cut into runs and spans.
+
+    ``routes`` should hold every route that the configuration can bring into force, so that borders do not move when a
+    worker comes or goes.
+    """
+    parts: dict[str, Sequence[Component]] = {c.application: c.components for c in chains}
+    lines = {name: lineages(components, numerics) for name, components in parts.items()}
+    here = [(r, i, h) for r in routes for i, h in enumerate(r.hops) if h.worker == worker and r.application in parts]
+    nodes: dict[str, list[Hashable]] = {}
+    layers: dict[str, list[tuple[int, int]]] = {}  # (KV layer, depth) of the local attentions
+    for route, _, hop in here:
+        components = parts[route.application]
+        nodes[route.id] = [(d, components[d].id) for d in range(hop.first, hop.last)]
+        attentions = [d for d, c in enumerate(components) if c.kv is not None]
+        layers[route.id] = [(n, d) for n, d in enumerate(attentions) if hop.first <= d < hop.last]
+    run_cuts = _cuts(nodes.values())
+    kv_paths: dict[str, list[Hashable]] = {r.id: [(n, lines[r.application][d]) for n, d in layers[r.id]] for r, _, _ in here}
+    span_cuts = _cuts(kv_paths.values())
+    result = {}
+    for route, index, hop in here:
+        components = parts[route.application]
+        spans = []
+        for a, b in _stretches(kv_paths[route.id], span_cuts):
+            owners = [d for _, d in layers[route.id][a:b]]
+            layout = components[owners[0]].kv
+            assert layout is not None
+            line = lines[route.application][owners[-1]]
+            spans.append(Span(layers[route.id][a][0], b - a, line, layout.key, frozenset(components[d].id for d in owners)))
+        runs = []
+        for a, b in _split_head(_stretches(nodes[route.id], run_cuts), components, hop.first):
+            depth = hop.first + a
+            ids = tuple(c.id for c in components[depth : hop.first + b])
+            kv_layer = sum(1 for c in components[:depth] if c.kv is not None)
+            runs.append(Run(depth, ids, kv_layer, components[depth].kind is Kind.HEAD))
+        follower = route.hops[index + 1].worker if index + 1 < len(route.hops) else None
+        result[route.id] = LocalRoute(route, index, tuple(runs), tuple(spans), follower, components[hop.last - 1].width_out)
+    return result
+
+
+def _split_head(stretches: list[tuple[int, int]], components: Sequence[Component], first: int) -> list[tuple[int, int]]:
+    """Cut before a head, wherever it stands in a stretch."""
+    result = []
+    for a, b in stretches:
+        if b - a > 1 and components[first + b - 1].kind is Kind.HEAD:
+            result += [(a, b - 1), (b - 1, b)]
+        else:
+            result.append((a, b))
+    return result

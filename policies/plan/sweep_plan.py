@@ -1,0 +1,140 @@
+"""What the device does next, as data: made by the sweep policy, obeyed by ``gpu/executor.py``.
+
+A plan names *rows* of persistent tables (tokens, page slots, sampling), never token values, so that the next plan can be
+made while this one runs. Everything is in columns of integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blockwright.policies.plan.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTokens:
+    """Table edit: tokens of ``row`` from ``position`` on."""
+
+    row: int
+    position: int
+    tokens: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SetSampling:
+    """Table edit: how ``row`` samples; ``prompt_length`` separates prompt from output, for the penalties."""
+
+    row: int
+    prompt_length: int
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SetPages:
+    """Table edit: the slots of page ``page`` of ``row`` for KV layers ``layer`` .. ``layer + len(slots) - 1``.
+
+    KV layers are counted along the whole chain (the n-th attention component has layer n), on every worker alike.
+    """
+
+    row: int
+    layer: int
+    page: int
+    slots: list[int]
+
+
+Edit = WriteTokens | SetSampling | SetPages
+
+
+@dataclass(frozen=True, slots=True)
+class MapGroup:
+    """Memory edit: back ``count`` chunk-sized units of an arena from ``offset`` on with pool chunks, or give them back."""
+
+    arena: str  # key of the arena: "parameters" or the text form of a KV layout
+    offset: int  # in chunks from the start of the arena's reserved range
+    chunks: list[int]  # ids in the pool
+    back: bool  # False: commit; True: give back to the operating system
+
+
+@dataclass(slots=True)
+class Step:
+    """One run over some rows of the batch, as indices into the plan's batch columns."""
+
+    run: int  # id under which the executor composed the run
+    batch: list[int]
+
+
+@dataclass(slots=True)
+class Arrival:
+    """Batch rows whose hidden states came on a flight, in the order in which the flight carries them.
+
+    Without batch rows: nobody wants the flight any more, the device forgets it.
+    """
+
+    flight: int
+    batch: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FlightRow:
+    """One row of a flight: positions start .. start + count - 1 of the sequence that ``lease`` stands for at its home."""
+
+    lease: int
+    start: int
+    count: int
+    sample: bool  # at the route's end
+
+
+@dataclass(slots=True)
+class Departure:
+    """Batch rows of one route whose hidden states (``width`` numbers a token) leave when the plan ends."""
+
+    worker: str  # where to
+    home: str
+    width: int
+    batch: list[int]
+    rows: list[FlightRow]
+
+
+@dataclass(slots=True)
+class SweepPlan:
+    """One sweep. ``row[i]``, ``start[i]``, ``count[i]``: table row, first position and number of tokens of batch row i."""
+
+    number: int
+    edits: list[Edit] = field(default_factory=list)
+    memory: list[MapGroup] = field(default_factory=list)
+    row: list[int] = field(default_factory=list)
+    start: list[int] = field(default_factory=list)
+    count: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
+    departures: list[Departure] = field(default_factory=list)
+    sample: list[int] = field(default_factory=list)  # batch rows whose next token is drawn here
+    score: list[int] = field(default_factory=list)  # batch rows whose prompt tokens' log-probabilities are wanted
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.count)
+
+
+@dataclass(slots=True)
+class TokenLogprob:
+    """Log-probabilities of one position, from the raw logits (before penalties, temperature and truncation)."""
+
+    logprob: float  # of the chosen token
+    top: list[tuple[int, float]]  # (token id, log-probability), best first
+    rank: int = 0  # of the chosen token, 1 for the best; counted for prompt tokens only
+
+
+@dataclass(slots=True)
+class SweepResult:
+    """What a plan yields. ``tokens[j]`` belongs to ``plan.sample[j]``, ``scores[j]`` to ``plan.score[j]``: an entry for each
+    of its positions that a prompt token follows, which is the token that the entry is about.
+    """
+
+    number: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    scores: list[list[TokenLogprob]] = field(default_factory=list)
+    seconds: float = 0.0  # of the whole sweep on the device thread
+    kernel_seconds: float = 0.0  # of these inside runs and sampling

@@ -1,0 +1,180 @@
+"""What happens to a worker, and what it must make happen: the alphabet of the sweep state machine.
+
+Events go into ``SweepState.apply``; effects come out of ``SweepState.take_effects`` and are performed by a shell (the worker
+actor, a forecast, the simulator).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockwright.policies.model.chain import Chain, Route
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """gateway -> home: run this sequence. ``tokens`` is the prompt and, after a failover, what was already emitted."""
+
+    request: str
+    attempt: int
+    gateway: str  # address of the gateway actor that gets the reports
+    route: str
+    route_version: int
+    tokens: list[int]
+    prompt_length: int
+    page_hashes: list[bytes]  # chained, salted hashes of the full pages of ``tokens`` (policies/model/lineage.py)
+    max_length: int  # prompt and answer together
+    stop_tokens: list[int]  # end the sequence when sampled (they are reported)
+    sampling: SamplingParams
+    tenant: str = ""
+    priority: int = 0  # lower runs earlier
+    arrival: float = 0.0  # seconds on the gateway's clock; orders the queue together with priority
+    salt: bytes = b""
+    trace: str = ""  # a W3C traceparent, of the request that this serves
+
+    @property
+    def scored(self) -> bool:
+        """Log-probabilities of the prompt are wanted, so that no position of it may be skipped."""
+        return self.sampling.prompt_logprobs >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client is gone, or the gateway has what it needs. ``attempt`` -1: any attempt."""
+
+    request: str
+    attempt: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RoutesChanged:
+    """All routes in force, and all that the configuration can bring into force (``planned``)."""
+
+    version: int
+    chains: list[Chain]
+    routes: list[Route]
+    planned: list[Route]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """A node died: leases held there and leases held here by it are void, sequences of its gateways are unwanted."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWanted:
+    """home -> host: reserve a row and pages for a whole sequence. Answered by LeaseGranted, sooner or later."""
+
+    home: str
+    lease: int  # unique at the home
+    submission: Submission
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """host -> home. ``cached`` leading pages are present at the host."""
+
+    host: str
+    lease: int
+    cached: int
+    refused: str = ""  # a sentence when it can never be granted
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReturned:
+    """home -> host: the sequence has left; what it computed there may be published under these hashes."""
+
+    home: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Header of an activation: rows of one route whose hidden states travel with it. ``number`` is unique here."""
+
+    home: str
+    number: int
+    width: int
+    rows: list[FlightRow]
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDone:
+    """last host -> home: what became of rows that had left."""
+
+    host: str
+    rows: list[FlightRow]
+    tokens: list[int]  # one for each row with ``sample``
+    logprobs: list[TokenLogprob | None]
+    scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and what came of scoring its prompt tokens
+
+
+Event = Submission | Cancelled | RoutesChanged | PeerLost | LeaseWanted | LeaseGranted | LeaseReturned | Flight | FlightDone
+
+
+@dataclass(slots=True)  # not frozen: made for each token, and freezing would double the time that it takes
+class TokensEmitted:
+    """Effect: tell the gateway."""
+
+    gateway: str
+    request: str
+    attempt: int
+    position: int
+    tokens: list[int]
+    logprobs: list[TokenLogprob]
+    finish: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """Effect: log-probabilities of prompt tokens, that at ``position`` first."""
+
+    gateway: str
+    request: str
+    attempt: int
+    position: int
+    entries: list[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Effect: a sequence was planned for the first time, or computed without a token."""
+
+    gateway: str
+    request: str
+    attempt: int
+    computed: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """Effect: the sequence leaves unfinished."""
+
+    gateway: str
+    request: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """Effect: the sequence lost its memory and waits to be computed again."""
+
+    gateway: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Effect: a message to another worker."""
+
+    worker: str
+    message: LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
+
+
+Effect = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | Send

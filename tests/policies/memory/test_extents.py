@@ -1,0 +1,54 @@
+"""Ranges are never taken twice, come back whole, and the lowest fit is taken."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockwright.policies.memory.extents import Extents
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.booleans(), st.integers(1, 15)), max_size=60))
+def test_no_granule_is_held_twice_and_all_come_back(size: int, steps: list[tuple[bool, int]]) -> None:
+    extents, held, used = Extents(size), list[tuple[int, int]](), set[int]()
+    for take, number in steps:
+        if take:
+            runs = [s for s in range(size) if not used & set(range(s, s + number)) and s + number <= size]
+            start = extents.take(number)
+            assert start == (runs[0] if runs else None)
+            if start is not None:
+                held.append((start, number))
+                used |= set(range(start, start + number))
+        elif held:
+            start, length = held.pop(number % len(held))
+            extents.give_back(start, length)
+            used -= set(range(start, start + length))
+        assert extents.free == size - len(used)
+    for start, length in held:
+        extents.give_back(start, length)
+    assert extents.take(size) == 0
+
+
+@pytest.mark.parametrize("extent", [(0, 1), (3, 1), (1, 3), (9, 2), (-1, 1), (1, 0)])
+def test_what_is_not_taken_cannot_come_back(extent: tuple[int, int]) -> None:
+    extents = Extents(10)
+    assert (extents.take(1), extents.take(2)) == (0, 1)
+    extents.give_back(0, 1)
+    with pytest.raises(ValueError, match="not taken"):
+        extents.give_back(*extent)
+
+
+def test_nothing_is_no_range() -> None:
+    with pytest.raises(ValueError, match="cannot be taken"):
+        Extents(3).take(0)
+    assert Extents(0).take(1) is None
+
+
+def test_a_fork_is_independent() -> None:
+    extents = Extents(10)
+    extents.take(4)
+    copy = extents.fork()
+    assert (copy.take(6), copy.free, extents.free) == (4, 0, 6)
+    copy.give_back(0, 10)
+    assert (extents.take(6), extents.take(1), copy.take(10)) == (4, None, 0)
