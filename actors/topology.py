@@ -25,7 +25,7 @@ from blockwright.actors.limiter import MAILBOX, Limiter, limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
 from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_names
 from blockwright.actors.worker.messages import WorkerConfig
-from blockwright.gpu.checkpoint import Checkpoint
+from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
 from blockwright.runtime.cluster import Cluster
 from blockwright.runtime.errors import NoSuchActor

@@ -16,7 +16,7 @@ from blockwright.api.chat_template import ChatTemplate
 from blockwright.api.checks import shown
 from blockwright.api.nearest import suggestion
 from blockwright.api.tokenizer import TextCodec
-from blockwright.gpu.checkpoint import Checkpoint
+from blockwright.gpu.weights.checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
 _LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from blockwright.gpu.backend import Backend, Batch
-from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.errors import BackendError
-from blockwright.gpu.loader import read_tensors
-from blockwright.gpu.native import NativeBackend
+from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.gpu.weights.loader import read_tensors
 
 INSTRUCTION_SETS = ("avx512_bf16", "avx512", "avx2", "generic")
 CHUNK = 512

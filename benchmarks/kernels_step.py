@@ -29,7 +29,7 @@ from blockwright.gpu.model.config import (
     NormConfig,
     RopeConfig,
 )
-from blockwright.gpu.native import NativeBackend
+from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 

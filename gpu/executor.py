@@ -17,11 +17,11 @@ import numpy as np
 from blockwright.gpu.backend import Backend, Batch, Packed
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.hidden import HiddenStates
-from blockwright.gpu.loader import read_tensors
 from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.sampler import sample, score_prompt
+from blockwright.gpu.sampling.sampler import sample, score_prompt
 from blockwright.gpu.tables import Tables
+from blockwright.gpu.weights.loader import read_tensors
 from blockwright.policies.memory.residence import VIRTUAL
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.policies.plan.sweep_plan import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob

@@ -25,7 +25,7 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
         except (ImportError, OSError, BackendError) as error:
             if name == "native":
                 raise BackendError(f"the native back end does not load ({error}); choose torch or install gcc") from error
-    from blockwright.gpu.torch_backend import TorchBackend
+    from blockwright.gpu.reference.backend import TorchBackend
 
     return TorchBackend(dtype, threads)
 
@@ -44,7 +44,7 @@ def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:
 
 
 def _native(dtype: str, threads: int, instruction_set: str) -> Backend:
-    from blockwright.gpu.native import NativeBackend
+    from blockwright.gpu.native.backend import NativeBackend
 
     for one in SETS[SETS.index(instruction_set) : -1] if instruction_set else ():
         try:

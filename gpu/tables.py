@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from blockwright.gpu.errors import ExecutorError
-from blockwright.gpu.rules import RowRules
+from blockwright.gpu.sampling.rules import RowRules
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
 

@@ -194,7 +194,7 @@ LIGHT = {
     "blockwright.actors.config": {"torch", "aiohttp", "zmq"},
     "blockwright.actors.gateway": {"torch", "transformers", "aiohttp"},
     "blockwright.actors.controller": {"torch", "transformers", "aiohttp"},
-    "blockwright.gpu.checkpoint": {"torch", "transformers"},
+    "blockwright.gpu.weights.checkpoint": {"torch", "transformers"},
     "blockwright.api": {"torch", "transformers"},
     "blockwright.api.pytest_plugin": {"torch", "aiohttp"},
     "blockwright.api.cli": {"torch", "transformers", "aiohttp", "uvloop", "zmq"},

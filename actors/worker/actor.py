@@ -28,10 +28,10 @@ from blockwright.actors.worker.outbox import Outbox
 from blockwright.actors.worker.reports import Reports, by_worker
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import slow
+from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.memory.chunks import CHUNK
 from blockwright.policies.model.runs import Run
 from blockwright.policies.plan.cost import Coefficients

@@ -1,4 +1,4 @@
-"""How the next token of a sequence is chosen: the numbers, not the arithmetic (that is ``gpu/sampler.py``)."""
+"""How the next token of a sequence is chosen: the numbers, not the arithmetic (that is ``gpu/sampling/sampler.py``)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from blockwright.actors.config import MOST_THREADS, Settings, SettingsError
 from blockwright.actors.sizing import PROGRAM, STACK, max_lengths, serving_dtype, spans, worker_configs
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
-from blockwright.gpu.native import MAX_THREADS
+from blockwright.gpu.native.backend import MAX_THREADS
 
 
 def model(dtype: str = "float32", layers: int = 4, max_position: int = 2048) -> ModelConfig:

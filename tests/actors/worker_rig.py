@@ -9,8 +9,8 @@ from pathlib import Path
 
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate, Submission, SweepReport, WorkerConfig
-from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.select import open_backend
+from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams

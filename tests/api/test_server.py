@@ -17,7 +17,7 @@ from blockwright.api.catalog import Catalog
 from blockwright.api.server import Server
 from blockwright.api.starting import Stages
 from blockwright.api.startup import Herald, Speaker
-from blockwright.gpu.checkpoint import CheckpointError
+from blockwright.gpu.weights.checkpoint import CheckpointError
 from blockwright.runtime import Measure
 from blockwright.tests.api.fake_port import FakePort, make_folder
 from blockwright.tests.waiting import PATIENCE

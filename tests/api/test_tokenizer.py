@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.chat_template import ChatTemplate, Rendering
 from blockwright.api.tokenizer import TextCodec
-from blockwright.gpu.checkpoint import CheckpointError
+from blockwright.gpu.weights.checkpoint import CheckpointError
 from blockwright.tests.checkpoints import write_tokenizer
 
 WHOLE = Rendering(begin=True, proceed=False, variables={}, longest=1000)

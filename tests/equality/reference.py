@@ -1,4 +1,4 @@
-"""Seeded sampling over transformers' logits with transformers' own processors, then the documented noise (gpu/noise.py)."""
+"""Seeded sampling over transformers' logits with transformers' own processors, then the noise of gpu/sampling/noise.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from blockwright.gpu.noise import gumbel, noise_key
+from blockwright.gpu.sampling.noise import gumbel, noise_key
 from blockwright.tests.gpu.reference import CLOSE, load
 
 

@@ -15,8 +15,8 @@ from aiohttp.test_utils import TestServer
 from blockwright.actors import topology
 from blockwright.actors.config import Settings
 from blockwright.api.app import make_app
-from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.select import open_backend
+from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.memory.chunks import CHUNK
 from blockwright.tests.cap import SERVED
 from blockwright.tests.waiting import PATIENCE

@@ -28,10 +28,10 @@ from blockwright.gpu.model.config import (
     NormConfig,
     RopeConfig,
 )
-from blockwright.gpu.native import NativeBackend
+from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.reference.operations import inverse_frequencies
 from blockwright.gpu.select import SETS, open_backend
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.torch_ops import inverse_frequencies
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.tests.cap import CAP
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.executor import Executor
+from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import (
     Edit,

@@ -17,8 +17,8 @@ from accuracy_models import FAMILIES, SPREADS, drawn
 from accuracy_ours import instruction_sets
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.native import NativeBackend
-from blockwright.gpu.torch_backend import TorchBackend
+from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.reference.backend import TorchBackend
 
 ALL = 104
 # one of each family, the spread of the weights in turn

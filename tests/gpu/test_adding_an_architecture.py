@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
 from blockwright.gpu.model import registry
+from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
 from blockwright.tests.equality.served import serve
 from blockwright.tests.gpu.reference import greedy, prompt_of
 

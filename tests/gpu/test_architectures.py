@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
 from blockwright.gpu.model import registry
 from blockwright.gpu.model.config import (
     AttentionConfig,
@@ -24,6 +23,7 @@ from blockwright.gpu.model.config import (
     attention_of,
 )
 from blockwright.gpu.select import open_backend
+from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
 from blockwright.policies.model.chain import Kind
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.gpu import reference

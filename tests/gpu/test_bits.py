@@ -17,8 +17,8 @@ import torch
 from accuracy_models import FAMILIES, RandomModel, drawn, write
 from accuracy_ours import Loaded, instruction_sets
 
-from blockwright.gpu.checkpoint import Checkpoint
-from blockwright.gpu.native import NativeBackend
+from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.weights.checkpoint import Checkpoint
 
 HEAD_DIMS = (6, 10, 80, 96, 256)
 HALF_TURNED = (16, 80, 96, 256)  # where half of a head is rotated

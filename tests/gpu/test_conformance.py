@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from blockwright.gpu.backend import Backend
-from blockwright.gpu.checkpoint import Checkpoint
 from blockwright.gpu.memory import Arena
+from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sweep_plan import Arrival, Departure, Step
 from blockwright.tests.checkpoints import PRESETS
 from blockwright.tests.gpu import reference

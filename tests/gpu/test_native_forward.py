@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from blockwright.gpu.model.config import HeadConfig, NormConfig, RopeConfig
-from blockwright.gpu.native import NativeBackend
+from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, aligned, difference, instruction_sets, spec_of
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
 from blockwright.gpu.model.fields import Fields
+from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
 from blockwright.tests.checkpoints import PRESETS
 
 MakeCheckpoint = Callable[..., Path]

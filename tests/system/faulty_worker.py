@@ -14,8 +14,8 @@ from pathlib import Path
 
 from blockwright.actors.worker import main as worker_main
 from blockwright.actors.worker.messages import WorkerConfig
-from blockwright.gpu import native_library
 from blockwright.gpu.executor import Executor
+from blockwright.gpu.native import library as native_library
 from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan, SweepResult
 from blockwright.runtime import Node
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
 from blockwright.gpu.model.config import AttentionConfig, EmbeddingConfig, HeadConfig, MlpConfig, RopeConfig
+from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.tests.checkpoints import PRESETS, make_checkpoint
 
@@ -338,5 +338,5 @@ def test_a_file_that_shrinks_after_opening(copy: Callable[..., Path]) -> None:
 
 
 def test_needs_no_torch() -> None:
-    code = "import sys, blockwright.gpu.checkpoint; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, blockwright.gpu.weights.checkpoint; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

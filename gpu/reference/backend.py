@@ -26,9 +26,9 @@ from blockwright.gpu.model.config import (
     ParallelConfig,
     attention_of,
 )
+from blockwright.gpu.reference.attention import StepIndex, attend
+from blockwright.gpu.reference.operations import feed_forward, normalise, rotate, soft_cap
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.torch_attention import StepIndex, attend
-from blockwright.gpu.torch_ops import feed_forward, normalise, rotate, soft_cap
 from blockwright.policies.model.chain import KvLayout
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

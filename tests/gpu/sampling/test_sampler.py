@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from blockwright.gpu.noise import gumbel, noise_key
-from blockwright.gpu.sampler import candidates, penalise, raw_logprobs, sample
+from blockwright.gpu.sampling.noise import gumbel, noise_key
+from blockwright.gpu.sampling.sampler import candidates, penalise, raw_logprobs, sample
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.sampling import SamplingParams
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from blockwright.gpu.noise import gumbel, noise_key
-from blockwright.gpu.rules import RowRules
+from blockwright.gpu.sampling.noise import gumbel, noise_key
+from blockwright.gpu.sampling.rules import RowRules
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob

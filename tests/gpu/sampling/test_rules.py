@@ -19,9 +19,9 @@ from transformers.generation.logits_process import (
     TemperatureLogitsWarper,
 )
 
-from blockwright.gpu.noise import gumbel, noise_key
-from blockwright.gpu.rules import RowRules
-from blockwright.gpu.sampler import sample
+from blockwright.gpu.sampling.noise import gumbel, noise_key
+from blockwright.gpu.sampling.rules import RowRules
+from blockwright.gpu.sampling.sampler import sample
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.plan.sweep_plan import SetSampling, WriteTokens

@@ -1,7 +1,7 @@
 """A checkpoint in Hugging Face format as a chain of components: configuration, defaults, tensors by role, identities.
 
 Opening reads JSON and safetensors headers and refuses whatever cannot be served, in one sentence; hashing reads the tensors
-in pieces. No torch and no tensor in memory: loading is ``gpu/loader.py``'s.
+in pieces. No torch and no tensor in memory: loading is ``gpu/weights/loader.py``'s.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.identity import component_id, hash_tensor
 from blockwright.gpu.model.config import (
     AttentionConfig,
     ComponentConfig,
@@ -31,7 +30,8 @@ from blockwright.gpu.model.config import (
 from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Architecture, Source
 from blockwright.gpu.model.registry import find
-from blockwright.gpu.tensor_files import check_dtype, read_tensors
+from blockwright.gpu.weights.identity import component_id, hash_tensor
+from blockwright.gpu.weights.tensor_files import check_dtype, read_tensors
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 
 __all__ = ["Checkpoint", "CheckpointError"]

@@ -22,7 +22,7 @@ from blockwright.gpu.model.config import (
     NormConfig,
     ParallelConfig,
 )
-from blockwright.gpu.native_library import library
+from blockwright.gpu.native.library import library
 
 PANEL = 32  # columns packed together
 HALF = PANEL // 2  # of them the gate's; the others are the same columns of "up"

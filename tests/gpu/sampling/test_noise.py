@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from blockwright.gpu.noise import gumbel, noise_key
+from blockwright.gpu.sampling.noise import gumbel, noise_key
 
 G = 0x9E3779B97F4A7C15
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from blockwright.gpu.checkpoint import Checkpoint, CheckpointError
-from blockwright.gpu.loader import read_tensor, read_tensors
 from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
+from blockwright.gpu.weights.loader import read_tensor, read_tensors
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

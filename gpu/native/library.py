@@ -62,7 +62,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 @cache
 def library() -> ctypes.CDLL:
     """The library with its functions declared. Raises ``BackendError`` when it was not built or is of another version."""
-    folder = Path(__file__).parent / "kernels"
+    folder = Path(__file__).parents[1] / "kernels"
     path = next((p for suffix in EXTENSION_SUFFIXES if (p := folder / f"_cpu{suffix}").exists()), None)
     if path is None:
         raise BackendError("the native kernels were not built; install gcc and install the package again")

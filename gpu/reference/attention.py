@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from blockwright.gpu.backend import Batch
 from blockwright.gpu.model.config import AttentionConfig
+from blockwright.gpu.reference.operations import rotary_table, soft_cap
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.torch_ops import rotary_table, soft_cap
 
 
 class StepIndex:

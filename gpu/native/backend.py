@@ -31,7 +31,7 @@ from blockwright.gpu.model.config import (
     RopeConfig,
     attention_of,
 )
-from blockwright.gpu.native_library import (
+from blockwright.gpu.native.library import (
     ACTIVATIONS,
     ATTENTION,
     EMBEDDING,
@@ -47,9 +47,9 @@ from blockwright.gpu.native_library import (
     ComponentRecord,
     library,
 )
-from blockwright.gpu.native_packing import DTYPES, SECOND, NativePacked, pack, packed_bytes, second
+from blockwright.gpu.native.packing import DTYPES, SECOND, NativePacked, pack, packed_bytes, second
+from blockwright.gpu.reference.operations import rotary_table
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.torch_ops import rotary_table
 from blockwright.policies.model.chain import KvLayout
 
 SLOT_UNIT = 1024  # bytes

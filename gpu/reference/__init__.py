@@ -1,0 +1,1 @@
+"""The reference back end in plain torch, by which the others are measured."""
