@@ -10,8 +10,8 @@ import time
 
 from blockwright.actors.config import Settings
 from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
-from blockwright.runtime.actor import Actor, endpoint
-from blockwright.runtime.peers import Down
+from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.node.peers import Down
 
 MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
 FIELDS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")

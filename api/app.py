@@ -29,7 +29,7 @@ from blockwright.api.routes import ENDPOINTS, PUBLIC, Handler
 from blockwright.api.starting import Stages
 from blockwright.api.version import VERSION
 from blockwright.gpu.errors import CheckpointError
-from blockwright.runtime.scope import format_traceparent, new_span, parse_traceparent, trace
+from blockwright.runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
 
 log = logging.getLogger(__name__)
 

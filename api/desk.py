@@ -14,8 +14,8 @@ from typing import Any
 from blockwright.actors.gateway.port import RequestView
 from blockwright.api.counted import Family
 from blockwright.api.front import Front
-from blockwright.runtime.actor import Actor, endpoint
-from blockwright.runtime.errors import RuntimeFault
+from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.base.errors import RuntimeFault
 
 log = logging.getLogger(__name__)
 PATIENCE = 2.0  # seconds

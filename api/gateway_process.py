@@ -21,7 +21,7 @@ from blockwright.api.app import make_app
 from blockwright.api.desk import Desk
 from blockwright.api.front import DESK, FRONT
 from blockwright.api.listening import make_runner, tls
-from blockwright.runtime.node import Node
+from blockwright.runtime.node.node import Node
 
 
 @dataclass(frozen=True, slots=True)

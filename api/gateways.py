@@ -15,8 +15,8 @@ from blockwright.api.desk import PATIENCE, Desk
 from blockwright.api.front import Front
 from blockwright.api.gateway_process import GatewayConfig
 from blockwright.policies.cluster.restart_policy import Backoff
-from blockwright.runtime.errors import RuntimeFault
-from blockwright.runtime.peers import Down
+from blockwright.runtime.base.errors import RuntimeFault
+from blockwright.runtime.node.peers import Down
 
 log = logging.getLogger(__name__)
 ENTRY = "blockwright.api.gateway_process:start"

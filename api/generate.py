@@ -30,7 +30,7 @@ from blockwright.api.metrics import Meter
 from blockwright.api.sampling import sampling_of, stop_tokens
 from blockwright.api.sse import EventStream
 from blockwright.policies.requests.admission import part
-from blockwright.runtime.scope import current_traceparent
+from blockwright.runtime.base.scope import current_traceparent
 
 log = logging.getLogger(__name__)
 

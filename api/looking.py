@@ -14,11 +14,11 @@ from typing import Any
 
 from blockwright.api.blocking import LoopThread
 from blockwright.api.commands import CommandError
-from blockwright.runtime.errors import RuntimeFault
-from blockwright.runtime.inspection import inspect_peers
-from blockwright.runtime.invitations import given
-from blockwright.runtime.joining import default_name, join
-from blockwright.runtime.node import Node
+from blockwright.runtime.base.errors import RuntimeFault
+from blockwright.runtime.cluster.invitations import given
+from blockwright.runtime.cluster.joining import default_name, join
+from blockwright.runtime.node.inspection import inspect_peers
+from blockwright.runtime.node.node import Node
 from blockwright.transport.errors import AddressError, KeysError, TransportError
 
 MEET = 2.0  # seconds that the nodes which the head knows may take to be met

@@ -20,7 +20,7 @@ from actors_echo import Echo
 from actors_timing import CALLERS, LARGE_CALLS, SIZES, SMALL_CALLS, WARM, bulk, percentiles, tell, timed, together
 
 from blockwright.runtime import Node, Ref, run
-from blockwright.runtime.local_cluster import LocalCluster
+from blockwright.runtime.cluster.local_cluster import LocalCluster
 
 CASTS, ITEMS = 50_000, 50_000
 DATA = bytes(100)

@@ -33,9 +33,9 @@ from blockwright.runtime import (
     endpoint,
     run,
 )
-from blockwright.runtime.cluster import Cluster
-from blockwright.runtime.node import Node
-from blockwright.runtime.processes import ForkserverLauncher
+from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.processes import ForkserverLauncher
+from blockwright.runtime.node.node import Node
 
 GONE = (ActorDied, NodeDown, NoSuchActor)
 PAGE = 500  # entries of one answer while a shard is refilled

@@ -8,9 +8,11 @@ Knows nothing of models. Importing it loads neither torch nor aiohttp nor numpy.
 """
 
 from blockwright.policies.cluster.restart_policy import Backoff, Restart, Strategy
-from blockwright.runtime.actor import Actor, Crash, endpoint
-from blockwright.runtime.clock import Clock, LoopClock, ManualClock
-from blockwright.runtime.errors import (
+from blockwright.runtime.actor.actor import Actor, Crash, endpoint
+from blockwright.runtime.actor.ref import Ref
+from blockwright.runtime.actor.streams import Stream
+from blockwright.runtime.base.clock import Clock, LoopClock, ManualClock
+from blockwright.runtime.base.errors import (
     ActorDied,
     CodecError,
     DeadlineExceeded,
@@ -22,14 +24,12 @@ from blockwright.runtime.errors import (
     RemoteError,
     RuntimeFault,
 )
-from blockwright.runtime.inspection import Measure, NodeView
-from blockwright.runtime.local_cluster import LocalCluster
-from blockwright.runtime.loop import run
-from blockwright.runtime.node import Node
-from blockwright.runtime.peers import Down, Peer
-from blockwright.runtime.ref import Ref
-from blockwright.runtime.scope import current_traceparent, trace
-from blockwright.runtime.streams import Stream
+from blockwright.runtime.base.loop import run
+from blockwright.runtime.base.scope import current_traceparent, trace
+from blockwright.runtime.cluster.local_cluster import LocalCluster
+from blockwright.runtime.node.inspection import Measure, NodeView
+from blockwright.runtime.node.node import Node
+from blockwright.runtime.node.peers import Down, Peer
 from blockwright.runtime.supervisor import Child, ChildState, Supervisor
 
 __all__ = [

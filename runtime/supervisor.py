@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts, Strategy, place
-from blockwright.runtime.actor import Actor, Crash, endpoint
-from blockwright.runtime.clock import Timer, seconds
-from blockwright.runtime.errors import NodeDown, RemoteError, RuntimeFault
-from blockwright.runtime.life import abnormal, describe
-from blockwright.runtime.peers import Down
-from blockwright.runtime.ref import Ref
+from blockwright.runtime.actor.actor import Actor, Crash, endpoint
+from blockwright.runtime.actor.ref import Ref
+from blockwright.runtime.base.clock import Timer, seconds
+from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
+from blockwright.runtime.node.life import abnormal, describe
+from blockwright.runtime.node.peers import Down
 
 log = logging.getLogger("blockwright.runtime")
 AWAY = 0.25  # seconds until a node that refused a child, because it stops, is asked again

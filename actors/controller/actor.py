@@ -41,10 +41,10 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.worker.messages import BlockLoaded, RoutesUpdate, WorkerStatus
-from blockwright.runtime.actor import Actor, endpoint
-from blockwright.runtime.clock import Timer
-from blockwright.runtime.errors import NodeDown, RemoteError, RuntimeFault
-from blockwright.runtime.ref import Ref
+from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.actor.ref import Ref
+from blockwright.runtime.base.clock import Timer
+from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
 
 log = logging.getLogger("blockwright.controller")
 TICK = 0.1  # seconds between looks at heartbeats

@@ -41,11 +41,11 @@ from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.limiter import Limiter
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
 from blockwright.policies.requests.rate_limit import Verdict
-from blockwright.runtime.actor import Actor, endpoint
-from blockwright.runtime.clock import Timer
-from blockwright.runtime.errors import NodeDown, RuntimeFault
-from blockwright.runtime.inspection import inspect_peers
-from blockwright.runtime.scope import trace
+from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.base.clock import Timer
+from blockwright.runtime.base.errors import NodeDown, RuntimeFault
+from blockwright.runtime.base.scope import trace
+from blockwright.runtime.node.inspection import inspect_peers
 
 MAILBOX = 1 << 13  # messages: where the loop was held up for a moment, the reports of thousands of short sweeps wait
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests

@@ -50,8 +50,8 @@ from blockwright.policies.sweep.events import (
 )
 from blockwright.policies.sweep.state import SweepConfig, SweepState
 from blockwright.runtime import Actor, Down, endpoint
-from blockwright.runtime.buffers import Sink
-from blockwright.runtime.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.codec import decode, encode, pack, unpack
 from blockwright.transport.link import Traffic
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.runtime.invitations import given
-    from blockwright.runtime.joining import join, stay
-    from blockwright.runtime.loop import run as run_loop
+    from blockwright.runtime.base.loop import run as run_loop
+    from blockwright.runtime.cluster.invitations import given
+    from blockwright.runtime.cluster.joining import join, stay
     from blockwright.transport.errors import AddressError, KeysError, TransportError
 
     async def live() -> bool:

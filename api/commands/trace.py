@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.runtime.trace_reader import render
+    from blockwright.runtime.tracing.trace_reader import render
 
     try:
         for line in render(arguments.files, arguments.trace):

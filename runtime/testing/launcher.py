@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from blockwright.runtime.inprocess import InProcessLauncher
-from blockwright.runtime.launcher import NodeSpec, OnExit
-from blockwright.runtime.node import Node
+from blockwright.runtime.cluster.inprocess import InProcessLauncher
+from blockwright.runtime.cluster.launcher import NodeSpec, OnExit
+from blockwright.runtime.node.node import Node
 from blockwright.runtime.testing.loop import Life, VirtualLoop
 from blockwright.runtime.testing.network import SimulatedNetwork
 from blockwright.transport.address import PeerId

@@ -8,8 +8,8 @@ import pytest
 
 from blockwright.actors.config import Settings
 from blockwright.runtime import Down, ManualClock, Node
-from blockwright.runtime.cluster import Cluster
-from blockwright.runtime.inprocess import InProcessLauncher
+from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.transport.address import PeerId
 
 STEP = 0.01  # seconds

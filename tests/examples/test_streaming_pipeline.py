@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import streaming_pipeline
 
-from blockwright.runtime.window import WINDOW_ITEMS
+from blockwright.runtime.base.window import WINDOW_ITEMS
 from blockwright.tests.waiting import PATIENCE
 
 

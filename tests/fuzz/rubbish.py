@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 from hypothesis import strategies as st
 
-from blockwright.runtime import envelope
+from blockwright.runtime.base import envelope
 
 VALID = [
     [envelope.HELLO, "loop://x-1"],

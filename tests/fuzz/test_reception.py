@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blockwright.runtime import envelope
+from blockwright.runtime.base import envelope
 from blockwright.tests.fuzz import rubbish
 from blockwright.tests.fuzz.target import ATTACKER, STRANGER, WAYS, Target
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from blockwright.runtime import Actor, DeadlineExceeded, EncodeError, NodeDown, RemoteError, RuntimeFault, endpoint, envelope
-from blockwright.runtime.codec import pack
+from blockwright.runtime import Actor, DeadlineExceeded, EncodeError, NodeDown, RemoteError, RuntimeFault, endpoint
+from blockwright.runtime.base import envelope
+from blockwright.runtime.base.codec import pack
 from blockwright.runtime.supervisor import Child
 from blockwright.transport.errors import QueueFull
 

@@ -7,19 +7,10 @@ import gc
 
 import pytest
 
-from blockwright.runtime import (
-    Actor,
-    ActorDied,
-    DeadlineExceeded,
-    DecodeError,
-    EncodeError,
-    NodeDown,
-    RemoteError,
-    endpoint,
-    envelope,
-)
-from blockwright.runtime.codec import pack
-from blockwright.runtime.window import WINDOW_ITEMS
+from blockwright.runtime import Actor, ActorDied, DeadlineExceeded, DecodeError, EncodeError, NodeDown, RemoteError, endpoint
+from blockwright.runtime.base import envelope
+from blockwright.runtime.base.codec import pack
+from blockwright.runtime.base.window import WINDOW_ITEMS
 from blockwright.tests.runtime.stream_source import Source, left_over, read
 
 

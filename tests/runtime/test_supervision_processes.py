@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from blockwright.runtime import Backoff, Child, ChildState, Down, NoSuchActor, Supervisor
-from blockwright.runtime.cluster import Cluster
-from blockwright.runtime.processes import ForkserverLauncher
+from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.processes import ForkserverLauncher
 from blockwright.tests.runtime.lives import Mortal, Placed, Spot
 from blockwright.tests.waiting import PATIENCE
 

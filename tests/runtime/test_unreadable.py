@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from blockwright.runtime import Actor, DecodeError, EncodeError, RemoteError, buffers, endpoint, envelope
-from blockwright.runtime.codec import MAX_ITEMS
+from blockwright.runtime import Actor, DecodeError, EncodeError, RemoteError, endpoint
+from blockwright.runtime.base import buffers, envelope
+from blockwright.runtime.base.codec import MAX_ITEMS
 from blockwright.tests.runtime.conftest import Sides
 
 

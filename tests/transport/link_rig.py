@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from blockwright.runtime.clock import ManualClock
+from blockwright.runtime.base.clock import ManualClock
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone
 from blockwright.transport.link_table import LinkTable

@@ -11,7 +11,7 @@ from blockwright.api.client import Client
 from blockwright.api.load.sender import SAFE, Asking, send, vocabulary
 from blockwright.api.load.workload import Request
 from blockwright.runtime import ManualClock
-from blockwright.runtime.clock import first_within
+from blockwright.runtime.base.clock import first_within
 from blockwright.tests.api.fake_port import EOS, one_by_one
 from blockwright.tests.waiting import PATIENCE
 

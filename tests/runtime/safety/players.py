@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from random import Random
 
 from blockwright.runtime import Actor, Down, Node, RemoteError, RuntimeFault, endpoint
+from blockwright.runtime.base.window import WINDOW_ITEMS
 from blockwright.runtime.testing import FaultPlan, Simulation
-from blockwright.runtime.window import WINDOW_ITEMS
 from blockwright.tests.runtime.safety.haulers import Freight, Hauler
 from blockwright.tests.runtime.safety.kin import CHILDREN, FAMILY, Family
 from blockwright.tests.runtime.safety.world import Violation, Watch, World

@@ -1,0 +1,1 @@
+"""Actors and references to them: endpoints, streams, deadlines of calls."""

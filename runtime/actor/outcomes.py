@@ -1,0 +1,81 @@
+"""Where the result of a message goes: to a future of this process, to nobody, to the log.
+
+Owns the two protocols that a cell speaks and the outcomes that need no network; those that answer another node belong to
+``calls.py`` and ``remote_streams.py``. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from blockwright.runtime.actor.actor import Endpoint
+from blockwright.runtime.base.dead_letters import DeadLetters
+from blockwright.runtime.base.errors import RemoteError, RuntimeFault
+from blockwright.runtime.base.window import Window
+
+log = logging.getLogger("blockwright.runtime")
+
+
+class Outcome(Protocol):
+    """Where the result of a call goes. Exactly one of the two is called, unless the call was cancelled."""
+
+    def returned(self, endpoint: Endpoint, value: Any) -> None: ...
+
+    def failed(self, fault: RuntimeFault) -> None: ...
+
+
+class Outlet(Outcome, Protocol):
+    """Where the items of a stream go; ``returned`` is its end."""
+
+    window: Window
+
+    async def item(self, endpoint: Endpoint, value: Any) -> None:
+        """Send one. Raises EncodeError for a value that cannot travel."""
+
+
+class CastOutcome:
+    """Nobody waits: errors are logged and counted, a value is dropped. ``target``, ``endpoint`` and ``sender`` are for the
+    log."""
+
+    __slots__ = ("_dead", "_endpoint", "_sender", "_target")
+
+    def __init__(self, dead: DeadLetters, target: object, endpoint: str, sender: object = "this node") -> None:
+        self._dead, self._target, self._endpoint, self._sender = dead, target, endpoint, sender
+
+    def returned(self, endpoint: Endpoint, value: Any) -> None:
+        pass
+
+    def failed(self, fault: RuntimeFault) -> None:
+        text = f"a cast of {self._sender} to {self._target}.{self._endpoint} failed: {fault}"
+        self._dead.drop(type(fault).__name__, self._target, text, level=logging.ERROR)
+
+
+class InternalOutcome:
+    """Of what the runtime itself asked the actor to do: an error is logged."""
+
+    def __init__(self, actor: str) -> None:
+        self._actor = actor
+
+    def returned(self, endpoint: Endpoint, value: Any) -> None:
+        pass
+
+    def failed(self, fault: RuntimeFault) -> None:
+        if isinstance(fault, RemoteError):
+            log.error("actor %s failed: %s", self._actor, fault, exc_info=fault.__cause__)
+
+
+class FutureOutcome:
+    """The caller is in this process; the value passes by reference."""
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+
+    def returned(self, endpoint: Endpoint, value: Any) -> None:
+        if not self._future.done():
+            self._future.set_result(value)
+
+    def failed(self, fault: RuntimeFault) -> None:
+        if not self._future.done():
+            self._future.set_exception(fault)

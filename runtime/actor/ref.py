@@ -1,0 +1,214 @@
+"""A reference to an actor: where it is, and its endpoints as methods.
+
+Owns addresses (``node/actor`` follows the current life of node and actor, ``node/actor#3`` is pinned to the node's third
+incarnation, ``node/actor#3.2`` to the actor's second life in it) and the calling syntax. Everything else is the node's
+business. References are cheap and may outlive the actor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, NamedTuple, Protocol, TypeVar, cast, overload
+
+from blockwright.runtime.actor.actor import RESERVED, Actor
+from blockwright.runtime.actor.streams import Stream
+from blockwright.transport.address import check_name
+from blockwright.transport.errors import AddressError
+
+T = TypeVar("T")
+_NUMBERS = re.compile(r"[1-9][0-9]{0,17}(\.[1-9][0-9]{0,17})?")
+
+
+class Address(NamedTuple):
+    """``incarnation`` 0, ``life`` 0: whichever is current."""
+
+    node: str
+    name: str
+    incarnation: int = 0
+    life: int = 0  # of the actor in that incarnation of its node, from 1
+
+    def __str__(self) -> str:
+        if not self.incarnation:
+            return f"{self.node}/{self.name}"
+        return f"{self.node}/{self.name}#{self.incarnation}" + (f".{self.life}" if self.life else "")
+
+    @property
+    def key(self) -> str:
+        """The actor as its own node is asked for it: ``name`` or ``name#life``."""
+        return f"{self.name}#{self.life}" if self.life else self.name
+
+
+def parse_address(text: str) -> Address:
+    """``node/actor``, ``node/actor#incarnation`` or ``node/actor#incarnation.life``; AddressError otherwise."""
+    if not isinstance(text, str):
+        raise AddressError(f"{text!r} is no text of the form node/actor, node/actor#3 or node/actor#3.1")
+    node, slash, rest = text.partition("/")
+    name, mark, numbers = rest.partition("#")
+    if not slash or (mark and _NUMBERS.fullmatch(numbers) is None):
+        raise AddressError(f"{text[:80]!r} is not of the form node/actor, node/actor#3 or node/actor#3.1")
+    incarnation, _, life = numbers.partition(".")
+    return Address(check_name(node), check_name(name), int(incarnation or 0), int(life or 0))
+
+
+class Caller(Protocol):
+    """What a reference needs of its node."""
+
+    def call(
+        self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """``patience``: seconds to wait for the answer."""
+
+    def stream(
+        self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
+    ) -> Stream:
+        """``patience``: seconds to wait for each item."""
+
+    def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+
+    def current_incarnation(self, node: str) -> int: ...
+
+
+CALL_TIMEOUT = 30.0  # seconds
+
+
+class Method:
+    """An endpoint of a reference that knows its class, and so that this one is no stream."""
+
+    __slots__ = ("_caller", "_name", "_returns", "_target")
+
+    def __init__(self, caller: Caller, target: Address, name: str, returns: Any = None) -> None:
+        self._caller, self._target, self._name, self._returns = caller, target, name, returns
+
+    @overload
+    def __call__(self, *args: Any, timeout: float = ..., returns: type[T], **kwargs: Any) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def __call__(self, *args: Any, timeout: float = ..., returns: Any = ..., **kwargs: Any) -> Coroutine[Any, Any, Any]: ...
+    def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Any:
+        """Call and wait for the answer.
+
+        timeout: seconds; a call made inside an endpoint never outlives the deadline of what it serves.
+        returns: annotation of the answer; needed for dataclasses from another process, unless the reference knows its class.
+        Raises a RuntimeFault (``errors.py``).
+        """
+        wanted = self._returns if returns is None else returns
+        return self._caller.call(self._target, self._name, args, kwargs, timeout, wanted)
+
+    def cast(self, *args: Any, **kwargs: Any) -> None:
+        """Send without an answer, now. What cannot be delivered is counted in ``node.dead_letters``, never raised; only
+        arguments that cannot travel raise EncodeError."""
+        self._caller.cast(self._target, self._name, args, kwargs)
+
+
+class StreamMethod:
+    """A streaming endpoint of a reference that knows its class."""
+
+    __slots__ = ("_caller", "_name", "_returns", "_target")
+
+    def __init__(self, caller: Caller, target: Address, name: str, returns: Any) -> None:
+        self._caller, self._target, self._name, self._returns = caller, target, name, returns
+
+    def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Stream:
+        """``async for`` over the items. ``timeout``: seconds to wait for each; ``returns``: annotation of one item."""
+        wanted = self._returns if returns is None else returns
+        return self._caller.stream(self._target, self._name, args, kwargs, timeout, wanted)
+
+
+class AnyMethod(Method):
+    """An endpoint of a reference without a class: how the result is used says whether it is a call or a stream."""
+
+    __slots__ = ()
+
+    @overload
+    def __call__(self, *args: Any, timeout: float = ..., returns: type[T], **kwargs: Any) -> Request[T]: ...
+    @overload
+    def __call__(self, *args: Any, timeout: float = ..., returns: Any = ..., **kwargs: Any) -> Request[Any]: ...
+    def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Any:
+        """To be awaited, or read with ``async for``; see ``Method`` and ``StreamMethod``."""
+        call = self._caller.call(self._target, self._name, args, kwargs, timeout, returns)
+        return Request(call, lambda: self._caller.stream(self._target, self._name, args, kwargs, timeout, returns))
+
+
+class Request(Coroutine[Any, Any, T]):
+    """A call (awaited, or made a task) or a stream (``async for``, ``async with``), whichever it is used as first."""
+
+    __slots__ = ("_call", "_make", "_stream")
+
+    def __init__(self, call: Coroutine[Any, Any, T], make: Callable[[], Stream]) -> None:
+        self._call, self._make = call, make
+        self._stream: Stream | None = None
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._call.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._call.send(value)
+
+    def throw(self, *args: Any) -> Any:
+        return self._call.throw(*args)
+
+    def close(self) -> None:
+        self._call.close()
+
+    def __aiter__(self) -> Stream:
+        if self._stream is None:
+            self._call.close()  # never started; closed, it does not complain of not being awaited
+            self._stream = self._make()
+        return self._stream
+
+    async def __aenter__(self) -> Stream:
+        return await self.__aiter__().__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.__aiter__().__aexit__(*error)
+
+    async def aclose(self) -> None:
+        await self.__aiter__().aclose()
+
+
+class Ref:
+    """``await ref.add(3)``, ``ref.add.cast(3)``, ``async for item in ref.items()``."""
+
+    __slots__ = ("__dict__", "_actor", "_caller", "address")
+
+    def __init__(self, caller: Caller, address: Address, actor: type[Actor] | None = None) -> None:
+        self._caller, self.address, self._actor = caller, address, actor
+
+    @property
+    def node(self) -> str:
+        return self.address.node
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+    @property
+    def incarnation(self) -> int:
+        """Of the node; 0 when the reference follows a node that is not up."""
+        return self.address.incarnation or self._caller.current_incarnation(self.address.node)
+
+    @property
+    def life(self) -> int:
+        """Of the actor; 0 when the reference follows whichever is current."""
+        return self.address.life
+
+    def __getattr__(self, endpoint: str) -> AnyMethod:
+        """Made at first use, then an attribute. (The type is that of a reference without a class: it fits every use.)"""
+        if endpoint.startswith("_") or endpoint in RESERVED:
+            raise AttributeError(endpoint)
+        method: Any
+        if self._actor is None:
+            method = AnyMethod(self._caller, self.address, endpoint)
+        elif (declared := self._actor.endpoints.get(endpoint)) is None:
+            raise AttributeError(f"{self._actor.__qualname__} has no endpoint {endpoint!r}")
+        else:
+            made = StreamMethod if declared.stream else Method
+            method = made(self._caller, self.address, endpoint, declared.returns)
+        self.__dict__[endpoint] = method
+        return cast(AnyMethod, method)
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+    def __repr__(self) -> str:
+        return f"Ref({self.address})"

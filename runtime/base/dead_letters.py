@@ -1,0 +1,34 @@
+"""What was sent and reached nobody: casts, answers, messages of links.
+
+Owns the counts by cause, which ``node.inspect()`` and the metrics show, and the words for the log. Whoever drops a message
+says so here; nothing is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from blockwright.runtime.base.clock import Clock
+from blockwright.runtime.base.log_rate_limit import Repeats
+
+log = logging.getLogger("blockwright.runtime")
+
+
+class DeadLetters:
+    """See the module."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.counts: Counter[str] = Counter()  # by cause: the error's name, or what happened
+        self.repeats = Repeats(clock, log)
+
+    def add(self, cause: str, count: int = 1) -> None:
+        """What needs no words: it happens in the best of clusters."""
+        self.counts[cause] += count
+
+    def drop(
+        self, cause: str, target: object, text: str, *, level: int = logging.WARNING, error: BaseException | None = None
+    ) -> None:
+        """``text`` is told at once; what follows for the same cause and target, as a count."""
+        self.counts[cause] += 1
+        self.repeats.say(level, (cause, str(target)), text, error=error)

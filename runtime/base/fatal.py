@@ -1,0 +1,30 @@
+"""What an actor's code may raise that is no error of one message: SystemExit, GeneratorExit, KeyboardInterrupt.
+
+Owns the rule: each is the end of the actor that raised it, answered and told like any other crash, and never of its node. An
+interrupt is besides passed on, as Ctrl-C must end the program, except where the process ignores interrupts: there only the
+code itself can have raised it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+
+from blockwright.runtime.base.errors import remote_error
+
+FATAL = (SystemExit, GeneratorExit, KeyboardInterrupt)
+
+
+def interrupts(error: BaseException) -> bool:
+    """Whether the program is to end by it: perhaps somebody pressed Ctrl-C."""
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+async def contained(work: Callable[[], Awaitable[None]]) -> None:
+    """Run this in a task of its own without ending the loop. Raises RemoteError in place of what is fatal."""
+    try:
+        await work()
+    except FATAL as error:
+        if interrupts(error):
+            raise
+        raise remote_error(error) from error

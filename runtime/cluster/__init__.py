@@ -1,0 +1,1 @@
+"""Several processes: the head's view of its nodes, launchers, how a node joins."""

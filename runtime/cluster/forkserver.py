@@ -1,0 +1,170 @@
+"""A small process that forks worker processes from an interpreter with the heavy imports done.
+
+Started by ``ForkserverLauncher`` with one end of a socket pair, whose descriptor is its one argument.
+Owns the children: reports each exit as it happens, and when the other end of the socket closes, whatever killed the head,
+kills them all, removes the cluster's sockets and exits. Children die with it (PR_SET_PDEATHSIG). Single-threaded, opens no
+ZeroMQ context, starts no thread pool: what is forked must be whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import os
+import random
+import selectors
+import signal
+import socket
+import struct
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from blockwright.runtime.base.codec import pack, unpack
+from blockwright.runtime.base.loop import loop_factory
+from blockwright.runtime.base.names import import_module
+from blockwright.runtime.cluster.host import live
+from blockwright.runtime.cluster.launcher import NodeSpec
+from blockwright.transport.address import remove_directory
+
+SETUP, SPAWN, KILL = 1, 2, 3  # to this process
+READY, SPAWNED, EXITED, FAILED = 4, 5, 6, 7  # from it
+LENGTH = struct.Struct("<I")
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def frame(message: list[Any]) -> bytes:
+    """Length and MessagePack body, as both ends write them. Plain data only, large bytes included."""
+    body = pack(message)
+    return LENGTH.pack(len(body)) + body
+
+
+class Forkserver:
+    """See the module."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._children: set[int] = set()
+        self._received = bytearray()
+        self._directory = ""
+        self._wake_read, self._wake_write = socket.socketpair()
+        for end in (self._wake_read, self._wake_write):
+            end.setblocking(False)
+
+    def run(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the head's to answer
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self._wake_read in ready:
+                    self._wake_read.recv(4096)
+                    self._reap()
+                if self._control in ready and not self._read():
+                    break
+        self._end()
+
+    def _read(self) -> bool:
+        """Act on what came; False when the head is gone."""
+        try:
+            data = self._control.recv(1 << 16)
+        except OSError:
+            return False
+        self._received += data
+        while len(self._received) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._received)
+            end = LENGTH.size + length
+            if len(self._received) < end:
+                break
+            message = unpack(bytes(self._received[LENGTH.size : end]))
+            del self._received[:end]
+            self._act(*message)
+        return bool(data)
+
+    def _act(self, tag: int, *fields: Any) -> None:
+        if tag == SETUP:
+            self._prepare(*fields)
+        elif tag == SPAWN:
+            self._spawn(*fields)
+        elif tag == KILL and fields[0] in self._children:
+            os.kill(fields[0], signal.SIGKILL)
+
+    def _prepare(self, directory: str, preload: list[str], path: list[str]) -> None:
+        self._directory, sys.path[:] = directory, path
+        failures = []
+        for module in preload:
+            try:
+                import_module(module)
+            except Exception as error:  # children meet it again where they need the module
+                failures.append(f"{module}: {type(error).__name__}: {error}")
+        gc.collect()
+        gc.freeze()  # the collector of a child would otherwise touch, and so copy, every page
+        self._tell([READY, failures])
+
+    def _spawn(self, request: int, fields: dict[str, Any]) -> None:
+        spec, parent = NodeSpec(**fields), os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell([FAILED, request, str(error)])
+            return
+        if pid == 0:
+            for end in (self._control, self._wake_read, self._wake_write):
+                end.close()
+            run_child(spec, parent)
+        self._children.add(pid)
+        self._tell([SPAWNED, request, pid])
+
+    def _reap(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._children.discard(pid)
+            self._tell([EXITED, pid, os.waitstatus_to_exitcode(status)])
+
+    def _tell(self, message: list[Any]) -> None:
+        with contextlib.suppress(OSError):  # then the head is gone, and the next read says so
+            self._control.sendall(frame(message))
+
+    def _end(self) -> None:
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+        if self._directory:
+            remove_directory(Path(self._directory))
+
+
+def run_child(spec: NodeSpec, parent: int) -> NoReturn:
+    """The forked worker: die with the parent, forget its signal handling, live, exit without its clean-up."""
+    status = 1
+    try:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _libc.prctl(_PR_SET_NAME, f"bw-{spec.name}"[:15].encode(), 0, 0, 0)
+        if os.getppid() == parent:  # else it died before the line above and nobody would tell us
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            random.seed()
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                # The runner takes SIGINT over unless it is ignored already, which it is since the fork.
+                runner.run(live(spec))
+            status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        Forkserver(control).run()

@@ -1,0 +1,83 @@
+"""The body of a worker node, the same in a process of its own and inside a test: open the node, run the entry function,
+stay until told to stop or until the head is gone.
+
+Owns the resolution of entry points and of their configuration's type (by annotation; nothing is unpickled).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.clock import Clock
+from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.names import import_module
+from blockwright.runtime.cluster.launcher import NodeSpec
+from blockwright.runtime.node.node import Node
+from blockwright.transport.address import parse_identity
+from blockwright.transport.curve import NodeKeys
+from blockwright.transport.interface import Transport
+
+Entry = Callable[[Node, Any], Awaitable[None]]
+
+
+def encode_config(config: Any) -> list[bytes]:
+    """For ``NodeSpec.config``."""
+    sink = Sink()
+    body = pack(encode(config, sink))
+    return [body, *[bytes(b) for b in sink.buffers]]
+
+
+def load_entry(path: str) -> tuple[Entry, Any]:
+    """(function, annotation of its configuration) for "module:function". Raises ValueError, ImportError."""
+    module, colon, name = path.partition(":")
+    if not colon:
+        raise ValueError(f"entry {path!r} is not of the form module:function")
+    function = getattr(import_module(module), name, None)
+    if not inspect.iscoroutinefunction(function):
+        raise ValueError(f"entry {path!r} is not an async def function")
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) != 2:
+        raise ValueError(f"entry {path!r} must take (node, config)")
+    return function, typing.get_type_hints(function).get(parameters[1], Any)
+
+
+async def idle(node: Node, config: Any) -> None:
+    """The entry of a node that waits for actors to be spawned on it."""
+
+
+async def live(spec: NodeSpec, *, transport: Transport | None = None, clock: Clock | None = None) -> None:
+    """A node's whole life. Raises what the entry function raises."""
+    node = Node(
+        spec.name,
+        directory=Path(spec.directory) if spec.directory else None,
+        listen=spec.listen or True,
+        keys=NodeKeys(*spec.keys) if spec.keys else None,
+        incarnation=spec.incarnation,
+        transport=transport,
+        clock=clock,
+        heartbeat_interval=spec.heartbeat,
+    )
+    ended = asyncio.ensure_future(node.closed.wait())
+    started: asyncio.Future[None] | None = None
+    try:
+        await node.start()
+        node.join(parse_identity(spec.head), spec.head_endpoint)
+        entry, annotation = load_entry(spec.entry)
+        config = decode(annotation, unpack(spec.config[0], [memoryview(b) for b in spec.config[1:]]))
+        started = asyncio.ensure_future(entry(node, config))
+        await asyncio.wait((started, ended), return_when=asyncio.FIRST_COMPLETED)
+        if started.done():
+            started.result()
+            node.announce_ready()
+            await ended
+    finally:
+        for task in (ended, started):
+            if task is not None:
+                task.cancel()
+        await node.stop()

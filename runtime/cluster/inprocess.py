@@ -1,0 +1,77 @@
+"""A launcher without processes: nodes on the head's own event loop, messages over the loopback transport.
+
+Messages are encoded as between processes, so that what works here works there; only the process boundary is missing. For
+tests of whole systems, where it starts and kills nodes in microseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+from blockwright.runtime.base.clock import Clock
+from blockwright.runtime.cluster.host import live
+from blockwright.runtime.cluster.launcher import NodeSpec, OnExit
+from blockwright.transport.address import PeerId
+from blockwright.transport.curve import NodeKeys
+from blockwright.transport.interface import Transport
+from blockwright.transport.loopback import LoopbackTransport, Network
+
+log = logging.getLogger("blockwright.runtime")
+
+
+class InProcessLauncher:
+    """See the module and ``Launcher``."""
+
+    directory = ""
+
+    def __init__(self, *, clock: Clock | None = None, network: Network | None = None) -> None:
+        self.network = Network() if network is None else network
+        self._clock = clock
+        self._transports: dict[PeerId, LoopbackTransport] = {}
+        self._tasks: dict[PeerId, asyncio.Task[None]] = {}
+
+    async def start(self, on_exit: OnExit) -> None:
+        self._on_exit = on_exit
+
+    def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
+        return self.network.transport(head)
+
+    async def spawn(self, spec: NodeSpec) -> int:
+        self._transports[spec.id] = transport = self.network.transport(spec.id)
+        self._tasks[spec.id] = task = asyncio.get_running_loop().create_task(
+            live(spec, transport=transport, clock=self._clock), name=str(spec.id)
+        )
+        task.add_done_callback(lambda done: self._ended(spec.id, done))
+        return 0
+
+    def kill(self, node: PeerId) -> None:
+        """Peers see it gone at once; its actors' ``on_stop`` then runs, cut off, to free what a process would free."""
+        if (task := self._tasks.get(node)) is not None:
+            self.network.cut(self._transports[node].endpoint)
+            task.cancel()
+
+    def freeze(self, node: PeerId) -> None:
+        """As SIGSTOP: it neither hears nor is heard, until killed."""
+        self.network.freeze(self._transports[node].endpoint)
+
+    def list(self) -> dict[PeerId, int]:
+        return dict.fromkeys(self._tasks, 0)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for node in list(self._tasks):
+            self.kill(node)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, node: PeerId, task: asyncio.Task[None]) -> None:
+        del self._tasks[node]
+        self._transports.pop(node).close()
+        status = 0
+        if task.cancelled():
+            status = -signal.SIGKILL
+        elif (error := task.exception()) is not None:
+            log.error("node %s failed", node, exc_info=error)
+            status = 1
+        self._on_exit(node, status)

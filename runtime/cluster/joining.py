@@ -1,0 +1,95 @@
+"""A node that nobody launched becomes a member of a cluster: by hand, from another terminal or another machine.
+
+Owns the steps: ask the head for a number, open a node under it, run its entry, leave in order. The head admits whoever
+brings an invitation (over TCP) or may enter its directory (over a socket file); nothing else is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from blockwright.runtime.base import envelope
+from blockwright.runtime.base.clock import first_within
+from blockwright.runtime.cluster.invitations import PREFIX, Invitation
+from blockwright.runtime.node.node import Node
+from blockwright.transport.address import own_address, tcp_parts
+from blockwright.transport.asking import ask_to_join
+from blockwright.transport.curve import NodeKeys
+
+_RECEIVED = "was received"
+LEAVE_PATIENCE = 1.0  # seconds that the head may take to hear that a node leaves
+
+
+def default_name() -> str:
+    """Unique among the nodes of one user: host and process."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()).strip("-")[:40] or "node"
+    return f"{host}-{os.getpid()}"
+
+
+async def join(where: str, *, name: str = "", listen: str = "") -> Node:
+    """A node that is a member of a cluster; stop it to leave. where: an invitation of its head, or the head's address where
+    there are no keys. The node makes its own.
+
+    listen: "tcp://HOST:PORT", where others reach this node; by default beside the head's socket file, or at the address of
+    this machine that faces the head. Raises TransportError: Refused (with the head's reason), PeerGone, KeysError,
+    AddressError.
+    """
+    address, secret, keys = where, "", None
+    if where.startswith(PREFIX):
+        invitation, keys = Invitation.parse(where), NodeKeys.generate()
+        address, secret = invitation.endpoint, invitation.secret
+    admission = await ask_to_join(address, name or default_name(), keys, secret)
+    own = admission.own
+    if address.startswith("tcp://"):
+        where, directory = listen or f"tcp://{own_address(*tcp_parts(address))}:0", None
+    else:
+        where, directory = listen, Path(address.removeprefix("ipc://")).parent
+    node = Node(
+        own.name,
+        incarnation=own.incarnation,
+        directory=directory,
+        listen=where or True,
+        keys=keys,
+        heartbeat_interval=admission.heartbeat,
+    )
+    await node.start()
+    node.last_words = lambda: _leave(node)
+    try:
+        node.join(admission.head, address)
+        node.announce_ready()
+    except BaseException:
+        await node.stop()
+        raise
+    return node
+
+
+async def stay(node: Node, told: Callable[[str], None]) -> bool:
+    """Be a member until the head ends it, or SIGINT or SIGTERM do; then leave in order. Whether the end was in order."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, node.close, f"{number.name} {_RECEIVED}")
+    try:
+        await node.closed.wait()
+        told(node.farewell)
+        return node.dismissed.is_set() or node.farewell.endswith(_RECEIVED)
+    finally:
+        await node.stop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _leave(node: Node) -> None:
+    """Tell the head, unless it is the head that ends this node, and wait until it has heard."""
+    head = node.table.find(node.head) if node.head is not None else None
+    if head is None or node.dismissed.is_set():
+        return
+    node.tell(head, [envelope.LEAVE])
+    heard = asyncio.ensure_future(node.dismissed.wait())
+    await first_within(node.clock, LEAVE_PATIENCE, [heard])
+    heard.cancel()

@@ -1,0 +1,191 @@
+"""The launcher of local processes: the head's end of the forkserver.
+
+Owns the forkserver process and what it said of its children. If it dies, its children die with it and are reported as
+exited by SIGKILL, and another is started at once, since it also guards the directory against a ``kill -9`` of the head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from blockwright.runtime.base.codec import unpack
+from blockwright.runtime.cluster.forkserver import EXITED, FAILED, KILL, LENGTH, READY, SETUP, SPAWN, SPAWNED, frame
+from blockwright.runtime.cluster.launcher import LaunchError, NodeSpec, OnExit
+from blockwright.transport.address import PeerId, private_directory, remove_directory, remove_socket
+from blockwright.transport.curve import NodeKeys
+from blockwright.transport.interface import Transport
+from blockwright.transport.sockets import SocketTransport
+
+log = logging.getLogger("blockwright.runtime")
+
+_PROGRAM = "from blockwright.runtime.cluster.forkserver import main; main()"
+
+
+class ForkserverLauncher:
+    """See the module and ``Launcher``.
+
+    directory: of the sockets; a fresh private one if None. preload: modules that children find imported (imported only:
+    a module that starts threads on import must not be named).
+    """
+
+    def __init__(self, directory: Path | None = None, *, preload: Sequence[str] = ()) -> None:
+        self._wanted, self._preload = directory, list(preload)
+        self._path: Path | None = None
+        self._requests = itertools.count(1)
+        self._pending: dict[int, tuple[NodeSpec, asyncio.Future[int]]] = {}
+        self._children: dict[int, PeerId] = {}
+        self._connected = asyncio.Event()  # a forkserver listens
+        self._serving = False  # this one has done its imports
+        self._broken = ""  # why no further one is started
+        self._stopping = False
+
+    @property
+    def directory(self) -> str:
+        return str(self._path)
+
+    async def start(self, on_exit: OnExit) -> None:
+        self._on_exit = on_exit
+        self._path = private_directory(self._wanted)
+        try:
+            await self._open()
+        except BaseException:  # a cancellation too; then there is nothing that stop() could end
+            remove_directory(self._path)
+            self._path = None
+            raise
+        self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
+        assert self._path is not None, "started before"
+        return SocketTransport(head, listen or self._path, keys)
+
+    async def spawn(self, spec: NodeSpec) -> int:
+        await self._connected.wait()
+        if self._broken:
+            raise LaunchError(f"node {spec.id} could not be started: {self._broken}")
+        request = next(self._requests)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._pending[request] = (spec, future)
+        self._write(SPAWN, request, dataclasses.asdict(spec))
+        return await future
+
+    def kill(self, node: PeerId) -> None:
+        # By the forkserver, which alone knows that the process is not reaped yet and its number not taken by another.
+        for pid, child in self._children.items():
+            if child == node:
+                self._write(KILL, pid)
+
+    def list(self) -> dict[PeerId, int]:
+        return {node: pid for pid, node in self._children.items()}
+
+    async def stop(self) -> None:
+        if self._stopping or self._path is None:
+            return
+        self._stopping = True
+        if not self._serving and self._process.returncode is None:
+            self._process.kill()  # it imports, which takes seconds, and has no children yet
+        self._writer.close()
+        await self._task
+        self._broken = "the launcher was stopped"
+        self._connected.set()
+        remove_directory(self._path)
+
+    async def _open(self) -> None:
+        ours, theirs = socket.socketpair()
+        command = (sys.executable, "-c", _PROGRAM, str(theirs.fileno()))
+        try:
+            # A session of its own: signals to the head's group (Ctrl-C, a service manager's TERM) are the head's to
+            # answer, which may want its workers to finish what runs.
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                # a preloaded numpy would start a thread pool, which does not survive a fork
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            )
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        except BaseException:
+            ours.close()  # which ends the forkserver, if there is one
+            raise
+        finally:
+            theirs.close()
+        self._serving = False
+        self._write(SETUP, self.directory, self._preload, sys.path)
+        self._connected.set()
+        if self._stopping:  # asked for while this one was being started
+            self._writer.close()
+
+    def _write(self, *message: Any) -> None:
+        self._writer.write(frame([*message]))
+
+    async def _serve(self) -> None:
+        try:
+            while await self._follow():
+                await self._open()
+        except OSError as error:
+            self._broken = f"the forkserver cannot be started again: {error}"
+            self._connected.set()
+
+    async def _follow(self) -> bool:
+        """Act on what the forkserver says until it ends; whether another is wanted then."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+                self._act(*unpack(await self._reader.readexactly(length)))
+        self._connected.clear()
+        self._writer.close()
+        status = await self._process.wait()
+        for request in [*self._pending]:
+            self._fail(request, f"the forkserver exited with {status}")
+        children, self._children = self._children, {}
+        for node in children.values():
+            self._ended(node, -signal.SIGKILL)
+        if self._stopping:
+            return False
+        if not self._serving and status >= 0:  # it ended by itself; another would fare no better
+            self._broken = f"the forkserver exited with {status} before it could serve"
+            self._connected.set()
+            return False
+        log.error("the forkserver exited with %d; another is started", status)
+        return True
+
+    def _act(self, tag: int, *fields: Any) -> None:
+        if tag == SPAWNED:
+            request, pid = fields
+            spec, future = self._pending.pop(request)
+            self._children[pid] = spec.id
+            if future.done():  # the caller gave up meanwhile
+                self._write(KILL, pid)
+            else:
+                future.set_result(pid)
+        elif tag == READY:
+            self._serving = True
+            for failure in fields[0]:
+                log.error("preloading failed for %s", failure)
+        elif tag == EXITED:
+            pid, status = fields
+            self._ended(self._children.pop(pid), status)
+        elif tag == FAILED:
+            self._fail(*fields)
+
+    def _ended(self, node: PeerId, status: int) -> None:
+        """What was killed could not remove its sockets, and nodes may die for as long as the cluster lives."""
+        if self._path is not None:
+            remove_socket(self._path, node)
+        self._on_exit(node, status)
+
+    def _fail(self, request: int, text: str) -> None:
+        spec, future = self._pending.pop(request)
+        if not future.done():
+            future.set_exception(LaunchError(f"node {spec.id} could not be started: {text}"))

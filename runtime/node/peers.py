@@ -1,0 +1,155 @@
+"""Which other nodes this node knows: the current life of each, what waits for it, and who wants to hear of its end.
+
+Owns fencing (what comes from an incarnation that was declared down, or from one older than the current, is not let in) and
+the exactly-once firing of monitors. Sends nothing and measures no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blockwright.runtime.actor.cell import Delivery
+from blockwright.runtime.actor.ref import Address
+from blockwright.runtime.node.vitals import Vitals
+from blockwright.transport.address import PeerId
+
+if TYPE_CHECKING:
+    from blockwright.runtime.node.remote_streams import RemoteInlet
+
+log = logging.getLogger("blockwright.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A life of a node, or of an actor, ended. ``cause`` for nodes: see ``cluster``, "killed", "replaced by incarnation N";
+    for actors: "stopped", "crashed: ...", "killed", "node down: ...", "no such actor", ... (``life.py``)."""
+
+    node: str
+    incarnation: int
+    cause: str
+    actor: str = ""  # its name, where an actor was monitored
+    life: int = 0  # of the actor; 0 if there was none
+
+    @property
+    def ref(self) -> str:
+        """Address of the actor, or identity of the node."""
+        if self.actor:
+            return str(Address(self.node, self.actor, self.incarnation, self.life))
+        return str(PeerId(self.node, self.incarnation))
+
+
+OnDown = Callable[[Down], None]
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """One life of another node."""
+
+    id: PeerId
+    endpoint: str
+    heard: float  # when the last message came, by this node's clock
+    heartbeat_at: float | None = None  # when the last heartbeat came
+    vitals: Vitals = field(default_factory=Vitals)  # of its last heartbeat: lag, mailboxes, age of what runs
+    payload: dict[str, Any] = field(default_factory=dict)  # of its last heartbeat: what its application adds
+    numbered: int = 0  # of the last call or cast from it that was let in
+    itself: bool = False  # this node, which talks to itself by message (``encode_local``)
+    casts_sent: int = 0  # to it,
+    casts_confirmed: int = 0  # of which it has told to have come
+    casts_seen: int = 0  # from it,
+    casts_told: int = 0  # of which it was told
+    lost: bool = False  # the connection broke; calls fail, the end is not declared yet
+    pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
+    inbound: dict[int, Delivery] = field(default_factory=dict)  # calls and streams from it that wait or run here, by id
+    streams: dict[int, RemoteInlet] = field(default_factory=dict)  # streams from it that are read here, by id
+    monitors: list[OnDown] = field(default_factory=list)
+
+    @property
+    def incarnation(self) -> int:
+        return self.id.incarnation
+
+
+class PeerTable:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.current: dict[str, Peer] = {}
+        self.last_down: dict[str, Down] = {}
+        self.arrivals: list[Callable[[], None]] = []  # called when a node has become known
+
+    def find(self, peer: PeerId) -> Peer | None:
+        """The peer if this is its current incarnation."""
+        found = self.current.get(peer.name)
+        return found if found is not None and found.id == peer else None
+
+    def monitor(self, node: str, on_down: OnDown) -> Callable[[], None]:
+        """What ``Node.monitor`` does for nodes."""
+        peer = self.current.get(node)
+        if peer is None:
+            last = self.last_down.get(node, Down(node, 0, "not up"))
+            return asyncio.get_running_loop().call_soon(fire, on_down, last).cancel
+
+        def report(down: Down) -> None:  # of its own, so that another monitor with the same callback is not taken back
+            on_down(down)
+
+        peer.monitors.append(report)
+
+        def undo() -> None:
+            with contextlib.suppress(ValueError):
+                peer.monitors.remove(report)
+
+        return undo
+
+    def fenced(self, peer: PeerId) -> bool:
+        """Whether this incarnation is over: declared down, or older than what is known."""
+        known = self.current.get(peer.name)
+        over = self.last_down.get(peer.name)
+        return (over is not None and peer.incarnation <= over.incarnation) or (
+            known is not None and peer.incarnation < known.incarnation
+        )
+
+    def why_down(self, node: str, incarnation: int = 0) -> str:
+        """Why that node, or that life of it, cannot be reached: for an error."""
+        over = self.last_down.get(node)
+        known = self.current.get(node)
+        if known is not None and incarnation not in (0, known.incarnation):
+            return f"node {node}#{incarnation} is gone; its current incarnation is {known.incarnation}"
+        if known is not None:
+            return f"node {known.id} is down: the connection broke"
+        return f"node {node} is not known" if over is None else f"node {node}#{over.incarnation} is down: {over.cause}"
+
+    def add(self, peer: Peer) -> None:
+        """Make it current. Its predecessor, if any, was removed before."""
+        assert peer.id.name not in self.current, "the predecessor must be declared down first"
+        self.current[peer.id.name] = peer
+        for callback in list(self.arrivals):
+            callback()
+
+    def remove(self, down: Down) -> Peer | None:
+        """Fence the incarnation and fire its monitors; the peer it was, or None if it was not current (any more).
+
+        Also remembers the end of a life that this node never met, so that it cannot join later.
+        """
+        over = self.last_down.get(down.node)
+        if over is None or down.incarnation > over.incarnation:
+            self.last_down[down.node] = down
+        peer = self.find(PeerId(down.node, down.incarnation))
+        if peer is None:
+            return None
+        del self.current[down.node]
+        monitors, peer.monitors = peer.monitors, []
+        for monitor in monitors:
+            fire(monitor, down)
+        return peer
+
+
+def fire(monitor: OnDown, down: Down) -> None:
+    """Run a callback of the application, whose error must not stop the runtime."""
+    try:
+        monitor(down)
+    except Exception:
+        log.exception("a monitor of %s#%d raised", down.node, down.incarnation)

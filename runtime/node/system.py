@@ -1,0 +1,120 @@
+"""The actor that serves other nodes: they spawn, stop and monitor actors here by ordinary calls to it.
+
+Owns nothing but the tickets of spawns that were given up; it hands every request to the part of its node that answers it.
+Every node has one, under a name that no application can take.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.actor.ref import parse_address
+from blockwright.runtime.base.clock import seconds
+from blockwright.runtime.node.inspection import NodeView, inspect_node
+from blockwright.runtime.node.spawning import Imports, Spawn, construct
+from blockwright.transport.address import check_name
+
+MAILBOX = 1 << 16
+GIVEN_UP = 1024  # tickets remembered
+
+
+class System(Actor):
+    """See the module."""
+
+    most_concurrent = MAILBOX  # a look-up may wait for long
+
+    def __init__(self) -> None:
+        self._given_up: OrderedDict[str, None] = OrderedDict()
+        self._imports = Imports()
+
+    @endpoint(concurrent=True)
+    async def spawn(
+        self,
+        what: str,
+        name: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        mailbox: int,
+        owner: str,
+        restarts: int,
+        ticket: str,
+    ) -> str:
+        """Address of the new life."""
+        kind = await self._imports.load(what)
+        if ticket in self._given_up:
+            raise ValueError(f"this spawn of {name!r} was given up before it began")
+        actor = construct(kind, args, kwargs)
+        of = parse_address(owner) if owner else None
+        return str(await Spawn(actor, check_name(name), (), {}, mailbox, of, restarts).here(self.node, ticket))
+
+    @endpoint
+    async def discard(self, name: str, ticket: str) -> None:
+        """Who asked for this spawn does not know how it ended: end the actor, or keep it from starting."""
+        self._given_up[ticket] = None
+        if len(self._given_up) > GIVEN_UP:
+            self._given_up.popitem(last=False)
+        life = self.node.lives.current.get(name)
+        if life is not None and life.ticket == ticket:
+            self.node.lives.end(life, "its spawner gave up")
+
+    @endpoint(concurrent=True)
+    async def stop(self, key: str, drain: float) -> bool:
+        """Whether there was such an actor. Raises what its ``on_stop`` raised."""
+        return await self._end(key, seconds("drain", drain))
+
+    @endpoint(concurrent=True)
+    async def kill(self, key: str) -> bool:
+        """Whether there was such an actor."""
+        return await self._end(key, None)
+
+    async def _end(self, key: str, drain: float | None) -> bool:
+        name, _, life = key.partition("#")
+        return await self.node.lives.end_named(check_name(name), int(life or 0), drain)
+
+    @endpoint(concurrent=True)
+    async def inspect(self) -> NodeView:
+        return inspect_node(self.node)
+
+    @endpoint
+    async def current(self, name: str) -> int:
+        """Number of the actor's current life; 0 if it has none."""
+        living = self.node.lives.living(name)
+        return living.address.life if living is not None else 0
+
+    @endpoint
+    async def watch(self, watcher: str, number: int, key: str) -> list[Any]:
+        return list(self.node.monitors.add(watcher, number, key))
+
+    @endpoint
+    async def unwatch(self, watcher: str, number: int) -> None:
+        self.node.monitors.remove(watcher, number)
+
+    @endpoint
+    async def ended(self, number: int, life: int, cause: str) -> None:
+        self.node.monitors.ended(number, life, cause)
+
+    @endpoint
+    async def tie(self, key: str, other: str) -> None:
+        self.node.links.accept(key, other)
+
+    @endpoint
+    async def untie(self, key: str, other: str) -> None:
+        self.node.links.release(key, other)
+
+    @endpoint(concurrent=True)
+    async def register(self, name: str, address: str, wait: float) -> str:
+        return await self.node.registry.register(check_name(name), parse_address(address), wait)
+
+    @endpoint
+    async def unregister(self, name: str, address: str) -> bool:
+        return self.node.registry.unregister(name, address)
+
+    @endpoint(concurrent=True)
+    async def lookup(self, name: str, wait: float) -> str:
+        return await self.node.registry.lookup(name, wait)
+
+    @endpoint
+    async def names(self) -> dict[str, str]:
+        return self.node.registry.names()

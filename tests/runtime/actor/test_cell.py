@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import asyncio
+
+from blockwright.runtime import Actor, DeadlineExceeded, ManualClock, RuntimeFault, endpoint
+from blockwright.runtime.actor.actor import Endpoint
+from blockwright.runtime.actor.cell import Cell, Delivery
+
+
+class Notes(Actor):
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @endpoint
+    async def note(self, n: int) -> int:
+        self.seen.append(n)
+        return n
+
+
+class Result:
+    def __init__(self) -> None:
+        self.values: list[object] = []
+        self.faults: list[RuntimeFault] = []
+
+    def returned(self, endpoint: Endpoint, value: object) -> None:
+        self.values.append(value)
+
+    def failed(self, fault: RuntimeFault) -> None:
+        self.faults.append(fault)
+
+
+async def test_what_expired_on_the_way_is_dropped_before_it_runs():
+    clock, actor, result = ManualClock(), Notes(), Result()
+    cell = Cell(actor, "notes", clock, 10)
+    cell.begin()
+    for n, left in ((1, 5.0), (2, 0.5), (3, None)):
+        deadline = None if left is None else clock.now() + left
+        cell.deliver(Delivery(actor.endpoints["note"], (n,), {}, result, deadline=deadline, trace=b""))
+    clock.advance(1.0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert actor.seen == [1, 3] == result.values
+    assert [type(f) for f in result.faults] == [DeadlineExceeded]
+
+
+async def test_a_message_cancelled_between_start_and_first_step_does_not_run():
+    clock, actor, result = ManualClock(), Notes(), Result()
+    cell = Cell(actor, "notes", clock, 10)
+    cell.begin()
+    deliveries = [Delivery(actor.endpoints["note"], (n,), {}, result, deadline=None, trace=b"") for n in (1, 2, 3)]
+    for delivery in deliveries:
+        cell.deliver(delivery)
+    deliveries[0].cancel()  # its task exists and has not run
+    deliveries[1].cancel()  # it waits
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert actor.seen == [3] == result.values
+    assert result.faults == []

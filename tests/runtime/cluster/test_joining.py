@@ -1,0 +1,267 @@
+"""Joining by hand: real processes that nobody launched, over TCP with keys and over a socket file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blockwright.runtime import Down, LocalCluster, ManualClock, Node, NodeDown, RemoteError
+from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.inprocess import InProcessLauncher
+from blockwright.runtime.cluster.invitations import Invitation
+from blockwright.runtime.cluster.joining import default_name, join
+from blockwright.transport.address import PeerId, check_name
+from blockwright.transport.curve import NodeKeys
+from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
+from blockwright.transport.greeting import Admission
+
+TCP = "tcp://127.0.0.1:0"
+
+
+class Rig:
+    def __init__(self, listen: str, tmp_path: Path) -> None:
+        from cluster_entries import CounterConfig, counter
+
+        self.cluster = LocalCluster(
+            1,
+            entry=counter,
+            config=CounterConfig(),
+            listen=listen,
+            directory=tmp_path / "sockets",
+            heartbeat=0.1,
+            silence=30.0,
+        )
+        self.keyed = bool(listen)
+        self.downs: list[Down] = []
+        self.cluster.hub.on_down(self.downs.append)
+        self.processes: list[asyncio.subprocess.Process] = []
+
+    async def command(self, *arguments: str, stdin: int | None = None) -> asyncio.subprocess.Process:
+        """``blockwright node`` in a terminal of its own."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "blockwright",
+            "node",
+            *arguments,
+            stdin=stdin,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"},
+        )
+        self.processes.append(process)
+        return process
+
+    async def joined(self, name: str, *arguments: str) -> asyncio.subprocess.Process:
+        words = self.cluster.invitation.split()
+        assert words[:2] == ["blockwright", "node"]
+        process = await self.command(*words[2:], "--name", name, *arguments)
+        line = (await process.stdout.readline()).decode()
+        assert f"node {name}#" in line, (line, await process.stderr.read())
+        return process
+
+
+@pytest.fixture(params=[TCP, ""], ids=["tcp", "ipc"])
+async def rig(request, tmp_path) -> AsyncIterator[Rig]:
+    made = Rig(request.param, tmp_path)
+    async with made.cluster:
+        yield made
+        for process in made.processes:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+    assert not (tmp_path / "sockets").exists()
+
+
+@pytest.mark.system
+async def test_a_node_from_another_terminal(rig, until):
+    from cluster_entries import Counter, CounterConfig
+
+    cluster = rig.cluster
+    process = await rig.joined("hand")
+    await until(lambda: "hand" in cluster.node.peers())
+    assert cluster.hub.members()["hand"].joined
+    ref = await cluster.node.spawn(Counter, name="counter", on="hand", args=(CounterConfig(3),))
+    assert await ref.add(1) == 4
+    assert await ref.ask("w0/counter", 2) == 2, "it knows those that were there"
+    assert await cluster.node.ref("w0/counter").ask("hand/counter", 2) == 6, "and they know it"
+    await until(lambda: cluster.node.peers()["hand"].vitals.actors >= 1)
+
+    process.send_signal(signal.SIGINT)
+    out, err = await process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    assert b"leaves: SIGINT was received" in out
+    await until(lambda: rig.downs != [])
+    assert rig.downs == [Down("hand", 1, "left")]
+
+    second = await rig.joined("hand")
+    await until(lambda: "hand" in cluster.node.peers())
+    assert cluster.node.peers()["hand"].incarnation == 2
+    second.kill()
+    await until(lambda: len(rig.downs) == 2)
+    assert (rig.downs[1].incarnation, rig.downs[1].cause.split()[0]) == (2, "disconnected")
+    with pytest.raises(RemoteError, match="hand#2 is down"):
+        await cluster.node.ref("w0/counter").ask("hand/counter", 2)
+
+    third = await rig.joined("hand")
+    await until(lambda: "hand" in cluster.node.peers())
+    await cluster.hub.kill("hand")
+    assert rig.downs[2] == Down("hand", 3, "killed")
+    out, _ = await third.communicate()
+    assert third.returncode == 1, "it sees that it is fenced"
+    assert (
+        b"leaves: the head head#1 is down: " + (b"disconnected" if rig.keyed else b"refused: head#1 has given hand#3 up")
+        in out
+    )
+
+    fourth = await rig.joined("hand")
+    await cluster.stop()
+    out, _ = await fourth.communicate()
+    assert fourth.returncode == 0 or b"is down: disconnected" in out
+
+
+@pytest.mark.system
+async def test_who_is_not_admitted(rig, tmp_path):
+    node = rig.cluster.node
+    for name in ("w0", "head"):
+        words = rig.cluster.invitation.split()[2:]
+        process = await rig.command(*words, "--name", name)
+        _, err = await process.communicate()
+        assert process.returncode == 1
+        assert f"has a node {name} already; choose another name" in err.decode()
+    if not node.endpoint.startswith("tcp"):
+        return
+    spoilt = tmp_path / "spoilt"
+    spoilt.write_text(rig.cluster.invite()[:-9])
+    used = rig.cluster.invite()
+    await (await join(used, name="first")).stop()
+    rig.cluster.invite()  # another is open, so that the door is
+    wrong = Invitation(node.endpoint, "0" * 64).pack()
+    for where, text, code, said in (
+        (node.endpoint, "", 1, "cannot be joined"),
+        (f"@{tmp_path / 'none'}", "", 2, "cannot be read"),
+        (f"@{spoilt}", "", 2, "cannot be read"),
+        ("-", used, 1, "the invitation was used, is over, or is none"),
+        ("-", wrong, 1, "the invitation was used, is over, or is none"),
+    ):
+        process = await rig.command("--join", where, "--name", "hand", stdin=asyncio.subprocess.PIPE)
+        _, err = await process.communicate(text.encode() + b"\n")
+        assert (process.returncode, err.decode().count("\n")) == (code, 1), err
+        assert said in err.decode()
+        assert Invitation.parse(used).secret not in err.decode()
+    assert set(node.peers()) == {"w0"}
+    assert stat.S_IMODE((tmp_path / "sockets" / "invitation.keys").stat().st_mode) == 0o600
+
+
+@pytest.mark.system
+async def test_joining_from_a_program(rig, until):
+    cluster = rig.cluster
+    keyed = cluster.node.endpoint.startswith("tcp")
+    node = await join(cluster.invite() if keyed else cluster.node.endpoint, name="hand")
+    await until(lambda: "w0" in node.peers())
+    assert await node.ref("w0/counter").add(2) == 2
+    await node.stop()
+    await until(lambda: rig.downs != [])
+    assert rig.downs == [Down("hand", 1, "left")]
+    with pytest.raises(KeysError, match="can be reached from other machines"):
+        await join("tcp://192.0.2.1:9", name="hand")
+
+
+@pytest.mark.system
+async def test_a_member_that_is_removed_stays_out(rig, until):
+    from cluster_entries import CounterConfig  # noqa: F401 - what the entry of w0 needs
+
+    cluster = rig.cluster
+    if not cluster.node.endpoint.startswith("tcp"):
+        return
+    token = cluster.invite()
+    node = await join(token, name="hand")
+    await until(lambda: "w0" in node.peers() and "hand" in cluster.node.peers())
+    assert await node.ref("w0/counter").add(2) == 2
+    await cluster.remove("hand")
+    assert rig.downs == [Down("hand", 1, "removed")]
+    await node.closed.wait()
+    with pytest.raises(NodeDown):
+        await node.ref("w0/counter").add(2)
+    keys, wanted = node._transport._keys, [(cluster.node.id, cluster.node.endpoint)]
+    wanted.append((cluster.node.peers()["w0"].id, cluster.node.peers()["w0"].endpoint))
+    await node.stop()
+    for at, (peer, endpoint) in enumerate(wanted):  # with the key that it had
+        again = Node("hand", incarnation=at + 5, listen="tcp://127.0.0.1:0", keys=keys)
+        await again.start()
+        again.greet(peer, endpoint)
+        await until(lambda again=again: again.peers() == {})
+        assert "does not take this node's key" in again.table.last_down[peer.name].cause
+        await again.stop()
+    with pytest.raises((Refused, PeerGone)):
+        await join(token, name="hand")
+    await (await join(cluster.invite(), name="hand")).stop()
+
+
+async def test_an_invitation_is_over_in_time():
+    clock = ManualClock()
+    hub = Cluster("head", launcher=InProcessLauncher(clock=clock), clock=clock, keys=NodeKeys.generate())
+    await hub.start()
+    early, late = [Invitation.parse(hub.invite(seconds)).secret for seconds in (10.0, 20.0)]
+    clock.advance(10.0)
+    with pytest.raises(Refused, match="was used, is over, or is none"):
+        hub.join("hand", "ab" * 32, early)
+    with pytest.raises(Refused, match="has a node head already"):
+        hub.join("head", "ab" * 32, late)
+    assert hub.join("hand", "ab" * 32, late).own == PeerId("hand", 1), "a name that is taken used nothing up"
+    with pytest.raises(Refused, match="was used, is over, or is none"):
+        hub.join("other", "cd" * 32, late)
+    assert not hub._invitations.any(clock.now())
+    await hub.stop()
+
+
+async def test_where_nobody_is(tmp_path):
+    for address in ("tcp://127.0.0.1:9", f"ipc://{tmp_path}/head-1.sock"):
+        with pytest.raises(PeerGone, match="cannot be joined: disconnected"):
+            await join(address, name="hand")
+    for address in ("http://x", "tcp://x", "ipc://@abstract"):
+        with pytest.raises(AddressError):
+            await join(address, name="hand")
+
+
+async def test_a_node_that_is_no_head_admits_nobody(tmp_path):
+    node = Node("alone", directory=tmp_path / "sockets")
+    await node.start()
+    with pytest.raises(Refused, match="node alone#1 is not the head of a cluster"):
+        await join(node.endpoint, name="hand")
+    await node.stop()
+
+
+def test_names_by_default_can_be_used(monkeypatch):
+    for host in ("box", "-", "", "x" * 200, "büro.example"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        assert check_name(default_name())
+
+
+async def test_numbers_given_to_those_that_ask():
+    clock = ManualClock()
+    hub = Cluster("head", launcher=InProcessLauncher(clock=clock), clock=clock, heartbeat=0.25, startup=10.0)
+    await hub.start()
+    downs: list[Down] = []
+    hub.on_down(downs.append)
+    assert hub.join("hand") == Admission(PeerId("head", 1), PeerId("hand", 1), 0.25)
+    assert hub.join("hand").own == PeerId("hand", 2), "it asks again: the first answer was lost"
+    assert downs == [Down("hand", 1, "asked for another number")]
+    assert not hub.admits(PeerId("hand", 1))
+    assert hub.admits(PeerId("hand", 2))
+    for _ in range(90):
+        clock.advance(0.125)
+    assert downs[1:] == [Down("hand", 2, "not up within 10 s")]
+    with pytest.raises(Refused, match="has a node head already"):
+        hub.join("head")
+    await hub.stop()
+    with pytest.raises(Refused, match="is stopping"):
+        hub.join("hand")
