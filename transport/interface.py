@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from blockwright.transport.address import PeerId
-from blockwright.transport.greeting import Admission
+from blockwright.transport.handshake import Admission
 from blockwright.transport.wire import Buffer
 
 

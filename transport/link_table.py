@@ -19,10 +19,10 @@ from typing import Any
 from blockwright.policies.cluster.chunk_order import Traffic
 from blockwright.transport import link_wire
 from blockwright.transport.address import PeerId
-from blockwright.transport.arrivals import BUDGET, Arrivals, Budget
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Clock, Timer
 from blockwright.transport.link import Lane, Link
+from blockwright.transport.link_receiver import BUDGET, Arrivals, Budget
 from blockwright.transport.link_wire import Open, Piece, Release, Released, Welcome
 from blockwright.transport.shared_memory import SharedPool, Slot, attach
 from blockwright.transport.transfer import SHARE_LEAST

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from blockwright.transport import wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone
-from blockwright.transport.greeting import Lane
+from blockwright.transport.handshake import Lane
 from blockwright.transport.interface import Receiver
 from blockwright.transport.link_wire import link_class
 from blockwright.transport.wire import Buffer, Traffic

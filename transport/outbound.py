@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from blockwright.transport import greeting, wire
+from blockwright.transport import handshake as greeting
+from blockwright.transport import wire
 from blockwright.transport.address import split_key
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, PeerGone, QueueFull, Refused
-from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.handshake import Greeting, Lane
 from blockwright.transport.wire import Buffer, WireError
 
 COPY_LIMIT = 64 << 10  # bytes; below, a copy is cheaper than sharing the buffer with libzmq's thread

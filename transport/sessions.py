@@ -13,7 +13,7 @@ import socket
 
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import Refused
-from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.handshake import Greeting, Lane
 
 MOST = 16384  # connections remembered; three for each peer
 MOST_PAST = 4096  # lives that are over and might still knock

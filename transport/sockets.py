@@ -19,11 +19,12 @@ from pathlib import Path
 
 import zmq
 
-from blockwright.transport import greeting, wire
+from blockwright.transport import handshake as greeting
+from blockwright.transport import wire
 from blockwright.transport.address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
 from blockwright.transport.curve import Authenticator, NodeKeys, check_endpoint
 from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
-from blockwright.transport.greeting import Asking, Greeting, Lane
+from blockwright.transport.handshake import Asking, Greeting, Lane
 from blockwright.transport.interface import UNREACHABLE, Receiver
 from blockwright.transport.outbound import HIGH_WATER, Outbound
 from blockwright.transport.roster import Roster

@@ -34,7 +34,7 @@ from blockwright.runtime.node.peers import Down, Peer
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import Refused
-from blockwright.transport.greeting import Admission
+from blockwright.transport.handshake import Admission
 from blockwright.transport.interface import UNREACHABLE
 
 log = logging.getLogger("blockwright.runtime")

@@ -19,8 +19,8 @@ from blockwright.runtime.base.clock import first_within
 from blockwright.runtime.cluster.invitations import PREFIX, Invitation
 from blockwright.runtime.node.node import Node
 from blockwright.transport.address import own_address, tcp_parts
-from blockwright.transport.asking import ask_to_join
 from blockwright.transport.curve import NodeKeys
+from blockwright.transport.join_request import ask_to_join
 
 _RECEIVED = "was received"
 LEAVE_PATIENCE = 1.0  # seconds that the head may take to hear that a node leaves

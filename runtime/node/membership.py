@@ -9,7 +9,7 @@ from typing import Protocol
 
 from blockwright.runtime.node.peers import Peer
 from blockwright.transport.address import PeerId
-from blockwright.transport.greeting import Admission
+from blockwright.transport.handshake import Admission
 
 
 class Membership(Protocol):

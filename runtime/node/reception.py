@@ -18,7 +18,7 @@ from blockwright.runtime.node.remote_streams import size_of
 from blockwright.runtime.node.vitals import Vitals
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.errors import AddressError, KeysError, Refused
-from blockwright.transport.greeting import Admission
+from blockwright.transport.handshake import Admission
 from blockwright.transport.interface import UNREACHABLE
 from blockwright.transport.wire import Buffer, Traffic, WireError
 

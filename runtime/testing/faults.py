@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from blockwright.transport.greeting import Lane
+from blockwright.transport.handshake import Lane
 from blockwright.transport.wire import Traffic
 
 

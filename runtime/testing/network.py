@@ -20,7 +20,7 @@ from blockwright.runtime.testing.loop import LIFE, VirtualLoop
 from blockwright.runtime.testing.trace import Trace, message_name
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import QueueFull
-from blockwright.transport.greeting import Lane
+from blockwright.transport.handshake import Lane
 from blockwright.transport.loopback import LoopbackTransport, Message, Network
 from blockwright.transport.outbound import QUEUE_MESSAGES
 from blockwright.transport.wire import Traffic

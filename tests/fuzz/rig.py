@@ -12,7 +12,7 @@ from blockwright.runtime import Node
 from blockwright.tests.fuzz.target import Server
 from blockwright.tests.waiting import PATIENCE
 from blockwright.transport.address import PeerId
-from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.handshake import Greeting, Lane
 
 
 class Rig:

@@ -19,7 +19,7 @@ from blockwright.tests.fuzz.rig import Rig
 from blockwright.tests.waiting import PATIENCE
 from blockwright.transport import wire
 from blockwright.transport.address import PeerId
-from blockwright.transport.greeting import GREETING, Greeting, Lane
+from blockwright.transport.handshake import GREETING, Greeting, Lane
 
 GROWTH = 128 << 20  # bytes that the largest of the portions may cost, about twice what it does
 

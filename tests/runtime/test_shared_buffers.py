@@ -10,7 +10,7 @@ import pytest
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone
-from blockwright.transport.greeting import Lane
+from blockwright.transport.handshake import Lane
 from blockwright.transport.transfer import SHARE_LEAST as LARGE
 from blockwright.transport.wire import Traffic
 

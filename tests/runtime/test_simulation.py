@@ -26,7 +26,7 @@ from blockwright.runtime.testing import (
     Unhandled,
     seeds,
 )
-from blockwright.transport.greeting import Lane
+from blockwright.transport.handshake import Lane
 from blockwright.transport.wire import Traffic
 
 

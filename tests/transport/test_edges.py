@@ -10,10 +10,11 @@ import zmq
 
 from blockwright.tests.transport.conftest import Recorder
 from blockwright.tests.waiting import PATIENCE
-from blockwright.transport import greeting, outbound, sockets, wire
+from blockwright.transport import handshake as greeting
+from blockwright.transport import outbound, sockets, wire
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import QueueFull
-from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.handshake import Greeting, Lane
 from blockwright.transport.sockets import DRAIN, SocketTransport
 
 A, B = PeerId("a", 1), PeerId("b", 3)

@@ -2,10 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.transport import greeting, sessions
+from blockwright.transport import handshake as greeting
+from blockwright.transport import sessions
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import AddressError, Refused
-from blockwright.transport.greeting import Asking, Greeting, Lane
+from blockwright.transport.handshake import Asking, Greeting, Lane
 from blockwright.transport.sessions import Sessions
 from blockwright.transport.wire import WireError
 

@@ -8,11 +8,12 @@ import pytest
 import zmq
 
 from blockwright.tests.waiting import PATIENCE, until
-from blockwright.transport import curve, greeting, wire
+from blockwright.transport import curve, wire
+from blockwright.transport import handshake as greeting
 from blockwright.transport.address import PeerId, is_loopback, keyed, own_address, split_key, tcp_parts
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, KeysError, PeerGone
-from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.handshake import Greeting, Lane
 from blockwright.transport.interface import UNREACHABLE
 from blockwright.transport.sockets import SocketTransport
 

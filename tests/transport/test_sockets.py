@@ -7,11 +7,12 @@ import pytest
 import zmq
 
 from blockwright.tests.waiting import until
-from blockwright.transport import greeting, outbound, wire
+from blockwright.transport import handshake as greeting
+from blockwright.transport import outbound, wire
 from blockwright.transport.address import PeerId, split_key
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, MessageTooLarge, PeerGone, QueueFull
-from blockwright.transport.greeting import Greeting, Lane
+from blockwright.transport.handshake import Greeting, Lane
 from blockwright.transport.sockets import DRAIN, SocketTransport
 
 A, B = PeerId("a", 1), PeerId("b", 3)

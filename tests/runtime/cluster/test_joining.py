@@ -20,7 +20,7 @@ from blockwright.runtime.cluster.joining import default_name, join
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
-from blockwright.transport.greeting import Admission
+from blockwright.transport.handshake import Admission
 
 TCP = "tcp://127.0.0.1:0"
 

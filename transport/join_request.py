@@ -9,11 +9,11 @@ import asyncio
 
 import zmq
 
-from blockwright.transport import greeting
+from blockwright.transport import handshake as greeting
 from blockwright.transport.address import split_key
 from blockwright.transport.curve import NodeKeys, check_endpoint
 from blockwright.transport.errors import AddressError, PeerGone
-from blockwright.transport.greeting import Admission, Asking
+from blockwright.transport.handshake import Admission, Asking
 from blockwright.transport.outbound import LOST_EVENTS, open_connection, open_dealer, read_loss
 
 _NOBLOCK = int(zmq.NOBLOCK)
