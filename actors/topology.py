@@ -21,7 +21,7 @@ from blockwright.actors.gateway.actor import MAILBOX as GATEWAY_MAILBOX
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.limiter import MAILBOX, Limiter, limits_of
+from blockwright.actors.rate_limiter import MAILBOX, Limiter, limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
 from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_names
 from blockwright.actors.worker.messages import WorkerConfig

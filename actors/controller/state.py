@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from blockwright.actors.controller.fleet import Worker
 from blockwright.actors.controller.messages import (
     Application,
     AskRoom,
@@ -36,6 +35,7 @@ from blockwright.actors.controller.messages import (
     WorkerDown,
     WorkerUp,
 )
+from blockwright.actors.controller.worker_record import Worker
 from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, place

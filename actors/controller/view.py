@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blockwright.actors.controller.fleet import Worker
 from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.controller.worker_record import Worker
 from blockwright.actors.worker.messages import WorkerStatus
 
 

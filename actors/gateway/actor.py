@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from blockwright.actors.conditions import Conditions
-from blockwright.actors.gateway.crowd import Held
 from blockwright.actors.gateway.messages import (
     Acknowledge,
     CancelAt,
@@ -34,11 +33,12 @@ from blockwright.actors.gateway.messages import (
     Unsent,
     Up,
 )
+from blockwright.actors.gateway.overload import Held
 from blockwright.actors.gateway.port import Census, GatewayError, Generation, ModelInfo, Readiness, RequestView
 from blockwright.actors.gateway.queue import Queue
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
-from blockwright.actors.limiter import Limiter
+from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
 from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.runtime.actor.actor import Actor, endpoint

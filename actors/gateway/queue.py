@@ -13,7 +13,7 @@ from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.actors.gateway.record import Record
 
 if TYPE_CHECKING:
-    from blockwright.actors.gateway.board import Board
+    from blockwright.actors.gateway.routing_table import Board
 
 FRESH = 0.5  # seconds
 

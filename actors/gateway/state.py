@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from blockwright.actors.gateway.board import Board
-from blockwright.actors.gateway.crowd import Crowd
-from blockwright.actors.gateway.ledger import Ledger
 from blockwright.actors.gateway.messages import (
     Acknowledge,
     CancelAt,
@@ -35,8 +32,11 @@ from blockwright.actors.gateway.messages import (
     Unsent,
     Up,
 )
+from blockwright.actors.gateway.overload import Crowd
 from blockwright.actors.gateway.port import Delta, Generation, ModelInfo, Readiness, RequestView
 from blockwright.actors.gateway.record import Record
+from blockwright.actors.gateway.report_sequence import Ledger
+from blockwright.actors.gateway.routing_table import Board
 from blockwright.actors.worker.messages import Emitted, Progress, Returned, Scored, SweepReport
 from blockwright.policies.requests.admission import admit
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from blockwright.actors.controller.fleet import LONGEST_PAUSE, YOUNG
 from blockwright.actors.controller.messages import (
     Application,
     AskRoom,
@@ -28,6 +27,7 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.state import HOPELESS, ControllerState
 from blockwright.actors.controller.view import cluster_view
+from blockwright.actors.controller.worker_record import LONGEST_PAUSE, YOUNG
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 

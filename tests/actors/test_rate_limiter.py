@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.limiter import Limiter, limits_of
+from blockwright.actors.rate_limiter import Limiter, limits_of
 from blockwright.policies.requests.rate_limit import Limits
 from blockwright.runtime import Node
 from blockwright.runtime.node.peers import Down

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from blockwright.actors.gateway.crowd import SILENT, Crowd, Held
+from blockwright.actors.gateway.overload import SILENT, Crowd, Held
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.gateway.record import Record
 from blockwright.policies.plan.sampling import SamplingParams
