@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blockwright.api.blocking import generate
-    from blockwright.api.client import Client
-    from blockwright.api.embedded import Cluster
-    from blockwright.api.results import Answer, Choice, Piece, RequestError
+    from blockwright.api.program.blocking import generate
+    from blockwright.api.program.client import Client
+    from blockwright.api.program.embedded import Cluster
+    from blockwright.api.program.results import Answer, Choice, Piece, RequestError
 
 __all__ = ["Answer", "Choice", "Client", "Cluster", "Piece", "RequestError", "generate"]
 
@@ -28,7 +28,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'blockwright' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"blockwright.api.{_HOMES[name]}"), name)
+    return getattr(import_module(f"blockwright.api.program.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """``python -m blockwright``."""
 
-from blockwright.api.cli import main
+from blockwright.api.commands.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

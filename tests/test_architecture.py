@@ -196,8 +196,8 @@ LIGHT = {
     "blockwright.actors.controller": {"torch", "transformers", "aiohttp"},
     "blockwright.gpu.weights.checkpoint": {"torch", "transformers"},
     "blockwright.api": {"torch", "transformers"},
-    "blockwright.api.pytest_plugin": {"torch", "aiohttp"},
-    "blockwright.api.cli": {"torch", "transformers", "aiohttp", "uvloop", "zmq"},
+    "blockwright.api.program.pytest_plugin": {"torch", "aiohttp"},
+    "blockwright.api.commands.cli": {"torch", "transformers", "aiohttp", "uvloop", "zmq"},
 }
 
 
@@ -220,7 +220,7 @@ def test_the_import_rule_catches_offenders() -> None:
         "blockwright.gpu.backend",
     }
     upward = imports("from ..api import cli", "blockwright.actors.config")
-    assert layer_faults("actors", upward) == {"blockwright.api", "blockwright.api.cli"}
+    assert layer_faults("actors", upward) == {"blockwright.api", "blockwright.api.commands.cli"}
     assert layer_faults("gpu", imports("import asyncio", "blockwright.gpu.x")) == {"asyncio"}
     assert layer_faults("runtime", imports("import torch.nn", "blockwright.runtime.x")) == {"torch.nn"}
     downward = imports("from blockwright.policies.model.chain import Chain", "blockwright.runtime.x")

@@ -22,10 +22,10 @@ from blockwright.api.commands.connection import add_url, read_key, refusals
 from blockwright.api.nearest import suggestion
 
 if TYPE_CHECKING:
-    from blockwright.api.client import Client
     from blockwright.api.load.figures import Outcome
     from blockwright.api.load.traces import Shape
     from blockwright.api.load.workload import Request, Vocabulary
+    from blockwright.api.program.client import Client
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -68,9 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    from blockwright.api.client import Client
     from blockwright.api.load.figures import document, level
     from blockwright.api.load.sender import Asking, send, vocabulary
+    from blockwright.api.program.client import Client
 
     async with Client(arguments.url, read_key(arguments.api_key_file)) as client:
         model, context = await _model(client, arguments.model)
@@ -118,7 +118,7 @@ async def _model(client: Client, wanted: str | None) -> tuple[str, int]:
 
 async def _check_alias(client: Client, model: str, listed: list[str]) -> None:
     """Some servers answer to more names than they list. Raises CommandError, before any load is sent."""
-    from blockwright.api.results import RequestError
+    from blockwright.api.program.results import RequestError
 
     try:
         await client.get(f"/v1/models/{quote(model)}")
@@ -131,7 +131,7 @@ async def _check_alias(client: Client, model: str, listed: list[str]) -> None:
 
 async def _server(client: Client) -> dict[str, Any]:
     """What the server says of itself."""
-    from blockwright.api.results import RequestError
+    from blockwright.api.program.results import RequestError
 
     try:
         said = await client.get("/version")
@@ -203,8 +203,8 @@ def _texts(path: Path) -> list[str]:
 def _show(found: dict[str, Any]) -> None:
     from rich.console import Console
 
+    from blockwright.api.commands.tables import table
     from blockwright.api.load.figures import columns, row
-    from blockwright.api.screens import table
 
     machine, server, settings = found["machine"], found["server"], found["settings"]
     told = f"{server['version'] or 'unknown version'}, {', '.join(server['numerics'] or ['unknown numerics'])}"

@@ -16,7 +16,7 @@ from blockwright.api.commands.complete import stream
 from blockwright.api.commands.connection import add_sampling, add_target, reached, sampling
 
 if TYPE_CHECKING:
-    from blockwright.api.blocking import BlockingSession
+    from blockwright.api.program.blocking import BlockingSession
 
 HELP = "/reset forgets what was said, /quit (or Ctrl-D) ends, /help says this; everything else is for the model"
 
@@ -61,7 +61,7 @@ class Conversation:
 
 def converse(talk: Conversation, read: Callable[[], str]) -> int:
     """Until ``/quit`` or the end of the input. What the server refuses is said, and the conversation goes on."""
-    from blockwright.api.results import RequestError
+    from blockwright.api.program.results import RequestError
 
     while True:
         try:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from blockwright.api.commands import CommandError
 
 if TYPE_CHECKING:
-    from blockwright.api.blocking import BlockingSession
+    from blockwright.api.program.blocking import BlockingSession
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -85,8 +85,8 @@ def read_key(file: str | None) -> str:
 @contextlib.contextmanager
 def connected(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
     """A session with the server at ``--url``."""
-    from blockwright.api.blocking import BlockingSession
-    from blockwright.api.client import Client
+    from blockwright.api.program.blocking import BlockingSession
+    from blockwright.api.program.client import Client
 
     with refusals(), BlockingSession(Client(arguments.url, read_key(arguments.api_key_file))) as session:
         yield session
@@ -95,8 +95,8 @@ def connected(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
 @contextlib.contextmanager
 def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
     """A session with the target: a server's, or a cluster of its own."""
-    from blockwright.api.blocking import BlockingSession
-    from blockwright.api.client import Client
+    from blockwright.api.program.blocking import BlockingSession
+    from blockwright.api.program.client import Client
 
     with refusals():
         if arguments.target.startswith(("http://", "https://")):
@@ -112,7 +112,7 @@ def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
 
 
 def _cluster(arguments: argparse.Namespace) -> Any:
-    from blockwright.api.embedded import Cluster
+    from blockwright.api.program.embedded import Cluster
 
     settings = {}
     for text in arguments.set:
@@ -128,7 +128,7 @@ def refusals() -> Iterator[None]:
     """What a server or a cluster refuses, as the sentence that ends a command."""
     from blockwright.actors.config import SettingsError
     from blockwright.actors.topology import StartError
-    from blockwright.api.results import RequestError
+    from blockwright.api.program.results import RequestError
     from blockwright.gpu.errors import CheckpointError
 
     try:

@@ -23,7 +23,7 @@ def port(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.doctor import FAILED, OK, examine, release
+    from blockwright.api.commands.doctor_checks import FAILED, OK, examine, release
 
     checks = []
     for check in examine(arguments.port):

@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.explain import report
+    from blockwright.api.commands.request_story import report
 
     with connected(arguments) as session:
         view = session.get(f"/v1/requests/{quote(arguments.id)}")

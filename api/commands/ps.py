@@ -40,9 +40,9 @@ def pause(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.actor_screen import actors_tables, actors_view
-    from blockwright.api.observe import ps_view
-    from blockwright.api.screens import ps_tables, show
+    from blockwright.api.commands.actor_table import actors_tables, actors_view
+    from blockwright.api.commands.observe import ps_view
+    from blockwright.api.commands.tables import ps_tables, show
 
     if arguments.join is not None and not arguments.actors:
         raise CommandError("--join shows actors, since applications are known to servers; add --actors", 2)
@@ -59,7 +59,7 @@ def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any
         with connected(arguments) as session:
             yield lambda: session.get(path)
     else:
-        from blockwright.api.looking import joined
+        from blockwright.api.commands.observer import joined
 
         with joined(arguments.join) as look:
             yield look

@@ -50,7 +50,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.options import make_settings
+    from blockwright.api.settings.options import make_settings
 
     try:
         settings = make_settings(
@@ -65,10 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         raise CommandError(str(error), 2) from None
     if arguments.show_settings:
-        from blockwright.api.settings_text import as_toml
+        from blockwright.api.settings.text import as_toml
 
         print(as_toml(settings), end="")
         return 0
-    from blockwright.api.server import run as serve
+    from blockwright.api.serve.server import run as serve
 
     return serve(settings)

@@ -13,8 +13,8 @@ from blockwright.api.commands.connection import add_url, connected
 from blockwright.api.commands.ps import add_screen
 
 if TYPE_CHECKING:
-    from blockwright.api.blocking import BlockingSession
-    from blockwright.api.observe import Sample
+    from blockwright.api.commands.observe import Sample
+    from blockwright.api.program.blocking import BlockingSession
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +23,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.observe import top_view
-    from blockwright.api.screens import show, top_tables
+    from blockwright.api.commands.observe import top_view
+    from blockwright.api.commands.tables import show, top_tables
 
     with connected(arguments) as session:
         looks = [_look(session)]
@@ -39,6 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(session: BlockingSession) -> Sample:
-    from blockwright.api.observe import read_sample
+    from blockwright.api.commands.observe import read_sample
 
     return read_sample(time.monotonic(), session.get("/admin/cluster"), session.get_text("/metrics"))

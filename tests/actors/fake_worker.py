@@ -19,7 +19,7 @@ from blockwright.actors.worker.messages import (
     WorkerConfig,
     WorkerStatus,
 )
-from blockwright.api.gateway_process import GatewayConfig
+from blockwright.api.serve.gateway_process import GatewayConfig
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.tests.actors.fake_fleet import FakeWorker
 

@@ -9,7 +9,7 @@ from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.port import GatewayError
 from blockwright.actors.topology import StartError, start
 from blockwright.actors.worker.messages import SweepReport
-from blockwright.api.gateway_process import GatewayConfig
+from blockwright.api.serve.gateway_process import GatewayConfig
 from blockwright.gpu.errors import CheckpointError
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference

@@ -10,8 +10,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from blockwright.actors.config import Settings
-from blockwright.api.app import make_app
-from blockwright.api.tokenizer import TextCodec
+from blockwright.api.app.application import make_app
+from blockwright.api.text.tokenizer import TextCodec
 from blockwright.tests.api.fake_port import FakePort, Script, make_folder, one_by_one
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from aiohttp import web
 
 from blockwright.actors.config import Settings
-from blockwright.api.app import make_app
-from blockwright.api.listening import make_runner
+from blockwright.api.app.application import make_app
+from blockwright.api.http.listening import make_runner
 from blockwright.tests.api.fake_port import FakePort, Script
 from blockwright.tests.waiting import PATIENCE
 

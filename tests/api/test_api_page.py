@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from blockwright.api.kinds import Field, Only, Record, Schema
-from blockwright.api.openapi import document
-from blockwright.api.routes import ENDPOINTS, Endpoint
+from blockwright.api.app.openapi import document
+from blockwright.api.app.routes import ENDPOINTS, Endpoint
+from blockwright.api.openai.field_types import Field, Only, Record, Schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 DOCUMENT = document(ENDPOINTS, "")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.gateway.port import RequestView
-from blockwright.api.auth import Keys
+from blockwright.api.http.auth import Keys
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "ann"}}
 ANN, OTHER = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta-key"}

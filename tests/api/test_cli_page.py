@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from blockwright.api.cli import make_parser
 from blockwright.api.commands import COMMANDS
+from blockwright.api.commands.cli import make_parser
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 HEAD = """# The command line

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.api import chat_template, openai_schema, tokenizer
+from blockwright.api.openai import bodies as openai_schema
+from blockwright.api.text import chat_template, tokenizer
 from blockwright.tests.api.fake_port import one_by_one
 
 MANY = 20_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.api.page_files import FOLDER
+from blockwright.api.http.page_files import FOLDER
 
 KEYS = {"api_keys": {"alpha-key": "ann"}}
 BASIC = {"Authorization": "Basic " + base64.b64encode(b"anyone:alpha-key").decode()}

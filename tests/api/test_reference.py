@@ -9,9 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from blockwright.actors.gateway.port import Delta, GatewayError, RequestView
-from blockwright.api.json_schema import Schemas
-from blockwright.api.openapi import document
-from blockwright.api.routes import ENDPOINTS
+from blockwright.api.app.json_schema import Schemas
+from blockwright.api.app.openapi import document
+from blockwright.api.app.routes import ENDPOINTS
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.tests.api.fake_port import events
 

@@ -7,8 +7,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from blockwright.actors.gateway.port import GatewayError
-from blockwright.api.kinds import object_schema
-from blockwright.api.openai_schema import CHAT_FIELDS, COMPLETION_FIELDS, parse_chat, parse_completion, parse_json
+from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS, parse_chat, parse_completion, parse_json
+from blockwright.api.openai.field_types import object_schema
 
 HELLO = [{"role": "user", "content": "hello"}]
 

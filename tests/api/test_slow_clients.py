@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.api import request_body
+from blockwright.api.openai import request_body
 from blockwright.tests.api.fake_port import one_by_one
 from blockwright.tests.api.raw import OTHER, Raw, answer_of, listening, post
 

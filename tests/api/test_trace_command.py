@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.api.cli import main
+from blockwright.api.commands.cli import main
 from blockwright.runtime import Actor, Node, endpoint
 
 

@@ -36,8 +36,8 @@ from pathlib import Path
 
 import yaml
 
-from blockwright.api.cli import make_parser
 from blockwright.api.commands import COMMANDS
+from blockwright.api.commands.cli import make_parser
 from blockwright.tests.waiting import PATIENCE, until_now
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import re
 import typing
 from typing import Any
 
-from blockwright.api.runtime_metrics import runtime_families
+from blockwright.api.http.runtime_metrics import runtime_families
 from blockwright.runtime.node.inspection import ActorView, NodeView, PeerView, measures
 from blockwright.tests.docs.metrics_page import PAGE, row, rows
 

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from blockwright.actors import topology
 from blockwright.actors.config import Settings
-from blockwright.api.app import make_app
+from blockwright.api.app.application import make_app
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.memory.chunks import CHUNK

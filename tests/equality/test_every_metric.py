@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from blockwright.actors.gateway.messages import Up
 from blockwright.actors.gateway.queue import Queue
 from blockwright.actors.worker.messages import Progress
-from blockwright.api.cluster_metrics import COUNTERS, SWEEP_SIZE
-from blockwright.api.metrics import Metrics
+from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
+from blockwright.api.http.metrics import Metrics
 from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench
 from blockwright.tests.actors.worker_rig import Rig

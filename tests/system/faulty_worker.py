@@ -75,7 +75,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
 
 if __name__ == "__main__":
     from blockwright.actors import topology
-    from blockwright.api.cli import main
+    from blockwright.api.commands.cli import main
     from blockwright.runtime.cluster import cluster
 
     topology.WORKER = "blockwright.tests.system.faulty_worker:start"

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from blockwright.api.cli import main
+from blockwright.api.commands.cli import main
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until_now
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.api.cli import main
 from blockwright.api.commands import demo
+from blockwright.api.commands.cli import main
 
 pytestmark = pytest.mark.system
 

@@ -27,6 +27,8 @@ MODEL = ROOT / "examples" / "demo-checkpoint"
 GREEDY = {"max_tokens": 24, "temperature": 0}
 SMALL = {"memory": "64MiB", "threads": 1, "silence": PATIENCE}
 
+PLUGIN = ("-p", "blockwright.api.program.pytest_plugin")
+
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[blockwright.Cluster]:
@@ -171,7 +173,7 @@ def test_the_fixture_in_a_project_of_somebody_else(project: Path) -> None:
     second += "        assert json.load(answer)['data'][0]['id'] == 'demo-checkpoint'\n"
     second += "    assert blockwright_cluster('examples/demo-checkpoint', memory='64MiB') is cluster\n"
     (project / "test_theirs.py").write_text(parts()[-1] + "\n\n" + second)
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "blockwright.api.pytest_plugin", "test_theirs.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *PLUGIN, "test_theirs.py"]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # as if found by its entry point
     done = subprocess.run(
         command, cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.api.routes import ENDPOINTS
+from blockwright.api.app.routes import ENDPOINTS
 from blockwright.tests.equality.served import serve
 from blockwright.tests.system.browser import Browser, found
 

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from blockwright.api.client import Client
 from blockwright.api.commands import CommandError, bench
+from blockwright.api.program.client import Client
 
 KEYS = {"api_keys": {"secret": "us"}}
 

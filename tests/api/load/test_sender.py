@@ -7,9 +7,9 @@ import itertools
 from typing import Any
 
 from blockwright.actors.gateway.port import GatewayError
-from blockwright.api.client import Client
 from blockwright.api.load.sender import SAFE, Asking, send, vocabulary
 from blockwright.api.load.workload import Request
+from blockwright.api.program.client import Client
 from blockwright.runtime import ManualClock
 from blockwright.runtime.base.clock import first_within
 from blockwright.tests.api.fake_port import EOS, one_by_one

@@ -1,0 +1,1 @@
+"""The HTTP application: its routes, and the reference (OpenAPI) made from them."""

@@ -1,0 +1,154 @@
+"""The HTTP application: routes, and what all requests pass through (keys, request ids, errors in one shape).
+
+``make_app`` takes the gateway port and nothing of the cluster behind it, so that tests serve from a fake one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+
+from aiohttp import HttpVersion11, web
+
+from blockwright.actors.config import Settings
+from blockwright.actors.gateway.port import GatewayError, GatewayPort
+from blockwright.api.app.openapi import document
+from blockwright.api.app.routes import ENDPOINTS, PUBLIC, Handler
+from blockwright.api.errors import bad_request, error_code, error_response, from_http
+from blockwright.api.http.auth import Caller, Keys
+from blockwright.api.http.catalog import Catalog
+from blockwright.api.http.context import BEGUN, CALLER, DESK, FRONT, MODEL, TRACE, Front
+from blockwright.api.http.cors import Cors
+from blockwright.api.http.headers import log_names, mark
+from blockwright.api.http.hosts import Hosts
+from blockwright.api.http.info import REFERENCE
+from blockwright.api.http.limits import Door
+from blockwright.api.http.metrics import Metrics
+from blockwright.api.http.starting import Stages
+from blockwright.api.version import VERSION
+from blockwright.gpu.errors import CheckpointError
+from blockwright.runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
+
+log = logging.getLogger(__name__)
+
+
+def make_app(
+    port: GatewayPort,
+    settings: Settings,
+    *,
+    stages: Stages | None = None,
+) -> web.Application:
+    """``stages``: of the start-up."""
+    front = Front(
+        port=port,
+        settings=settings,
+        catalog=Catalog(port, settings.max_characters),
+        keys=Keys(settings.api_keys, settings.admin_keys),
+        metrics=Metrics(port.census),
+        max_body=settings.max_body,
+        door=Door(port, settings.tenant_models),
+        cors=Cors(settings.cors_origins),
+        hosts=Hosts(settings),
+        stages=stages or Stages(),
+    )
+    app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
+    app[FRONT] = front
+    app[DESK] = []
+    app.on_response_prepare.append(mark)
+    app.on_cleanup.append(_close)
+    app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
+    posted = [one for one in ENDPOINTS if one.method != "GET"]
+    app.add_routes([web.route(one.method, one.path, one.handler, expect_handler=_expected) for one in posted])
+    read = [one for one in ENDPOINTS if one.method == "GET"]
+    app.add_routes([web.get(one.path, one.handler, expect_handler=_expected) for one in read])
+    return app
+
+
+async def _expected(request: web.Request) -> web.StreamResponse | None:
+    """Tells a client that waits before it sends its body to go on; what else it expects is refused."""
+    expected = request.headers["Expect"]
+    if request.version < HttpVersion11:
+        return None  # such a client knows nothing of it
+    if expected.lower() != "100-continue":
+        return error_response(GatewayError(417, f"Expect: {expected!r} is not known; leave it out, or say 100-continue"))
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # of the answer, which is still to come
+    return None
+
+
+async def _close(app: web.Application) -> None:
+    app[FRONT].catalog.close()
+
+
+@web.middleware
+async def _outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
+    front = request.app[FRONT]
+    request[BEGUN] = asyncio.get_running_loop().time()
+    try:
+        front.hosts.check(request.host)
+        _check_framing(request)
+        if (answer := front.cors.preflight(request)) is not None:
+            return answer
+        request[CALLER] = _authenticate(front, request)
+        with _traced(request):
+            return await handler(request)
+    except GatewayError as error:
+        if error.status in (429, 503) and request.method == "POST":
+            front.metrics.rejected(request.get(MODEL, ""), error_code(error))
+        return error_response(error)
+    except web.HTTPException as error:
+        return error_response(from_http(error, request.method, request.path, front.max_body))
+    except CheckpointError as error:
+        return error_response(GatewayError(500, str(error)))
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path, extra=log_names(request))
+        return error_response(GatewayError(500, "internal error; the server's log has the details"))
+
+
+def _check_framing(request: web.Request) -> None:
+    """A 400 for lengths that a proxy in front may read otherwise; aiohttp's parser has refused most of that."""
+    coding = request.headers.get("Transfer-Encoding")
+    if coding is None or (coding.strip().lower() == "chunked" and request.version >= HttpVersion11):
+        return
+    error = bad_request(f"Transfer-Encoding: {coding[:100]!r} is not taken; send chunked with HTTP/1.1, or Content-Length")
+    error.headers["Connection"] = "close"  # what follows in this connection is unknown
+    raise error
+
+
+def _traced(request: web.Request) -> contextlib.AbstractContextManager[object]:
+    """What is done for the request belongs to the trace that it names, as a span of its own."""
+    try:
+        begun = new_span(parse_traceparent(request.headers.get("traceparent", "")))
+    except ValueError:
+        return contextlib.nullcontext()  # none, or not one that we know: W3C has it ignored
+    request[TRACE] = format_traceparent(begun)
+    return trace(request[TRACE])
+
+
+def _authenticate(front: Front, request: web.Request) -> Caller:
+    """A 401 without a valid key, for every path but the health probes (unknown paths included)."""
+    caller = front.keys.caller(request.headers.get("Authorization"), own_page=_own_page(request))
+    resource = request.match_info.route.resource
+    path = resource.canonical if resource is not None else request.path
+    if caller is not None:
+        if not caller.admin and path.startswith("/admin"):
+            raise GatewayError(
+                403, "this API key may not use /admin; send one that is marked admin", code="permission_denied"
+            )
+        return caller
+    if path in PUBLIC:
+        return Caller(admin=False)
+    found = "is not valid" if "Authorization" in request.headers else "is missing"
+    error = GatewayError(
+        401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key"
+    )
+    if "text/html" in request.headers.get("Accept", ""):  # a person who opens a page: the browser asks for the key
+        error.headers = {"WWW-Authenticate": 'Basic realm="Blockwright: any name, the API key as password"'}
+    raise error
+
+
+def _own_page(request: web.Request) -> bool:
+    """Not a browser that another site's page makes ask (all that browsers of today send says so)."""
+    return request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")

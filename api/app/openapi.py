@@ -1,0 +1,93 @@
+"""The reference of the API (OpenAPI 3.1), made from the endpoints' own fields and types. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from blockwright.api.answers import ErrorAnswer
+from blockwright.api.app.json_schema import Schemas
+from blockwright.api.app.routes import Endpoint
+from blockwright.api.openai.field_types import Schema, object_schema
+
+_REASONS = {
+    400: "A field is missing, wrong or not served, or the prompt does not fit.",
+    401: "The API key is missing or not valid.",
+    403: "The API key may not use this.",
+    404: "There is no such model, request or path.",
+    408: "The body came too slowly.",
+    409: "The request was cancelled by another one.",
+    413: "The body is larger than the limit.",
+    429: "The tenant's limit is reached; Retry-After says for how long.",
+    500: "The request failed and would fail again.",
+    503: "Nothing can be served now; Retry-After says when to ask again.",
+}
+_PARAMETER = re.compile(r"\{(\w+)(?::[^}]*)?\}")
+
+
+def document(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
+    """The whole of ``/openapi.json``."""
+    schemas, paths = Schemas(), dict[str, dict[str, Any]]()
+    for endpoint in endpoints:
+        path = paths.setdefault(_PARAMETER.sub(r"{\1}", endpoint.path), {})
+        path[endpoint.method.lower()] = _operation(endpoint, schemas)
+        if endpoint.method == "GET":
+            path["head"] = _head(path["get"])
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Blockwright",
+            "version": version,
+            "description": "Many language models from shared blocks, behind the API that clients of OpenAI and vLLM speak.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas.named,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "operationId": _name(endpoint),
+        "summary": endpoint.text,
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+            for name in _PARAMETER.findall(endpoint.path)
+        ],
+        "responses": _responses(endpoint, schemas),
+        "security": [] if endpoint.public else [{"key": []}],
+    }
+    if endpoint.fields:
+        name = _name(endpoint).title().replace("_", "") + "Body"
+        schemas.named[name] = object_schema(endpoint.fields)
+        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+        made["requestBody"] = {"required": True, "content": content}
+    return made
+
+
+def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
+    schema: Schema = schemas.of(endpoint.answer) if endpoint.answer is not None else {"type": "string"}
+    content = {endpoint.media: {"schema": schema}}
+    if endpoint.chunk is not None:
+        events = {"type": "string", "description": "data: lines, each a chunk; the last says [DONE]."}
+        content["text/event-stream"] = {"schema": events, "x-event-schema": schemas.of(endpoint.chunk)}
+    made: dict[str, Any] = {"200": {"description": "Success.", "content": content}}
+    for status in endpoint.also:
+        made[str(status)] = {"description": _REASONS[status], "content": content}
+    error = {"application/json": {"schema": schemas.of(ErrorAnswer)}}
+    for status in sorted({*endpoint.errors, *(() if endpoint.public else (401,))}):
+        made[str(status)] = {"description": _REASONS[status], "content": error}
+    return made
+
+
+def _head(operation: dict[str, Any]) -> dict[str, Any]:
+    responses = {status: {"description": answer["description"]} for status, answer in operation["responses"].items()}
+    return {**operation, "operationId": operation["operationId"] + "_head", "responses": responses}
+
+
+def _name(endpoint: Endpoint) -> str:
+    words = re.findall(r"[a-z0-9]+", _PARAMETER.sub(r"\1", endpoint.path))
+    return "_".join([endpoint.method.lower(), *words])

@@ -1,0 +1,179 @@
+"""Every endpoint: its handler, and what the reference says of it.
+
+The one list that the application and ``/openapi.json`` share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from blockwright.api import answers
+from blockwright.api.http import admin, health, info, models, page_files
+from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
+from blockwright.api.openai.chat import chat_completions
+from blockwright.api.openai.completions import completions
+from blockwright.api.openai.field_types import Field
+from blockwright.api.openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """``path`` as aiohttp writes it; ``errors``: statuses with an ``ErrorAnswer``, besides 401 where a key is needed."""
+
+    method: str
+    path: str
+    handler: Handler
+    text: str
+    fields: tuple[Field, ...] = ()  # of the body
+    answer: Any = None  # the type of the JSON of a 200; None: see ``media``
+    chunk: Any = None  # the type of the events of a stream
+    media: str = "application/json"
+    errors: tuple[int, ...] = ()
+    also: tuple[int, ...] = ()  # further statuses with the same shape as the 200
+
+    @property
+    def public(self) -> bool:
+        return self.path in PUBLIC
+
+
+PUBLIC = health.PUBLIC  # with keys, everything else needs one; a browser that opens a page is asked for it
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/",
+        handler=page_files.index,
+        text="A page for people: chat, live charts, workers and blocks, events.",
+        media="text/html",
+    ),
+    Endpoint(
+        method="GET",
+        path="/page/{name}",
+        handler=page_files.asset,
+        text="A file of that page.",
+        media="text/*",
+        errors=(404,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/completions",
+        handler=completions,
+        text="Text that continues one or several prompts.",
+        fields=COMPLETION_FIELDS,
+        answer=answers.CompletionAnswer,
+        chunk=answers.CompletionChunk,
+        errors=GENERATING,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/chat/completions",
+        handler=chat_completions,
+        text="The assistant's next message of a conversation.",
+        fields=CHAT_FIELDS,
+        answer=answers.ChatAnswer,
+        chunk=answers.ChatChunk,
+        errors=GENERATING,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/models",
+        handler=models.list_models,
+        text="The models that the key may use.",
+        answer=answers.ModelsAnswer,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/models/{id:.+}",
+        handler=models.one_model,
+        text="One model.",
+        answer=answers.ModelAnswer,
+        errors=(403, 404, 503),
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/requests/{id:.+}",
+        handler=admin.one_request,
+        text="Where a request runs, how far it is and what happened to it; by its id or the x-request-id of the client.",
+        answer=answers.RequestAnswer,
+        errors=(404,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/requests/{id:.+}/cancel",
+        handler=admin.cancel,
+        text="End a running request; its own answer becomes a 409.",
+        answer=answers.CancelAnswer,
+        errors=(404,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/tokenize",
+        handler=tokenize,
+        text="The token ids of a text or a conversation.",
+        fields=TOKENIZE_FIELDS,
+        answer=answers.TokenizeAnswer,
+        errors=(400, 403, 404, 408, 413, 500, 503),
+    ),
+    Endpoint(
+        method="POST",
+        path="/detokenize",
+        handler=detokenize,
+        text="The text of token ids, special tokens included.",
+        fields=DETOKENIZE_FIELDS,
+        answer=answers.DetokenizeAnswer,
+        errors=(400, 403, 404, 408, 413, 500, 503),
+    ),
+    Endpoint(
+        method="GET",
+        path="/admin/cluster",
+        handler=admin.cluster,
+        text="Workers, routes, memory and counters.",
+        answer=dict[str, Any],
+        errors=(403, 500, 503),
+    ),
+    Endpoint(
+        method="GET",
+        path="/admin/actors",
+        handler=admin.actors,
+        text="Every actor of every node: mailboxes, the current message, restarts; loop lag and peers of the nodes.",
+        answer=dict[str, Any],
+        errors=(403, 500, 503),
+    ),
+    Endpoint(
+        method="GET",
+        path="/metrics",
+        handler=admin.metrics,
+        text="Counters in Prometheus' text format.",
+        media="text/plain",
+    ),
+    Endpoint(
+        method="GET", path="/health/live", handler=health.live, text="The process turns its loop.", answer=answers.LiveAnswer
+    ),
+    *(
+        Endpoint(
+            method=method,
+            path=path,
+            handler=health.ready,
+            text="At least one model can be served; 503 with the reason while none can.",
+            answer=dict[str, Any],
+            also=(503,),
+        )
+        for method, path in (("GET", "/health/ready"), ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"))
+    ),
+    Endpoint(
+        method="GET",
+        path="/version",
+        handler=info.version,
+        text="Version, and the arithmetic of the workers.",
+        answer=answers.VersionAnswer,
+    ),
+    Endpoint(method="GET", path="/load", handler=info.load, text="How busy this gateway is.", answer=answers.LoadAnswer),
+    Endpoint(method="GET", path="/openapi.json", handler=info.reference, text="This document.", answer=dict[str, Any]),
+    Endpoint(method="GET", path="/docs", handler=info.page, text="A page that shows it.", media="text/html"),
+)

@@ -1,0 +1,79 @@
+"""A look at the actors of a cluster that has no gateway: as one more node of it, for as long as somebody looks.
+
+Owns the membership: a loop in a thread of its own, so that heartbeats go on between two looks, and an end in order. What is
+shown is ``actor_screen``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from blockwright.api.commands import CommandError
+from blockwright.api.program.blocking import LoopThread
+from blockwright.runtime.base.errors import RuntimeFault
+from blockwright.runtime.cluster.invitations import given
+from blockwright.runtime.cluster.joining import default_name, join
+from blockwright.runtime.node.inspection import inspect_peers
+from blockwright.runtime.node.node import Node
+from blockwright.transport.errors import AddressError, KeysError, TransportError
+
+MEET = 2.0  # seconds that the nodes which the head knows may take to be met
+
+
+@contextlib.contextmanager
+def joined(where: str) -> Iterator[Callable[[], dict[str, Any]]]:
+    """What looks at all nodes but this one, as ``/admin/actors`` does. Raises CommandError."""
+    thread = LoopThread()
+    try:
+        with _refusals():
+            node = thread.run(_enter(given(where)))
+
+        def look() -> dict[str, Any]:
+            with _refusals():
+                return {"nodes": thread.run(_views(node))}
+
+        try:
+            yield look
+        finally:
+            thread.run(node.stop())
+    finally:
+        thread.close()
+
+
+async def _enter(where: str) -> Node:
+    node = await join(where, name=f"ps-{default_name()}"[:64])
+    try:
+        assert node.head is not None, "it has joined"
+        wanted = {peer.name for peer in (await node.inspect_peer(node.head.name)).peers} - {node.name}
+        async with asyncio.timeout(MEET):
+            while not wanted <= set(node.peers()):  # noqa: ASYNC110 - they come with the head's book, each in its time
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pass  # what can be reached is shown
+    except BaseException:
+        await node.stop()
+        raise
+    return node
+
+
+async def _views(node: Node) -> list[dict[str, Any]]:
+    if node.closed.is_set():
+        raise CommandError(f"the cluster is gone: {node.farewell}")
+    views = [dataclasses.asdict(view) for view in await inspect_peers(node)]
+    for view in views:  # nobody asked for the one that looks
+        view["peers"] = [peer for peer in view["peers"] if peer["name"] != node.name]
+    return views
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except (AddressError, KeysError) as error:
+        raise CommandError(str(error), 2) from error
+    except (TransportError, RuntimeFault) as error:
+        raise CommandError(str(error)) from error

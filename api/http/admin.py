@@ -1,0 +1,59 @@
+"""What an operator asks: the cluster, one request's story, the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.checks import shown
+from blockwright.api.http.context import CALLER, DESK, FRONT
+
+log = logging.getLogger(__name__)
+_CLUSTER_SECONDS = 2.0  # a scrape answers without the workers' numbers rather than late
+
+
+async def cluster(request: web.Request) -> web.Response:
+    return web.json_response(await request.app[FRONT].port.cluster())
+
+
+async def actors(request: web.Request) -> web.Response:
+    return web.json_response({"nodes": await request.app[FRONT].port.actors()})
+
+
+async def one_request(request: web.Request) -> web.Response:
+    """By our id, or the one its client chose. Only for the key that made it: to others it does not exist."""
+    id, key = request.match_info["id"], request[CALLER].key
+    desks = request.app[DESK]
+    view = await desks[0].describe_anywhere(id, key) if desks else request.app[FRONT].describe(id, key)
+    if view is None:
+        raise GatewayError(404, f"there is no request {shown(id)}; ids are kept for a while after the end", param="id")
+    body = dataclasses.asdict(view)
+    del body["key"]
+    return web.json_response(body)
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """End a running request; its own answer becomes a 409. Only for the key that made it."""
+    id, key = request.match_info["id"], request[CALLER].key
+    desks = request.app[DESK]
+    if not (await desks[0].cancel_anywhere(id, key) if desks else request.app[FRONT].cancel(id, key)):
+        raise GatewayError(404, f"there is no request {shown(id)} that runs", param="id")
+    return web.json_response({"id": id, "cancelled": True})
+
+
+async def metrics(request: web.Request) -> web.Response:
+    front = request.app[FRONT]
+    numbers = {}
+    try:
+        async with asyncio.timeout(_CLUSTER_SECONDS):
+            numbers = await front.port.cluster()
+    except Exception as error:  # the request counters are worth having whatever is wrong with the cluster
+        log.warning("metrics without the cluster's numbers: %s", error)
+    desks = request.app[DESK]
+    others = await desks[0].counters_elsewhere() if desks else []
+    return web.Response(body=front.metrics.render(numbers, others), headers={"Content-Type": CONTENT_TYPE_LATEST})

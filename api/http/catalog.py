@@ -1,0 +1,114 @@
+"""What the front needs of each served model besides its weights: tokenizer, chat template, sampling defaults, end tokens.
+
+Loaded from the checkpoint's folder once, on a thread, when first asked for. Knows which models exist from the gateway port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from blockwright.actors.gateway.port import GatewayError, GatewayPort, ModelInfo
+from blockwright.api.checks import shown
+from blockwright.api.nearest import suggestion
+from blockwright.api.text.chat_template import ChatTemplate
+from blockwright.api.text.tokenizer import TextCodec
+from blockwright.gpu.weights.checkpoint import Checkpoint
+
+log = logging.getLogger(__name__)
+_LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """What a request that says nothing gets: ``generation_config.json`` of the checkpoint, else no change to the logits.
+
+    ``do_sample`` false there makes the default temperature 0.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    codec: TextCodec
+    template: ChatTemplate | None
+    defaults: SamplingDefaults
+    stop_tokens: list[int]
+    vocabulary: int  # ids below this exist
+
+
+def load_model(folder: Path) -> ServedModel:
+    """Raises CheckpointError."""
+    codec = TextCodec.load(folder)
+    if codec.missing:
+        log.warning("%s", codec.missing)
+    checkpoint = Checkpoint.open(folder)
+    generation = checkpoint.generation
+    defaults = SamplingDefaults(
+        temperature=0.0 if generation.do_sample is False else generation.temperature,
+        top_p=generation.top_p,
+        top_k=generation.top_k,
+        repetition_penalty=generation.repetition_penalty,
+    )
+    stops = list(generation.eos_token_ids)
+    if not stops and (named := codec.id_of(codec.named.get("eos_token", ""))) is not None:
+        stops = [named]
+    template = ChatTemplate.load(folder, codec.named)
+    vocabulary = checkpoint.config.vocabulary
+    return ServedModel(codec=codec, template=template, defaults=defaults, stop_tokens=stops, vocabulary=vocabulary)
+
+
+class Catalog:
+    """Models by id. One for each application; ``close`` ends its threads. ``longest``: characters of a text to tokenize."""
+
+    def __init__(self, port: GatewayPort, longest: int) -> None:
+        self._port, self._longest = port, longest
+        self._loaded: dict[str, asyncio.Task[ServedModel]] = {}  # by folder: two ids of one folder share
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+
+    def info(self, model: str | None) -> ModelInfo:
+        """The model of that id, the first one without an id; a 404 otherwise, with the nearest id."""
+        models = self._port.models()
+        if not models:
+            raise GatewayError(503, "no model is loaded yet; try again soon", retry_after=1.0)
+        if model is None:
+            return models[0]
+        for info in models:
+            if info.id == model:
+                return info
+        ids = [info.id for info in models]
+        message = f"the model {shown(model)} does not exist; {suggestion(model, ids, repr)}"
+        raise GatewayError(404, message, param="model", code="model_not_found")
+
+    async def load(self, info: ModelInfo) -> ServedModel:
+        """Raises CheckpointError."""
+        task = self._loaded.get(info.checkpoint)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(self._load(info.checkpoint))
+            self._loaded[info.checkpoint] = task
+        return await asyncio.shield(task)  # a client that leaves must not end what others wait for
+
+    async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
+        """Raises a 400 for a text that is longer than any memory should be asked for."""
+        if len(text) > self._longest:
+            message = f"the prompt has {len(text)} characters, more than the limit of {self._longest}; shorten it"
+            raise GatewayError(400, message, param="prompt", code="context_length_exceeded")
+        if model.codec.missing:
+            raise GatewayError(400, model.codec.missing, param="prompt")
+        if len(text) < _LONG:
+            return model.codec.encode(text, special=special)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: model.codec.encode(text, special=special))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _load(self, folder: str) -> ServedModel:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, load_model, Path(folder))

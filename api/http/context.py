@@ -1,0 +1,99 @@
+"""What every handler of the HTTP front is given: the gateway port, the models, the keys, the counters.
+
+One ``Front`` for each application, under ``FRONT``; the other keys name what a request carries through its handlers. Makes
+request ids.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from blockwright.actors.config import Settings
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo, RequestView, StreamProgress
+from blockwright.api.http.auth import Caller, Keys
+from blockwright.api.http.catalog import Catalog
+from blockwright.api.http.cors import Cors
+from blockwright.api.http.hosts import Hosts
+from blockwright.api.http.limits import Door
+from blockwright.api.http.metrics import Metrics
+from blockwright.api.http.starting import Stages
+
+if TYPE_CHECKING:
+    from blockwright.api.serve.gateway_peer import Desk
+
+NAMES, NAME_LENGTH = 4096, 128  # how many ids chosen by clients are kept, and how long one may be
+
+
+class Names:
+    """The ids that clients chose (``x-request-id``): with them a request can be asked about before its answer begins."""
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[tuple[str, str], str] = OrderedDict()  # (key, chosen) -> ours, the oldest first
+
+    def note(self, key: str, chosen: str, id: str) -> None:
+        """The newest request of that name counts; a name of more than ``NAME_LENGTH`` characters is not kept."""
+        if len(chosen) > NAME_LENGTH:
+            return
+        self._ids.pop((key, chosen), None)
+        self._ids[key, chosen] = id
+        if len(self._ids) > NAMES:
+            self._ids.popitem(last=False)
+
+    def resolve(self, key: str, name: str) -> str:
+        """Our id; ``name`` itself when no request of that key chose it."""
+        return self._ids.get((key, name), name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    port: GatewayPort
+    settings: Settings
+    catalog: Catalog
+    keys: Keys
+    metrics: Metrics
+    max_body: int  # bytes
+    stages: Stages
+    door: Door
+    cors: Cors
+    hosts: Hosts
+    names: Names = field(default_factory=Names)
+
+    def describe(self, name: str, key: str) -> RequestView | None:
+        """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
+        view = self.port.describe(self.names.resolve(key, name))
+        return view if view is not None and view.key == key else None
+
+    def cancel(self, name: str, key: str) -> bool:
+        """End a request of this process; False where there is none of that key that runs."""
+        id = self.names.resolve(key, name)
+        return self.describe(id, key) is not None and self.port.cancel(id)
+
+    def model(self, request: web.Request, name: str | None) -> ModelInfo:
+        """The model that a request names. Raises a 404, or a 403 for one that its key may not use."""
+        info = self.catalog.info(name)
+        request[MODEL] = info.id
+        self.door.check_model(request[CALLER], info.id)
+        return info
+
+    def new_id(self, prefix: str) -> str:
+        """Names its gateway, so that any gateway can tell where to ask about it."""
+        return f"{prefix}-{self.port.name}-{secrets.token_hex(12)}"
+
+
+FRONT = web.AppKey("front", Front)
+DESK: web.AppKey[list[Desk]] = web.AppKey("desk", list)  # empty until the cluster is up
+CALLER = web.RequestKey("caller", Caller)  # who asks
+MODEL = web.RequestKey("model", str)  # the id of the one that answers
+NAME = web.RequestKey("name", str)  # the id that the client chose
+TRACE = web.RequestKey("trace", str)  # the traceparent of what is done for it
+_anything: Any = object
+PROGRESS: web.RequestKey[Callable[[], StreamProgress]] = web.RequestKey("progress", _anything)  # of the first choice
+BEGUN = web.RequestKey("begun", float)  # when the request came, on the loop's clock
+CALL_ID = web.RequestKey("call_id", str)  # the id of the answer, once it has one
+IGNORED = web.RequestKey("ignored", tuple[str, ...])  # unknown fields of the body

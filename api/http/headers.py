@@ -1,0 +1,61 @@
+"""The headers that every answer carries: the request's id and trace, times, what is left of limits, ignored fields.
+
+Set when the answer begins, so a stream tells of itself what was known by then. Never refuses a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from urllib.parse import quote
+
+from aiohttp import web
+
+from blockwright.api.http.context import BEGUN, CALL_ID, FRONT, IGNORED, NAME, PROGRESS, TRACE
+from blockwright.api.http.limits import CHARGE, rate_headers
+
+MAX_IGNORED_SHOWN = 20
+ECHOED = ("x-correlation-id", "x-session-affinity")  # the client's own names for what belongs together
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+async def mark(request: web.Request, response: web.StreamResponse) -> None:
+    """For ``on_response_prepare``: streams included."""
+    headers = response.headers
+    given = request.headers.get("x-request-id") or request.get(NAME, "")
+    headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else _own_id(request)
+    headers.update(correlation(request))
+    if (begun := request.get(BEGUN)) is not None:
+        headers["openai-processing-ms"] = str(round(1000 * (asyncio.get_running_loop().time() - begun)))
+    if trace := request.get(TRACE):
+        headers["traceparent"] = trace
+    progress = request.get(PROGRESS)
+    now = progress() if progress is not None else None
+    if now is not None and now.queue_seconds is not None:
+        headers["x-queue-ms"] = str(round(1000 * now.queue_seconds))
+        headers["x-cached-tokens"] = str(now.cached)
+    if (charge := request.get(CHARGE)) is not None:
+        headers.update(rate_headers(charge.verdict))
+    request.app[FRONT].cors.mark(request, response)
+    if ignored := request.get(IGNORED):
+        names = [quote(name[:64], safe="[]", errors="replace") for name in ignored[:MAX_IGNORED_SHOWN]]
+        headers["x-ignored-fields"] = ", ".join(names)
+
+
+def correlation(request: web.Request) -> dict[str, str]:
+    """Those of ``ECHOED`` that the client sent, if they are printable and short."""
+    given = {name: request.headers.get(name, "") for name in ECHOED}
+    return {name: value for name, value in given.items() if _REQUEST_ID.fullmatch(value)}
+
+
+def log_names(request: web.Request) -> dict[str, str]:
+    """By what a line of the log is found again: our id, and those that the client gave."""
+    known = {"request": request.get(CALL_ID), "x-request-id": request.get(NAME), "traceparent": request.get(TRACE)}
+    return {name: value[:128] for name, value in known.items() if value} | correlation(request)
+
+
+def _own_id(request: web.Request) -> str:
+    """The id under which ``/v1/requests`` knows it, where it got that far."""
+    id = request.get(CALL_ID)
+    return id or f"req-{secrets.token_hex(12)}"

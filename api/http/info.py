@@ -1,0 +1,60 @@
+"""What the server says of itself: version and numerics, load, the reference of its API and a page that shows it."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.resources import files
+from typing import Any
+
+from aiohttp import web
+
+from blockwright.api.answers import LoadAnswer, VersionAnswer
+from blockwright.api.http.context import FRONT
+from blockwright.api.version import VERSION
+
+INVARIANT = "native-"  # numerics of our kernels, whose sums have one order
+VARIANT = (
+    "a worker computes with {}, whose order of sums depends on the batch; install gcc and install the package again, or "
+    "serve with backend native"
+)
+REFERENCE: web.AppKey[bytes] = web.AppKey("reference", bytes)  # the body of /openapi.json
+_PAGE_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+    ),
+}
+_CLUSTER_SECONDS = 2.0
+
+
+async def version(request: web.Request) -> web.Response:
+    """The numerics of the workers tell whether bits depend on the batch: not with our kernels."""
+    numerics: set[str] = set()
+    try:
+        async with asyncio.timeout(_CLUSTER_SECONDS):
+            workers: list[dict[str, Any]] = (await request.app[FRONT].port.cluster()).get("workers", [])
+        numerics = {worker["numerics"] for worker in workers if worker.get("numerics")}
+    except Exception:  # the version is known whatever is wrong with the cluster
+        numerics = set()
+    others = sorted(name for name in numerics if not name.startswith(INVARIANT))
+    answer: VersionAnswer = {
+        "version": VERSION,
+        "numerics": sorted(numerics),
+        "batch_invariant": not others if numerics else None,
+        "batch_variant_because": VARIANT.format(others[0]) if others else None,
+    }
+    return web.json_response(answer)
+
+
+async def load(request: web.Request) -> web.Response:
+    answer: LoadAnswer = {"server_load": request.app[FRONT].metrics.active}
+    return web.json_response(answer)
+
+
+async def reference(request: web.Request) -> web.Response:
+    return web.Response(body=request.app[REFERENCE], content_type="application/json")
+
+
+async def page(request: web.Request) -> web.Response:
+    """Static: it asks for /openapi.json itself, with the key that its reader types in."""
+    return web.Response(body=files("blockwright.api.http").joinpath("reference.html").read_bytes(), headers=_PAGE_HEADERS)

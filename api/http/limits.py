@@ -1,0 +1,116 @@
+"""What stands between a checked request and its sequences: may this key use this model, and has its tenant anything left?
+
+Charges the tenant with the most that the request can cost and gives back the rest when it ends. The account itself is kept
+by the limiter actor (one for all gateways); without limits nobody is asked. Says in headers what is left, as OpenAI does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from blockwright.actors.gateway.port import GatewayError, GatewayPort
+from blockwright.api.http.auth import Caller
+from blockwright.policies.requests.rate_limit import Standing, Verdict
+
+_WORDS = {
+    "requests_per_minute": "requests per minute",
+    "tokens_per_minute": "tokens per minute",
+    "tokens_per_day": "tokens per day",
+    "concurrent_requests": "requests at a time",
+}
+
+
+class Charge:
+    """What one request was charged."""
+
+    def __init__(self, port: GatewayPort, tenant: str, tokens: int, verdict: Verdict) -> None:
+        self.verdict = verdict
+        self._port, self._tenant, self._tokens = port, tenant, tokens
+
+    def end(self, used: int) -> None:
+        """The request is over after ``used`` tokens. Idempotent."""
+        port, tokens = self._port, self._tokens
+        self._tokens = 0
+        if tokens:
+            port.settle(self._tenant, tokens, used)
+
+
+class Door:
+    """See the module. ``models``: tenant -> model ids with commas between; tenants without an entry may use all."""
+
+    def __init__(self, port: GatewayPort, models: Mapping[str, str]) -> None:
+        self._port = port
+        self._models = {tenant: frozenset(m.strip() for m in text.split(",")) for tenant, text in models.items()}
+
+    def may_use(self, caller: Caller, model: str) -> bool:
+        allowed = self._models.get(caller.tenant)
+        return allowed is None or model in allowed
+
+    def check_model(self, caller: Caller, model: str) -> None:
+        """Raises a 403."""
+        if not self.may_use(caller, model):
+            served = ", ".join(sorted(self._models[caller.tenant]))
+            raise GatewayError(
+                403,
+                f"the API key of tenant {caller.tenant!r} may not use model {model!r}; it may use: {served}",
+                param="model",
+                code="permission_denied",
+            )
+
+    async def enter(self, caller: Caller, tokens: int) -> Charge:
+        """Charge a request that costs ``tokens`` at most. Raises a 429 with what to wait for."""
+        asking = asyncio.ensure_future(self._port.charge(caller.tenant, tokens))
+        try:
+            verdict = await asyncio.shield(asking)
+        except asyncio.CancelledError:  # the client left; what was charged meanwhile must not stay
+            asking.add_done_callback(lambda done: self._return(caller.tenant, tokens, done))
+            raise
+        if not verdict.refused:
+            return Charge(self._port, caller.tenant, tokens, verdict)
+        limit = await self._port.limit(caller.tenant, verdict.refused)
+        words = _WORDS[verdict.refused]
+        asked = f"; this request may cost {tokens}" if "tokens" in verdict.refused else ""
+        if verdict.retry_after is None:
+            remedy = "that is more than the limit: lower max_tokens or shorten the prompt"
+        else:
+            remedy = f"try again in {verdict.retry_after:.1f} s"
+        error = GatewayError(
+            429,
+            f"tenant {caller.tenant!r} is limited to {limit} {words}{asked}; {remedy}",
+            kind="tokens" if "tokens" in verdict.refused else "requests",
+            code="rate_limit_exceeded",
+            retry_after=verdict.retry_after,
+        )
+        error.headers = rate_headers(verdict)
+        raise error
+
+    def _return(self, tenant: str, tokens: int, asked: asyncio.Future[Verdict]) -> None:
+        if not asked.cancelled() and asked.exception() is None and not asked.result().refused:
+            Charge(self._port, tenant, tokens, asked.result()).end(0)
+
+
+def rate_headers(verdict: Verdict) -> dict[str, str]:
+    """``x-ratelimit-{limit,remaining,reset}-{requests,tokens}`` of the limits that there are."""
+    made: dict[str, str] = {}
+    for name, standing in (("requests", verdict.requests), ("tokens", verdict.tokens)):
+        if standing is not None:
+            made |= {
+                f"x-ratelimit-limit-{name}": str(standing.limit),
+                f"x-ratelimit-remaining-{name}": str(standing.remaining),
+                f"x-ratelimit-reset-{name}": _span(standing),
+            }
+    return made
+
+
+def _span(standing: Standing) -> str:
+    """As OpenAI writes it: ``6m0s``, ``1.5s``."""
+    minutes, seconds = divmod(math.ceil(standing.reset * 10) / 10, 60)
+    shown = f"{seconds:g}s"
+    return f"{int(minutes)}m{shown}" if minutes else shown
+
+
+CHARGE = web.RequestKey("charge", Charge)

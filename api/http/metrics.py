@@ -1,0 +1,245 @@
+"""Counters and histograms of the HTTP front, as Prometheus text; what the cluster knows is ``cluster_metrics.py``'s.
+
+Names that vLLM's dashboards and autoscalers read are mirrored as ``vllm:*``; our own are ``blockwright:*``. A streamed token
+costs a few additions here: the numbers are plain Python and become Prometheus families when somebody asks.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from blockwright.actors.gateway.port import Census, StreamProgress
+from blockwright.api.http.cluster_metrics import cluster_families
+from blockwright.api.http.metric_sum import Family, plain, summed
+from blockwright.api.http.runtime_metrics import runtime_families
+from blockwright.runtime.node.inspection import Measure
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+CHOICES = (1, 2, 5, 10, 20, 50, 100)
+REASONS = ("capacity", "no_worker", "isolated")  # why sequences wait
+_COUNTERS = (
+    ("vllm:prompt_tokens", "Prompt tokens of admitted requests.", "prompt_tokens"),
+    ("vllm:prompt_tokens_cached", "Of these, those found in the prefix cache.", "prompt_tokens_cached"),
+    ("vllm:prefix_cache_queries", "Prompt tokens of sequences that looked into the prefix cache.", "cache_queries"),
+    ("vllm:prefix_cache_hits", "Of these, those found.", "cache_hits"),
+    ("vllm:num_preemptions", "Sequences that lost their memory to others and were computed again.", "preemptions"),
+    ("vllm:generation_tokens", "Tokens generated.", "generation_tokens"),
+    ("blockwright:requests_unfinished", "Requests that failed or whose client left.", "unfinished"),
+)
+_HISTOGRAMS = {
+    "vllm:time_to_first_token_seconds": ("Seconds from a request's arrival to its first token.", SECONDS),
+    "vllm:inter_token_latency_seconds": ("Seconds between two deltas of a request, per token.", SECONDS),
+    "vllm:request_time_per_output_token_seconds": ("Mean seconds per token after the first.", SECONDS),
+    "vllm:e2e_request_latency_seconds": ("Seconds from a request's arrival to its end.", SECONDS),
+    "vllm:request_queue_time_seconds": ("Seconds from a request's arrival to its first plan.", SECONDS),
+    "vllm:request_prefill_time_seconds": ("Seconds from its first plan to its first token.", SECONDS),
+    "vllm:request_decode_time_seconds": ("Seconds from its first token to its last.", SECONDS),
+    "vllm:request_inference_time_seconds": ("Seconds from its first plan to its last token.", SECONDS),
+    "vllm:request_prompt_tokens": ("Prompt tokens of a request.", TOKENS),
+    "vllm:request_generation_tokens": ("Tokens of a choice.", TOKENS),
+    "vllm:request_params_n": ("The n of a request.", CHOICES),
+    "vllm:request_params_max_tokens": ("The max_tokens of a request that names it.", TOKENS),
+}
+
+
+class Histogram:
+    """Counts by upper bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+    def buckets(self) -> list[tuple[str, float]]:
+        made, running = [], 0
+        for bound, count in zip((*map(float, self.bounds), float("inf")), self.counts, strict=True):
+            running += count
+            made.append(("+Inf" if bound == float("inf") else repr(bound), float(running)))
+        return made
+
+
+class Tally:
+    """The numbers of one model."""
+
+    def __init__(self) -> None:
+        self.active = self.unfinished = 0  # requests
+        self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
+        self.cache_queries = self.cache_hits = self.preemptions = 0
+        self.success: dict[str, int] = {"stop": 0, "length": 0}
+        self.histograms = {name: Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
+        self.between = self.histograms["vllm:inter_token_latency_seconds"]
+
+
+class Meter:
+    """One request's view of its model's tally."""
+
+    __slots__ = ("_begun", "_clock", "_count", "_first", "_last", "_queued", "_tally")
+
+    def __init__(self, tally: Tally, clock: Callable[[], float]) -> None:
+        self._tally, self._clock = tally, clock
+        self._begun = self._last = clock()
+        self._first: float | None = None
+        self._queued = 0.0  # seconds before the first plan
+        self._count = 0
+        tally.active += 1
+
+    def began(self, progress: StreamProgress, *, looked: bool, first: bool) -> None:
+        """A sequence has its first tokens. ``looked``: into the prefix cache; ``first``: of its prompt."""
+        tally, queued = self._tally, progress.queue_seconds or 0.0
+        if looked:
+            tally.cache_queries += progress.prompt
+            tally.cache_hits += progress.cached
+        if first:
+            tally.prompt_tokens_cached += progress.cached
+        if self._first is None:
+            self._queued = queued
+            tally.histograms["vllm:request_queue_time_seconds"].observe(queued)
+            prefill = max(0.0, self._clock() - self._begun - queued)
+            tally.histograms["vllm:request_prefill_time_seconds"].observe(prefill)
+
+    def tokens(self, count: int) -> None:
+        """``count`` tokens came together."""
+        if not count:
+            return
+        now = self._clock()
+        tally = self._tally
+        if self._first is None:
+            self._first = now
+            tally.histograms["vllm:time_to_first_token_seconds"].observe(now - self._begun)
+        else:
+            tally.between.observe((now - self._last) / count, count)
+        self._last = now
+        self._count += count
+        tally.generation_tokens += count
+
+    def finished(self, reason: str, tokens: int) -> None:
+        """A choice ended with its finish reason."""
+        self._tally.success[reason] = self._tally.success.get(reason, 0) + 1
+        self._tally.histograms["vllm:request_generation_tokens"].observe(tokens)
+
+    def close(self, *, complete: bool, preemptions: int = 0) -> None:
+        """The answer is over. ``preemptions``: of all its sequences."""
+        tally, now = self._tally, self._clock()
+        tally.active -= 1
+        tally.preemptions += preemptions
+        if not complete:
+            tally.unfinished += 1
+            return
+        tally.histograms["vllm:e2e_request_latency_seconds"].observe(now - self._begun)
+        if self._first is not None:
+            tally.histograms["vllm:request_decode_time_seconds"].observe(self._last - self._first)
+            inference = max(0.0, self._last - self._begun - self._queued)
+            tally.histograms["vllm:request_inference_time_seconds"].observe(inference)
+        if self._first is not None and self._count > 1:
+            mean = (self._last - self._first) / (self._count - 1)
+            tally.histograms["vllm:request_time_per_output_token_seconds"].observe(mean)
+
+
+class Metrics:
+    """See the module. One for each application, with a registry of its own. ``census``: sequences now, by model."""
+
+    def __init__(self, census: Callable[[], dict[str, Census]], clock: Callable[[], float] = time.monotonic) -> None:
+        self._census, self._clock = census, clock
+        self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
+        self._tallies: dict[str, Tally] = {}
+        self._cluster: dict[str, Any] = {}
+        self._others: Sequence[Sequence[Family]] = ()
+        self.runtime: Callable[[], Sequence[Measure]] = tuple  # of the head's node, once there is one
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def begin(self, model: str, prompt_tokens: int, n: int, max_tokens: int | None) -> Meter:
+        """A request was admitted."""
+        tally = self._tallies.get(model)
+        if tally is None:
+            tally = self._tallies[model] = Tally()
+        tally.prompt_tokens += prompt_tokens
+        tally.histograms["vllm:request_prompt_tokens"].observe(prompt_tokens)
+        tally.histograms["vllm:request_params_n"].observe(n)
+        if max_tokens is not None:
+            tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
+        return Meter(tally, self._clock)
+
+    @property
+    def active(self) -> int:
+        """Requests that are being answered."""
+        return sum(tally.active for tally in self._tallies.values())
+
+    def rejected(self, model: str, code: str) -> None:
+        """A request was refused because there was no room for it: limits, a full queue, no worker, a shut-down.
+
+        model: "" while it is not known which one was meant.
+        """
+        self._rejections[model, code] = self._rejections.get((model, code), 0) + 1
+
+    def families(self) -> list[Family]:
+        """What this process has counted."""
+        return plain(self._requests())
+
+    def render(self, cluster: dict[str, Any], others: Sequence[Sequence[Family]] = ()) -> bytes:
+        """Prometheus text; ``cluster`` is the body of ``/admin/cluster``, empty where nobody answered; ``others``: what
+        further processes have counted."""
+        self._cluster, self._others = cluster, others
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry."""
+        yield from summed([self.families(), *self._others])
+        yield from cluster_families(self._cluster)
+        yield from runtime_families(self.runtime())
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def _requests(self) -> Iterator[Metric]:
+        yield from self._now()
+        for name, text, field in _COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=["model_name"])
+            for model, tally in self._tallies.items():
+                counter.add_metric([model], getattr(tally, field))
+            yield counter
+        success = CounterMetricFamily("vllm:request_success", "Choices by end.", labels=["model_name", "finished_reason"])
+        for model, tally in self._tallies.items():
+            for reason, ended in tally.success.items():
+                success.add_metric([model, reason], ended)
+        yield success
+        rejections = CounterMetricFamily(
+            "vllm:admission_rejections", "Requests without room, by code.", labels=["model_name", "reason"]
+        )
+        for key, count in self._rejections.items():
+            rejections.add_metric(key, count)
+        yield rejections
+        for name, (text, _) in _HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, text, labels=["model_name"])
+            for model, tally in self._tallies.items():
+                numbers = tally.histograms[name]
+                histogram.add_metric([model], buckets=numbers.buckets(), sum_value=numbers.total)
+            yield histogram
+
+    def _now(self) -> Iterator[Metric]:
+        """The sequences of this process's gateway."""
+        label = ["model_name"]
+        running = GaugeMetricFamily("vllm:num_requests_running", "Sequences that a worker has planned.", labels=label)
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Sequences that wait for their first plan.", labels=label)
+        reasons = GaugeMetricFamily(
+            "vllm:num_requests_waiting_by_reason", "The same, by what they wait for.", labels=["model_name", "reason"]
+        )
+        census = self._census()
+        for model in {**self._tallies, **census}:
+            now = census.get(model, Census())
+            running.add_metric([model], now.running)
+            waiting.add_metric([model], sum(now.waiting.values()))
+            for reason in REASONS:
+                reasons.add_metric([model, reason], now.waiting.get(reason, 0))
+        yield from (running, waiting, reasons)

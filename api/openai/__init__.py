@@ -1,0 +1,1 @@
+"""The OpenAI-compatible endpoints: fields, bodies, generation, shapes of answers."""

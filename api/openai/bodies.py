@@ -1,0 +1,258 @@
+"""Bodies of the endpoints, parsed and checked into plain records.
+
+Every refusal is a 400 that names the field, the value and the remedy. Which fields there are is ``fields.py``'s; here is
+what concerns more than one of them, prompts and messages. Knows no model: lengths, vocabularies and defaults of checkpoints
+are applied afterwards (``generate.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from blockwright.api.checks import Body, shown, unicode_text
+from blockwright.api.errors import bad_request
+from blockwright.api.openai.field_types import Field, Schema, Text, is_token
+from blockwright.api.openai.fields import (
+    CHAT_OPTIONS,
+    COMPLETION_OPTIONS,
+    STREAM_OPTIONS,
+    ChatOptions,
+    CompletionOptions,
+    Options,
+    TemplateOptions,
+)
+
+MAX_SEQUENCES = 1024  # choices of one request
+ROLES = ("system", "user", "assistant")
+Values = dict[str, Any]  # fields that were given, checked
+Made = TypeVar("Made", bound=Options)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionBody:
+    prompts: list[str | list[int]]
+    options: CompletionOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ChatBody:
+    messages: list[dict[str, Any]]
+    template: TemplateOptions
+    options: ChatOptions
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse_json(raw: bytes) -> Body:
+    """The body as an object; a 400 for anything else, NaN and infinities included."""
+    try:
+        body = json.loads(raw, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise bad_request("the body is nested too deeply; send a flatter object", code="invalid_json") from None
+    except ValueError as error:
+        raise bad_request(f"the body is not valid JSON ({error}); send one JSON object", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise bad_request(f"the body is {shown(body)}; send one JSON object", code="invalid_json")
+    return body
+
+
+def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Values, tuple[str, ...]]:
+    """The fields that are given, checked, and the names that are ignored. ``unknown``: the setting ``unknown_fields``."""
+    values = {}
+    for field in fields:
+        value = body.get(field.name)
+        if value is not None:
+            values[field.name] = field.kind.read(value, field.name)
+        elif field.required:
+            raise bad_request(f"{field.name} is missing; give it", field.name, "missing_required_parameter")
+    known = {field.name for field in fields}
+    ignored = [name for name in body if name not in known]
+    for name in ignored:
+        if name.startswith("guided_") and body[name] is not None:  # never ignored: the answer would not be guided
+            raise bad_request(f"{name} is not supported by this server; leave it out", name, "unsupported_parameter")
+    if "stream_options" in values:
+        nested = {field.name for field in STREAM_OPTIONS}
+        ignored += [f"stream_options.{name}" for name in body["stream_options"] if name not in nested]
+    if "messages" in values:
+        ignored += _unknown_of_messages(body["messages"])
+    if ignored and unknown == "reject":
+        names = ", ".join(shown(name) for name in ignored[:10])
+        raise bad_request(f"unknown fields: {names}; leave them out", ignored[0], "unknown_parameter")
+    return values, tuple(ignored)
+
+
+def parse_completion(body: Body, unknown: str) -> CompletionBody:
+    """``unknown``: the setting ``unknown_fields``."""
+    values, ignored = read_fields(body, COMPLETION_FIELDS, unknown)
+    options = _made(CompletionOptions, values, ignored)
+    n, best_of = options.n, options.best_of
+    if best_of is not None and best_of != n:
+        raise bad_request(f"best_of is {best_of} and n {n}, but every choice is returned; leave best_of out", "best_of")
+    prompts: list[str | list[int]] = values["prompt"]
+    if len(prompts) * n > MAX_SEQUENCES:
+        message = f"{len(prompts)} prompts with n {n} are over the limit of {MAX_SEQUENCES} choices; send fewer"
+        raise bad_request(message, "prompt")
+    return CompletionBody(prompts, options)
+
+
+def parse_chat(body: Body, unknown: str) -> ChatBody:
+    """``unknown``: the setting ``unknown_fields``."""
+    values, ignored = read_fields(body, CHAT_FIELDS, unknown)
+    options = _made(ChatOptions, values, ignored)
+    top = options.top_logprobs
+    if top is not None and not options.logprobs:
+        raise bad_request(f"top_logprobs is {top} without logprobs; set logprobs to true", "top_logprobs")
+    return ChatBody(values["messages"], template_options(values), options)
+
+
+def template_options(values: Values) -> TemplateOptions:
+    """Raises a 400 for wishes that contradict each other."""
+    made = TemplateOptions(**_of(TemplateOptions, values))
+    if made.add_generation_prompt and made.continue_final_message:
+        raise bad_request(
+            "continue_final_message and add_generation_prompt are both true; set add_generation_prompt to false",
+            "continue_final_message",
+        )
+    for name in ("messages", "chat_template", "add_generation_prompt", "continue_final_message", "tools", "documents"):
+        if name in made.chat_template_kwargs:
+            message = f"chat_template_kwargs.{name} is not a variable of the template; use the field of the request"
+            raise bad_request(message, "chat_template_kwargs")
+    return made
+
+
+def _of(record: type, values: Values) -> Values:
+    """Those that the record has."""
+    return {field.name: values[field.name] for field in dataclasses.fields(record) if field.name in values}
+
+
+def _made(record: type[Made], values: Values, ignored: tuple[str, ...]) -> Made:
+    """The options, with what concerns several of them checked."""
+    options = record(**_of(record, values), ignored=ignored)
+    if "stream_options" in values and not options.stream:
+        raise bad_request("stream_options is set but stream is not true; set stream or leave it out", "stream_options")
+    if options.prompt_logprobs is not None and options.stream:
+        raise bad_request("prompt_logprobs cannot be streamed; leave stream out", "prompt_logprobs")
+    if options.max_tokens == 0 and not options.echoed:
+        raise bad_request("max_tokens is 0 without echo; give at least 1", "max_tokens")
+    if options.limit is not None and options.min_tokens > options.limit:
+        message = f"min_tokens is {options.min_tokens}, more than max_tokens ({options.limit}); lower it"
+        raise bad_request(message, "min_tokens")
+    return options
+
+
+class Prompts:
+    """The four forms of a prompt, as a list of prompts."""
+
+    def read(self, value: Any, name: str) -> list[str | list[int]]:
+        if isinstance(value, str):
+            return [unicode_text(value, name)]
+        if isinstance(value, list) and value:
+            if all(is_token(token) for token in value):
+                return [value]
+            if all(isinstance(text, str) for text in value):
+                return [unicode_text(text, name) for text in value]
+            if all(isinstance(one, list) and one and all(is_token(t) for t in one) for one in value):
+                return list(value)
+        forms = "give a string, a list of strings, a list of token ids or a list of such lists, none of them empty"
+        raise bad_request(f"{name} is {shown(value)}; {forms}", name, "invalid_type")
+
+    def schema(self) -> Schema:
+        text: Schema = {"type": "string"}
+        ids: Schema = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+        return {
+            "anyOf": [
+                text,
+                {"type": "array", "minItems": 1, "items": text},
+                ids,
+                {"type": "array", "minItems": 1, "items": ids},
+            ]
+        }
+
+
+NOT_IN_MESSAGES = ("tool_calls", "function_call", "tool_call_id", "audio")  # but for what asks for nothing
+OF_MESSAGE = {"role", "content", "name", *NOT_IN_MESSAGES}
+OF_PART = {"type", "text"}
+
+
+class Messages:
+    """A conversation: roles and texts."""
+
+    def read(self, value: Any, name: str) -> list[dict[str, Any]]:
+        if not isinstance(value, list) or not value:
+            raise bad_request(f"{name} is {shown(value)}; give a list of at least one message", name, "invalid_type")
+        return [_message(message, f"{name}[{i}]") for i, message in enumerate(value)]
+
+    def schema(self) -> Schema:
+        part = {
+            "type": "object",
+            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+            "required": ["type", "text"],
+        }
+        message = {
+            "type": "object",
+            "properties": {
+                "role": {"enum": [*ROLES, "developer"]},
+                "content": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": part}]},
+                "name": {"type": ["string", "null"]},
+            },
+            "required": ["role", "content"],
+        }
+        return {"type": "array", "minItems": 1, "items": message}
+
+
+COMPLETION_FIELDS = (Field("prompt", Prompts(), "What the answer continues.", required=True), *COMPLETION_OPTIONS)
+CHAT_FIELDS = (Field("messages", Messages(), "The conversation so far.", required=True), *CHAT_OPTIONS)
+
+
+def _unknown_of_messages(messages: list[dict[str, Any]]) -> list[str]:
+    """Named as they would be refused. ``null`` is no field: it is what SDKs keep of an answer that had none."""
+    found = []
+    for i, message in enumerate(messages):
+        parts = message["content"] if isinstance(message["content"], list) else []
+        found += [f"messages[{i}].{name}" for name, value in message.items() if value is not None and name not in OF_MESSAGE]
+        found += [f"messages[{i}].content[{j}].{name}" for j, part in enumerate(parts) for name in part.keys() - OF_PART]
+    return found
+
+
+def _message(message: Any, at: str) -> dict[str, Any]:
+    """Role and text; a list of text parts becomes one text, since most templates print a list as it stands."""
+    if not isinstance(message, dict):
+        raise bad_request(f"{at} is {shown(message)}; give an object with role and content", at, "invalid_type")
+    role = message.get("role")
+    role = "system" if role == "developer" else role  # newer name of the same thing; templates know the older
+    if role not in ROLES:
+        raise bad_request(f"{at}.role is {shown(role)}; give one of {', '.join(ROLES)}", f"{at}.role")
+    for name in NOT_IN_MESSAGES:
+        if message.get(name):
+            raise bad_request(
+                f"{at}.{name} is not supported by this server; leave it out", f"{at}.{name}", "unsupported_parameter"
+            )
+    made = {"role": role, "content": _content(message.get("content"), f"{at}.content")}
+    author = message.get("name")
+    return made if author is None else made | {"name": Text().read(author, f"{at}.name")}
+
+
+def _content(content: Any, at: str) -> str:
+    if isinstance(content, str):
+        return unicode_text(content, at)
+    if not isinstance(content, list) or not content:
+        raise bad_request(f"{at} is {shown(content)}; give a string or a list of text parts", at, "invalid_type")
+    texts = []
+    for i, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            found = shown(part if kind is None else kind)
+            raise bad_request(
+                f"{at}[{i}] is {found}; this server takes text parts only", f"{at}[{i}]", "unsupported_parameter"
+            )
+        text = part.get("text")
+        if not isinstance(text, str):
+            raise bad_request(f"{at}[{i}].text is {shown(text)}; give a string", f"{at}[{i}].text", "invalid_type")
+        texts.append(unicode_text(text, f"{at}[{i}].text"))
+    return "\n".join(texts)

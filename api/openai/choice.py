@@ -1,0 +1,175 @@
+"""One choice of an answer: turns the gateway's deltas into text that may be sent, and keeps count.
+
+Joins detokenization, the stop-string scanner, the echo and log-probabilities. Owns the state of one sequence's text; never
+writes to a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from blockwright.actors.gateway.port import Delta, Stream
+from blockwright.api.openai.fields import Options
+from blockwright.api.text.detokenize import Detokenizer
+from blockwright.api.text.stops import StopScanner
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one delta adds to an answer. Text may lag behind tokens: half characters and half stop strings are held."""
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob | None] = field(default_factory=list)  # one per token where they were asked for
+    offsets: list[int] = field(default_factory=list)  # where each token's text begins, in characters of the answer
+    finish: str = ""  # "" | "stop" | "length"
+    stop_reason: str | int | None = None  # the stop string that was found, or the id of stop_token_ids
+    shown_prompt: list[int] = field(default_factory=list)  # the echo's tokens, which are none of the answer's
+
+    def join(self, other: Piece) -> None:
+        """Add what came later."""
+        self.text += other.text
+        self.tokens += other.tokens
+        self.logprobs += other.logprobs
+        self.offsets += other.offsets
+        self.shown_prompt += other.shown_prompt
+        self.finish, self.stop_reason = other.finish, other.stop_reason
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """The prompt as it stands before the answer: ``text``, and where each of its tokens begins in it."""
+
+    text: str
+    offsets: list[int]
+
+
+def make_echo(text: str, tokens: Sequence[int], detokenizer: Detokenizer) -> Echo:
+    offsets, length = [], 0
+    for token in tokens:
+        offsets.append(min(length, len(text)))
+        length += len(detokenizer.push((token,)))
+    return Echo(text, offsets)
+
+
+class Choice:
+    """See the module. ``echo``: what the answer begins with, if anything."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_echo",
+        "_length",
+        "_options",
+        "_scanner",
+        "cached",
+        "completion_tokens",
+        "index",
+        "looked",
+        "n",
+        "prompt",
+        "prompt_logprobs",
+        "started",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        prompt: list[int],
+        stream: Stream,
+        detokenizer: Detokenizer,
+        options: Options,
+        echo: Echo | None = None,
+    ) -> None:
+        self.index, self.prompt, self.stream = index, prompt, stream
+        self.completion_tokens = 0
+        self.cached = 0  # prompt tokens found in the prefix cache, once the first token is there
+        self.prompt_logprobs: list[TokenLogprob] = []  # of all prompt tokens but the first, where they were asked for
+        self.started = False  # something of this choice was written
+        self.n = options.n
+        self.looked = options.prompt_scored < 0 and not (options.echoed and options.scored >= 0)  # into the prefix cache
+        self._options = options
+        self._detokenizer = detokenizer
+        self._scanner = StopScanner(options.stop) if options.stop else None
+        self._echo = echo
+        self._length = len(echo.text) if echo is not None else 0  # characters detokenized, whether sent or held back
+
+    def take(self, delta: Delta) -> Piece:
+        """Ends the stream when a stop string is found; tokens after it are dropped."""
+        if delta.prompt:  # comes before, or with, the first token
+            self.prompt_logprobs = delta.prompt
+        if self._options.limit == 0:
+            piece = Piece(finish=delta.finish and "length")
+        elif self._scanner is None and self._options.scored < 0:
+            piece = self._take_together(delta)
+        else:
+            piece = self._take_singly(delta)
+        if self._echo is None:
+            return piece
+        whole, self._echo = self._echoed(self._echo), None
+        whole.join(piece)
+        return whole
+
+    def _take_together(self, delta: Delta) -> Piece:
+        tokens = delta.tokens
+        text = (
+            self._text(tokens) if delta.stop_token is None else self._text(tokens[:-1]) + self._stop_text(delta.stop_token)
+        )
+        if delta.finish:
+            text += self._detokenizer.flush()
+        self.completion_tokens += len(tokens)
+        return Piece(text, tokens, finish=delta.finish, stop_reason=self._reason(delta))
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return self._detokenizer.push(tokens) if tokens else ""
+
+    def _stop_text(self, token: int) -> str:
+        return self._text((token,)) if self._options.include_stop_str_in_output else ""
+
+    def _reason(self, delta: Delta) -> int | None:
+        """The stop token, if it is the client's and not the checkpoint's."""
+        return delta.stop_token if delta.stop_token in self._options.stop_token_ids else None
+
+    def _take_singly(self, delta: Delta) -> Piece:
+        """Token by token: where each begins is wanted, or which one completes a stop string."""
+        piece = Piece()
+        last = len(delta.tokens) - 1
+        for i, token in enumerate(delta.tokens):
+            piece.offsets.append(self._length)
+            ends = delta.stop_token is not None and i == last
+            text = self._stop_text(token) if ends else self._text((token,))
+            piece.tokens.append(token)
+            self.completion_tokens += 1
+            if self._pass(piece, text):
+                break
+        else:
+            if delta.finish and not self._pass(piece, self._detokenizer.flush()):
+                piece.finish, piece.stop_reason = delta.finish, self._reason(delta)
+                piece.text += self._scanner.flush() if self._scanner else ""
+        piece.logprobs = list(delta.logprobs[: len(piece.tokens)]) if self._options.scored >= 0 else []
+        return piece
+
+    def _pass(self, piece: Piece, text: str) -> bool:
+        """Through the scanner; True when a stop string ended the answer."""
+        self._length += len(text)
+        if self._scanner is None or self.completion_tokens <= self._options.min_tokens:
+            piece.text += text
+            return False
+        piece.text += self._scanner.push(text)
+        if self._scanner.found is None:
+            return False
+        piece.finish, piece.stop_reason = "stop", self._scanner.found
+        if self._options.include_stop_str_in_output:
+            piece.text += self._scanner.found
+        self.stream.stop()
+        return True
+
+    def _echoed(self, echo: Echo) -> Piece:
+        piece = Piece(echo.text, shown_prompt=list(self.prompt))
+        if self._options.scored >= 0:
+            k = self._options.scored
+            piece.offsets = list(echo.offsets)
+            piece.logprobs = [None, *(TokenLogprob(e.logprob, e.top[:k]) for e in self.prompt_logprobs)]
+        return piece

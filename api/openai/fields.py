@@ -1,0 +1,250 @@
+"""The fields of the generating endpoints: what is taken, with which bounds, and what each means.
+
+One declaration, an attribute of ``Options`` or ``TemplateOptions``, is the parser's, the reference's (``/openapi.json``),
+the tests' and what handlers read. Fields that would change the answer and are not served are refused unless they have the
+value that changes nothing (``Only``). What stands nowhere here is unknown, and ``unknown_fields`` of the settings says what
+becomes of it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import abc
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from blockwright.api.openai.field_types import (
+    Anything,
+    Biases,
+    Field,
+    Flag,
+    Integer,
+    Kind,
+    Mapping,
+    Number,
+    OneOf,
+    Only,
+    Record,
+    Text,
+    Texts,
+    Tokens,
+)
+from blockwright.policies.requests.urgency import TIERS, urgency
+
+MAX_N = 128  # choices of one prompt
+MAX_STOPS, MAX_STOP_LENGTH = 4, 1024  # strings, characters
+MAX_BAD_WORDS, MAX_BIASES = 256, 1024
+MAX_LOGPROBS = 20
+LARGEST = (1 << 31) - 1
+
+STREAM_OPTIONS = (
+    Field("include_usage", Flag(), "One more chunk with the usage, before the end mark.", default=False),
+    Field("continuous_usage_stats", Flag(), "The usage so far in every chunk.", default=False),
+    Field("include_obfuscation", Flag(), "Accepted; nothing is padded here."),
+)
+
+
+def given(kind: Kind, text: str, default: Any = None) -> Any:
+    """An attribute that is a field of the body. ``default``: a value, or how one is made."""
+    how: Any = {"default_factory": default} if callable(default) else {"default": default}
+    return field(metadata={"kind": kind, "text": text}, **how)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What both endpoints take, by the names of the wire. None: the checkpoint's default, or the endpoint's."""
+
+    model: str | None = given(Text(), "A model id of /v1/models; the first one when missing.")
+    temperature: float | None = given(Number(0, 2), "0 takes the best token; the default is the checkpoint's, or 1.")
+    top_p: float | None = given(Number(0, 1, above=True), "Only the best tokens that together have this probability.")
+    top_k: int | None = given(Integer(-1, LARGEST, least=0), "Only the k best tokens; 0 or -1: all.")
+    min_p: float = given(Number(0, 1), "Only tokens with this share of the best one's probability.", 0)
+    repetition_penalty: float | None = given(
+        Number(0, 100, above=True), "Above 1: less of what prompt and answer have already."
+    )
+    presence_penalty: float = given(Number(-2, 2), "Taken from the logit of each token that the answer has.", 0)
+    frequency_penalty: float = given(Number(-2, 2), "The same, times the number of times it has it.", 0)
+    logit_bias: tuple[tuple[int, float], ...] = given(Biases(100, MAX_BIASES), "Added to the logits of these token ids.", ())
+    allowed_token_ids: tuple[int, ...] = given(Tokens(1), "Only these tokens.", ())
+    bad_words: tuple[str, ...] = given(
+        Texts("bad word", MAX_BAD_WORDS, MAX_STOP_LENGTH), "Texts whose last token never comes after the others.", ()
+    )
+    seed: int = given(
+        Integer(-(1 << 63), (1 << 64) - 1, wrap=1 << 64),
+        "Equal seeds and parameters, equal answers; drawn when missing.",
+        lambda: secrets.randbits(63),
+    )
+    stop: tuple[str, ...] = given(
+        Texts("stop string", MAX_STOPS, MAX_STOP_LENGTH, single=True), "The answer ends before one of these.", ()
+    )
+    stop_token_ids: tuple[int, ...] = given(
+        Tokens(0, 1024), "The answer ends with one of these tokens, which is not shown.", ()
+    )
+    include_stop_str_in_output: bool = given(Flag(), "Show the stop string or stop token too.", False)
+    ignore_eos: bool = given(Flag(), "Go on after the checkpoint's end tokens.", False)
+    min_tokens: int = given(Integer(0, LARGEST), "No end token, stop token or stop string before so many tokens.", 0)
+    max_completion_tokens: int | None = given(Integer(1, LARGEST), "The newer name of max_tokens; it wins.")
+    max_tokens: int | None = given(
+        Integer(0, LARGEST), "New tokens at most, 0 only with echo; when missing 16, of a chat all that fit."
+    )
+    n: int = given(Integer(1, MAX_N), "Choices for each prompt.", 1)
+    stream: bool = given(Flag(), "Server-sent events instead of one answer.", False)
+    stream_options: abc.Mapping[str, Any] = given(Record(STREAM_OPTIONS), "Only with stream.", dict)
+    prompt_logprobs: int | None = given(
+        Integer(0, MAX_LOGPROBS), "Log-probabilities of the prompt's tokens; not with stream."
+    )
+    return_token_ids: bool = given(Flag(), "Token ids of prompt and answer.", False)
+    skip_special_tokens: bool = given(Flag(), "Leave special tokens out of the text.", True)
+    truncate_prompt_tokens: int | None = given(
+        Integer(-1, LARGEST), "Only the last so many tokens of the prompt; -1: those that fit."
+    )
+    cache_salt: str = given(Text(1024), "Only requests with an equal salt share cached prefixes with this one.", "")
+    priority: int = given(Integer(-(1 << 31), LARGEST), "Lower runs earlier, within the service tier.", 0)
+    service_tier: str | None = given(
+        OneOf(tuple(TIERS)), "priority and fast run before the others, flex after; echoed as it is used."
+    )
+    request_id: str | None = given(Text(128), "A name for /v1/requests, as the header x-request-id.")
+    ignored: tuple[str, ...] = ()  # unknown fields
+
+    @property
+    def limit(self) -> int | None:
+        """New tokens at most. 0: nothing but the echo."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def scored(self) -> int:
+        """Log-probabilities of the answer's tokens, and of so many of the best; -1: none."""
+        raise NotImplementedError
+
+    @property
+    def prompt_scored(self) -> int:
+        """The same of the prompt's."""
+        return -1 if self.prompt_logprobs is None else self.prompt_logprobs
+
+    @property
+    def echoed(self) -> bool:
+        return False
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options.get("include_usage"))
+
+    @property
+    def continuous_usage(self) -> bool:
+        return bool(self.stream_options.get("continuous_usage_stats"))
+
+    @property
+    def tier(self) -> str | None:
+        """That the request gets, where it named one."""
+        return None if self.service_tier is None else TIERS[self.service_tier][0]
+
+    @property
+    def urgency(self) -> int:
+        return urgency(self.service_tier or "default", self.priority)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOptions(Options):
+    logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "Log-probabilities of the tokens, and of the so many best.")
+    echo: bool = given(Flag(), "Put the prompt before the answer, with its log-probabilities if logprobs is set.", False)
+    best_of: int | None = given(Integer(1, MAX_N), "Only the value of n: every choice is returned.")
+    add_special_tokens: bool = given(Flag(), "Let the tokenizer add its own (BOS) to a text prompt.", True)
+
+    @property
+    def scored(self) -> int:
+        return -1 if self.logprobs is None else self.logprobs
+
+    @property
+    def echoed(self) -> bool:
+        return self.echo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions(Options):
+    logprobs: bool = given(Flag(), "Log-probabilities of the answer's tokens.", False)
+    top_logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "With logprobs: also of the so many best.")
+    add_special_tokens: bool = given(Flag(), "Let the tokenizer add its own; templates have done it.", False)
+
+    @property
+    def scored(self) -> int:
+        return (self.top_logprobs or 0) if self.logprobs else -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateOptions:
+    """How messages become a prompt."""
+
+    add_generation_prompt: bool = given(Flag(), "End the prompt where the assistant begins to speak.", True)
+    continue_final_message: bool = given(
+        Flag(), "Let the answer continue the last message; not with add_generation_prompt.", False
+    )
+    chat_template_kwargs: abc.Mapping[str, Any] = given(Mapping(), "More variables for the template.", dict)
+
+
+def fields_of(record: type) -> tuple[Field, ...]:
+    """Of the body that the record is made of."""
+    declared = [one for one in fields(record) if one.metadata]
+    return tuple(Field(one.name, **one.metadata, default=_shown(one.default)) for one in declared)
+
+
+def _shown(default: Any) -> Any:
+    """What the reference says of it: nothing where it is made for each request, or is empty."""
+    return default if isinstance(default, int) else None
+
+
+_ACCEPTED = tuple(
+    Field(name, kind, "Accepted; nothing is stored." if name == "store" else "Accepted.")
+    for name, kind in (
+        ("session_id", Text(1024)),
+        ("user", Text(1024)),
+        ("safety_identifier", Text(1024)),
+        ("prompt_cache_key", Text(1024)),
+        ("prompt_cache_retention", Anything()),
+        ("metadata", Mapping()),
+        ("store", Flag()),
+    )
+)
+
+_NOT_SERVED = {
+    "documents": ([],),
+    "function_call": ("none",),
+    "functions": ([],),
+    "kv_transfer_params": (),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "mm_processor_kwargs": ({},),
+    "response_format": ({"type": "text"},),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": (),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+    **{f"guided_{form}": () for form in ("json", "regex", "choice", "grammar", "decoding_backend", "whitespace_pattern")},
+}
+
+
+def _not_served(**fields: tuple[object, ...]) -> tuple[Field, ...]:
+    return tuple(Field(name, Only(values), "Not supported.") for name, values in fields.items())
+
+
+NOT_SERVED = _not_served(**_NOT_SERVED)
+TEMPLATE = (*fields_of(TemplateOptions), *_not_served(chat_template=()))
+CHAT_OPTIONS = (
+    *fields_of(ChatOptions),
+    *TEMPLATE,
+    *_ACCEPTED,
+    Field("parallel_tool_calls", Anything(), "Accepted; there are no tools."),
+    Field("prediction", Anything(), "Accepted without effect."),
+    *NOT_SERVED,
+    *_not_served(
+        audio=(),
+        echo=(False,),
+        modalities=(["text"],),
+        reasoning_effort=("none",),
+        verbosity=("medium",),
+        web_search_options=(),
+    ),
+)
+COMPLETION_OPTIONS = (*fields_of(CompletionOptions), *_ACCEPTED, *NOT_SERVED, *_not_served(suffix=("",)))

@@ -1,0 +1,297 @@
+"""From a checked body to an answer: what both generating endpoints share.
+
+Applies a model's limits and defaults, starts the sequences, and drives their streams to one response, streamed or whole. A
+client that goes away cancels this handler (aiohttp's ``handler_cancellation``), and leaving it cancels the sequences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo
+from blockwright.api.answers import Usage
+from blockwright.api.checks import shown
+from blockwright.api.errors import bad_request, error_body
+from blockwright.api.http.catalog import ServedModel
+from blockwright.api.http.context import CALL_ID, CALLER, NAME, PROGRESS, Front
+from blockwright.api.http.headers import log_names
+from blockwright.api.http.limits import CHARGE, Charge
+from blockwright.api.http.metrics import Meter
+from blockwright.api.http.sse import EventStream
+from blockwright.api.openai.choice import Choice, Echo, Piece
+from blockwright.api.openai.fields import Options
+from blockwright.api.openai.sampling import sampling_of, stop_tokens
+from blockwright.policies.requests.admission import part
+from blockwright.runtime.base.scope import current_traceparent
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One HTTP request being answered. ``prompts`` are token ids; choice i answers prompt ``i // options.n``."""
+
+    id: str
+    created: int
+    info: ModelInfo
+    served: ServedModel
+    options: Options
+    prompts: list[list[int]]
+    choices: list[Choice]
+    charge: Charge
+
+    def usage(self) -> Usage:
+        """So far. ``cached_tokens``: of the prompts, found in the prefix cache by the first choice of each."""
+        prompt = sum(len(tokens) for tokens in self.prompts)
+        completion = sum(choice.completion_tokens for choice in self.choices)
+        cached = sum(choice.cached for choice in self.choices[:: self.options.n])
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+
+class Shape(Protocol):
+    """How an endpoint writes its answer. Events are complete: each ends in a blank line."""
+
+    def events(self, choice: Choice, piece: Piece) -> bytes:
+        """The events for one delta of one choice; empty when there is nothing to show yet."""
+
+    def usage_event(self) -> bytes:
+        """The extra event of ``include_usage``."""
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """The body of an answer that is not streamed; one piece for each choice."""
+
+
+def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, options: Options, default: int | None) -> int:
+    """The number of new tokens that may follow; a 400 with the numbers where that is none, or fewer than asked for.
+
+    ``default``: new tokens when the request names no limit; None for all that fit. An echo alone (0 tokens asked for) needs
+    room for one: the prompt runs to its end, and what comes after it is not shown.
+    """
+    if not tokens:
+        raise bad_request("the prompt has no tokens; give at least one character", "prompt")
+    room = info.max_length - len(tokens)
+    asked = None if options.limit is None else max(1, options.limit)
+    if room < 1 or (asked is not None and asked > room):
+        wanted = f"{asked} new tokens" if asked is not None else "at least 1 new token"
+        raise bad_request(
+            f"the context of {info.id} holds {info.max_length} tokens, but the prompt has {len(tokens)} and {wanted} were "
+            "asked for; shorten the prompt or lower max_tokens",
+            "prompt" if room < 1 else "max_tokens",
+            "context_length_exceeded",
+        )
+    bad = next((t for t in tokens if not 0 <= t < served.vocabulary), None)
+    if bad is not None:
+        raise bad_request(
+            f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt"
+        )
+    if asked is not None:
+        return asked
+    return room if default is None else min(default, room)
+
+
+def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]:
+    """The end of the prompt that ``truncate_prompt_tokens`` leaves. Raises a 400 where that is nothing."""
+    if options.truncate_prompt_tokens is None:
+        return tokens
+    if options.truncate_prompt_tokens == 0:
+        message = "truncate_prompt_tokens is 0, which leaves no prompt; give at least 1, or -1 for as many as fit"
+        raise bad_request(message, "truncate_prompt_tokens")
+    asked = max(1, options.limit or 1)
+    keep = options.truncate_prompt_tokens if options.truncate_prompt_tokens > 0 else info.max_length - asked
+    if keep < 1:
+        message = (
+            f"the context of {info.id} holds {info.max_length} tokens and {asked} new ones were asked for, which leaves "
+        )
+        raise bad_request(f"{message}no room for a prompt; lower max_tokens", "max_tokens", "context_length_exceeded")
+    return tokens[max(0, len(tokens) - keep) :]
+
+
+async def start(
+    front: Front,
+    request: web.Request,
+    *,
+    prefix: str,
+    info: ModelInfo,
+    served: ServedModel,
+    options: Options,
+    prompts: list[list[int]],
+    default_tokens: int | None,
+    continues: bool,
+    echoes: Sequence[Echo] = (),
+) -> Call:
+    """Start all sequences, or none. ``continues``: the answer's text continues its prompt's (completions).
+
+    ``echoes``: for each prompt, where it is to stand before its answers.
+    """
+    _check_count(front, len(prompts), options.n)
+    limits = [check_prompt(tokens, info, served, options, default_tokens) for tokens in prompts]
+    id = request[CALL_ID] = front.new_id(prefix)
+    _name(front, request, options)
+    sampling, ends = sampling_of(options, served), stop_tokens(options, served)
+    most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
+    charge = request[CHARGE] = await front.door.enter(request[CALLER], most)
+    choices: list[Choice] = []
+    try:
+        for index in range(len(prompts) * options.n):
+            place = index // options.n
+            tokens = prompts[place]
+            stream = front.port.generate(
+                Generation(
+                    id=f"{id}/{index}" if index else id,
+                    application=info.id,
+                    prompt=tokens,
+                    max_tokens=limits[place],
+                    stop_tokens=ends,
+                    sampling=replace(sampling, choice=index % options.n),
+                    tenant=request[CALLER].tenant,
+                    key=request[CALLER].key,
+                    priority=options.urgency,
+                    salt=_salt(front, request[CALLER].tenant, options.cache_salt),
+                    trace=current_traceparent(),
+                )
+            )
+            detokenizer = served.codec.detokenizer(tokens if continues else (), special=not options.skip_special_tokens)
+            choices.append(Choice(index, tokens, stream, detokenizer, options, echoes[place] if echoes else None))
+    except BaseException:
+        for choice in choices:
+            choice.stream.cancel()
+        charge.end(0)
+        raise
+    request[PROGRESS] = choices[0].stream.progress
+    created = int(time.time())
+    return Call(
+        id=id, created=created, info=info, served=served, options=options, prompts=prompts, choices=choices, charge=charge
+    )
+
+
+def _name(front: Front, request: web.Request, options: Options) -> None:
+    """By which the request can be found: in ``/v1/requests`` and in the log."""
+    if chosen := request.headers.get("x-request-id") or options.request_id:
+        request[NAME] = chosen
+        front.names.note(request[CALLER].key, chosen, request[CALL_ID])
+    names = log_names(request)
+    log.info("%s", ", ".join(f"{name} {value!a}" for name, value in names.items()), extra=names)
+
+
+def _salt(front: Front, tenant: str, wished: str) -> bytes:
+    """Only requests with an equal one share cached prefixes: with keys those of one tenant, unless all are to share."""
+    apart = front.keys.required and not front.settings.shared_cache
+    return f"{len(tenant)} {tenant} {wished}".encode() if apart else wished.encode()
+
+
+def _check_count(front: Front, prompts: int, n: int) -> None:
+    """A 400 for more choices than there can be places for: to come back, as a 503 says, would be in vain."""
+    most = part(front.settings.max_waiting, 0, 0, front.settings.gateways)
+    if prompts * n > most:
+        message = f"{prompts * n} choices are more than a gateway ever takes at a time ({most}, by max_waiting and gateways)"
+        raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")
+
+
+async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -> web.StreamResponse:
+    """The response, complete. Raises GatewayError where nothing of it was sent."""
+    options = call.options
+    usage = call.usage()
+    meter = front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit)
+    ended: set[int] = set()
+    try:
+        if options.stream:
+            return await _stream(front, request, call, shape, meter, ended)
+        pieces = [Piece() for _ in call.choices]
+
+        async def collect(choice: Choice) -> None:
+            await _consume(choice, meter, ended, pieces[choice.index].join)
+
+        await _each(call.choices, collect)
+        return web.Response(body=json.dumps(shape.whole(pieces)).encode(), content_type="application/json")
+    finally:
+        for choice in call.choices:
+            if choice.index not in ended:
+                choice.stream.cancel()
+        preemptions = sum(choice.stream.progress().preemptions for choice in call.choices)
+        meter.close(complete=len(ended) == len(call.choices), preemptions=preemptions)
+        call.charge.end(call.usage()["total_tokens"])
+
+
+async def _stream(
+    front: Front, request: web.Request, call: Call, shape: Shape, meter: Meter, ended: set[int]
+) -> web.StreamResponse:
+    async with EventStream(request, front.settings.keep_alive, lambda: _progress(call.choices[0])) as out:
+
+        async def forward(choice: Choice) -> None:
+            async def send(piece: Piece) -> None:
+                events = shape.events(choice, piece)
+                if events:
+                    await out.write(events)
+
+            await _consume(choice, meter, ended, send)
+
+        try:
+            await _each(call.choices, forward)
+            await out.done(shape.usage_event() if call.options.include_usage else b"")
+        except ConnectionError:
+            log.debug("%s: the client went away", call.id)
+        except Exception as error:
+            if not out.started:
+                raise
+            if not isinstance(error, GatewayError):
+                log.exception("%s failed", call.id, extra=log_names(request))
+                error = GatewayError(500, "internal error; the server's log has the details")
+            await out.fail(error_body(error))
+        return out.response
+
+
+def _progress(choice: Choice) -> str:
+    """Where the first choice is, for a comment."""
+    if choice.completion_tokens or choice.started:
+        return "keep-alive"
+    now = choice.stream.progress()
+    if now.place:
+        return f"queued {now.place}/{now.queued}"
+    return f"prefill {100 * now.computed // max(1, now.prompt)}%"
+
+
+async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[[Piece], Awaitable[None] | None]) -> None:
+    """One sequence, to its end."""
+    async for delta in choice.stream:
+        if not choice.completion_tokens and delta.tokens:
+            progress = choice.stream.progress()
+            choice.cached = progress.cached
+            meter.began(progress, looked=choice.looked, first=choice.index % choice.n == 0)
+        piece = choice.take(delta)
+        meter.tokens(len(piece.tokens))
+        if piece.finish:
+            ended.add(choice.index)
+            meter.finished(piece.finish, choice.completion_tokens)
+        waiting = use(piece)
+        if waiting is not None:
+            await waiting
+        if piece.finish:
+            return
+    raise GatewayError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
+
+
+async def _each(choices: list[Choice], consume: Callable[[Choice], Awaitable[None]]) -> None:
+    """All choices together; the first failure ends the others."""
+    if len(choices) == 1:
+        await consume(choices[0])
+        return
+    tasks = [asyncio.ensure_future(consume(choice)) for choice in choices]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,76 @@
+"""Log-probabilities in OpenAI's two forms (columns for completions, a list of objects for chat) and vLLM's for prompts.
+
+A token that is part of a character has no text of its own: it is written as its bytes, escaped. Minus infinity, which JSON
+cannot write, becomes -9999.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from blockwright.api.openai.choice import Piece
+from blockwright.api.text.tokenizer import TextCodec
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+
+LOWEST = -9999.0
+
+
+def _text(data: bytes, prefix: str = "") -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return prefix + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOWEST)
+
+
+def completion_logprobs(codec: TextCodec, piece: Piece) -> dict[str, Any]:
+    """``tokens``, ``token_logprobs``, ``top_logprobs`` (the chosen token is always in it), ``text_offset``.
+
+    The echo's tokens come first; the first of all has no probability.
+    """
+    tokens = [_text(codec.token_bytes(token), "bytes:") for token in (*piece.shown_prompt, *piece.tokens)]
+    tops: list[dict[str, float] | None] = []
+    for text, entry in zip(tokens, piece.logprobs, strict=True):
+        if entry is None:
+            tops.append(None)
+            continue
+        top: dict[str, float] = {}
+        for token, logprob in entry.top:
+            top.setdefault(_text(codec.token_bytes(token), "bytes:"), _finite(logprob))
+        top.setdefault(text, _finite(entry.logprob))
+        tops.append(top)
+    chosen = [None if entry is None else _finite(entry.logprob) for entry in piece.logprobs]
+    return {"tokens": tokens, "token_logprobs": chosen, "top_logprobs": tops, "text_offset": list(piece.offsets)}
+
+
+def chat_logprobs(codec: TextCodec, piece: Piece) -> dict[str, Any]:
+    """``content``: one object for each token."""
+
+    def one(token: int, logprob: float) -> dict[str, Any]:
+        data = codec.token_bytes(token)
+        return {"token": _text(data), "logprob": _finite(logprob), "bytes": list(data)}
+
+    content = []
+    for token, entry in zip(piece.tokens, piece.logprobs, strict=True):
+        assert entry is not None, "a chat has no echo"
+        top = [one(other, logprob) for other, logprob in entry.top]
+        content.append(one(token, entry.logprob) | {"top_logprobs": top})
+    return {"content": content, "refusal": None}
+
+
+def prompt_logprobs(codec: TextCodec, prompt: Sequence[int], entries: Sequence[TokenLogprob], k: int) -> list[Any]:
+    """None for the first token; for each other an object of token ids: its own, and the ``k`` best."""
+
+    def one(token: int, logprob: float, rank: int) -> dict[str, Any]:
+        return {"logprob": _finite(logprob), "rank": rank, "decoded_token": _text(codec.token_bytes(token))}
+
+    made: list[Any] = [None]
+    for token, entry in zip(prompt[1:], entries, strict=True):
+        own = {str(token): one(token, entry.logprob, entry.rank)}
+        best = {str(t): one(t, logprob, rank) for rank, (t, logprob) in enumerate(entry.top[:k], 1)}
+        made.append({**best, **own})
+    return made

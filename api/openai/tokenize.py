@@ -1,0 +1,79 @@
+"""``POST /tokenize`` and ``POST /detokenize``: what the served models make of texts, conversations and ids.
+
+The answers equal those of the checkpoint's own tokenizer in transformers. Long texts are tokenized on a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+
+from aiohttp import web
+
+from blockwright.api.answers import DetokenizeAnswer, TokenizeAnswer
+from blockwright.api.checks import shown
+from blockwright.api.errors import bad_request
+from blockwright.api.http.context import FRONT, IGNORED
+from blockwright.api.openai.bodies import Messages, read_fields, template_options
+from blockwright.api.openai.chat import render
+from blockwright.api.openai.field_types import Field, Flag, Text, Tokens
+from blockwright.api.openai.fields import TEMPLATE
+from blockwright.api.openai.request_body import read_body
+
+_MODEL = Field("model", Text(), "A model id of /v1/models; the first one when missing.")
+TOKENIZE_FIELDS = (
+    _MODEL,
+    Field("prompt", Text(), "A text; this or messages."),
+    Field("messages", Messages(), "A conversation; this or prompt."),
+    Field("add_special_tokens", Flag(), "Let the tokenizer add its own; default true for a prompt, false for messages."),
+    Field("return_token_strs", Flag(), "Also the tokens as the vocabulary writes them.", default=False),
+    *TEMPLATE,
+)
+_MANY = 1 << 14  # token ids; to look up and write so many takes about 10 ms
+DETOKENIZE_FIELDS = (_MODEL, Field("tokens", Tokens(), "Token ids.", required=True))
+
+
+async def tokenize(request: web.Request) -> web.Response:
+    front = request.app[FRONT]
+    check = partial(read_fields, fields=TOKENIZE_FIELDS, unknown=front.settings.unknown_fields)
+    values, request[IGNORED] = await read_body(request, check)
+    if ("prompt" in values) == ("messages" in values):
+        raise bad_request("give either prompt or messages", "prompt")
+    info = front.model(request, values.get("model"))
+    served = await front.catalog.load(info)
+    if "messages" in values:
+        text = await render(front, info.id, served, values["messages"], template_options(values))
+    else:
+        text = values["prompt"]
+    tokens = await front.catalog.encode(served, text, special=values.get("add_special_tokens", "prompt" in values))
+
+    def written() -> str:
+        names = [served.codec.token_text(token) for token in tokens] if values.get("return_token_strs") else None
+        answer: TokenizeAnswer = {
+            "count": len(tokens),
+            "max_model_len": info.max_length,
+            "tokens": tokens,
+            "token_strs": names,
+        }
+        return json.dumps(answer)
+
+    body = written() if len(tokens) < _MANY else await asyncio.to_thread(written)
+    return web.json_response(text=body)
+
+
+async def detokenize(request: web.Request) -> web.Response:
+    front = request.app[FRONT]
+    check = partial(read_fields, fields=DETOKENIZE_FIELDS, unknown=front.settings.unknown_fields)
+    values, request[IGNORED] = await read_body(request, check)
+    info = front.model(request, values.get("model"))
+    served = await front.catalog.load(info)
+    if served.codec.missing:
+        raise bad_request(served.codec.missing, "tokens")
+    bad = next((token for token in values["tokens"] if not 0 <= token < served.vocabulary), None)
+    if bad is not None:
+        message = f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}"
+        raise bad_request(message, "tokens")
+    decode = partial(served.codec.decode, values["tokens"], special=True)
+    answer: DetokenizeAnswer = {"prompt": decode() if len(values["tokens"]) < _MANY else await asyncio.to_thread(decode)}
+    return web.json_response(answer)

@@ -1,0 +1,1 @@
+"""For programs: the client, the embedded cluster, ``generate``, the pytest plugin."""

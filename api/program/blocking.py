@@ -1,0 +1,253 @@
+"""The same without ``await``: a session on a loop of its own, in a thread of its own, and ``generate`` for whole lists.
+
+So it works in a script, in a notebook (whose loop is running already) and in a test. Ctrl-C in the calling thread cancels
+what runs on the loop, lets it clean up, and goes on as KeyboardInterrupt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeVar, overload
+
+from blockwright.api.program.client import Call, Message, Prompt
+from blockwright.api.program.results import Answer, Piece
+
+T = TypeVar("T")
+AT_ONCE = 512  # prompts of one ``generate`` that the cluster has at a time
+
+
+class Open(Protocol):
+    """What ``BlockingSession`` runs: a ``Client`` or a ``Cluster``."""
+
+    url: str
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> Call: ...
+
+    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> Call: ...
+
+    async def models(self) -> list[str]: ...
+
+    async def get(self, path: str) -> Any: ...
+
+    async def get_text(self, path: str) -> str: ...
+
+
+class LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="blockwright-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of ``work``; an interrupt cancels it and waits for its end."""
+        running: list[asyncio.Task[Any] | None] = []
+
+        async def carried() -> T:
+            running.append(asyncio.current_task())
+            return await work
+
+        def cancel() -> None:
+            for task in running:
+                if task is not None:
+                    task.cancel()
+
+        future = asyncio.run_coroutine_threadsafe(carried(), self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            self._loop.call_soon_threadsafe(cancel)  # not future.cancel(), which would not wait for the clean-up
+            concurrent.futures.wait([future])
+            raise
+
+    def close(self) -> None:
+        self.run(_settle())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _settle() -> None:
+    """Cancel what is left on the loop and see it out."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+class BlockingCall:
+    """As ``Call``: ``wait()`` for the answer, or iterate over its pieces."""
+
+    def __init__(self, call: Call, loop: LoopThread) -> None:
+        self._call, self._loop = call, loop
+
+    @property
+    def id(self) -> str:
+        return self._call.id
+
+    @property
+    def answer(self) -> Answer | None:
+        return self._call.answer
+
+    def wait(self) -> Answer:
+        return self._loop.run(self._call.whole())
+
+    def __iter__(self) -> Iterator[Piece]:
+        pieces = self._call.__aiter__()
+        try:
+            while (piece := self._loop.run(_next(pieces))) is not None:
+                yield piece
+        finally:
+            self._loop.run(_close(pieces))
+
+
+async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:
+    return await anext(pieces, None)
+
+
+async def _close(pieces: AsyncIterator[Piece]) -> None:
+    close: Callable[[], Coroutine[Any, Any, None]] = pieces.aclose  # type: ignore[attr-defined]
+    await close()
+
+
+class BlockingSession:
+    """A ``Client`` or ``Cluster`` for code that does not await. Use as ``with``."""
+
+    def __init__(self, session: Open) -> None:
+        self._session = session
+        self._loop: LoopThread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens; empty for a cluster without a port."""
+        return self._session.url
+
+    def __enter__(self) -> Self:
+        loop = LoopThread()
+        try:
+            loop.run(self._session.__aenter__())
+        except BaseException:
+            loop.close()
+            raise
+        self._loop = loop
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop, self._loop = self._thread, None
+        try:
+            loop.run(self._session.__aexit__(None, None, None))
+        finally:
+            loop.close()
+
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> Answer:
+        """As ``Session.generate``, complete."""
+        return self.stream(prompt, model=model, **options).wait()
+
+    def stream(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> BlockingCall:
+        return BlockingCall(self._session.generate(prompt, model=model, **options), self._thread)
+
+    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> Answer:
+        """As ``Session.chat``, complete."""
+        return self.stream_chat(messages, model=model, **options).wait()
+
+    def stream_chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> BlockingCall:
+        return BlockingCall(self._session.chat(messages, model=model, **options), self._thread)
+
+    def models(self) -> list[str]:
+        return self._thread.run(self._session.models())
+
+    def get(self, path: str) -> Any:
+        """The JSON of a GET of the API."""
+        return self._thread.run(self._session.get(path))
+
+    def get_text(self, path: str) -> str:
+        return self._thread.run(self._session.get_text(path))
+
+    def generate_all(self, prompts: Sequence[Prompt], *, done: Callable[[Answer], None], **options: Any) -> list[Answer]:
+        """All answers, in the order of the prompts; ``done`` is called with each as it is complete, in another thread."""
+        try:
+            return self._thread.run(_all(self._session, prompts, done, options))
+        except BaseExceptionGroup as group:  # the first prompt that failed tells
+            raise group.exceptions[0] from None
+
+    @property
+    def _thread(self) -> LoopThread:
+        if self._loop is None:
+            raise RuntimeError("the session is not open; use it inside 'with'")
+        return self._loop
+
+
+async def _all(
+    session: Open, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: Mapping[str, Any]
+) -> list[Answer]:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(prompt: Prompt) -> Answer:
+        async with gate:
+            answer = await session.generate(prompt, **options)
+        done(answer)
+        return answer
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(prompt)) for prompt in prompts]
+    return [task.result() for task in tasks]
+
+
+@overload
+def generate(
+    model: str | os.PathLike[str],
+    prompts: str,
+    *,
+    progress: bool | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Answer: ...
+
+
+@overload
+def generate(
+    model: str | os.PathLike[str],
+    prompts: Sequence[Prompt],
+    *,
+    progress: bool | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[Answer]: ...
+
+
+def generate(
+    model: str | os.PathLike[str],
+    prompts: str | Sequence[Prompt],
+    *,
+    progress: bool | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Answer | list[Answer]:
+    """Continue prompts with a checkpoint: start a cluster, answer all of them at once, stop it.
+
+    prompts: one text gives one answer, a list of texts or token ids a list in its order. progress: a bar on standard error;
+    None: where a person looks (a terminal, a notebook). settings: as of ``Cluster``; options: the API's fields by name
+    (max_tokens, temperature, seed, stop, ...).
+
+    Raises RequestError for a prompt that is refused, and what entering a ``Cluster`` raises.
+    """
+    from blockwright.api.program.embedded import Cluster
+    from blockwright.api.program.progress import Bar
+
+    asked: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
+    shown = (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
+    with Bar(len(asked), shown) as bar, Cluster(model, **(settings or {})) as cluster:
+        bar.begin()
+        answers = cluster.generate_all(asked, done=bar.done, **options)
+    return answers[0] if isinstance(prompts, str) else answers

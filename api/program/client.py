@@ -1,0 +1,237 @@
+"""Talks to a server of this package over HTTP: generate, chat, look around. What the commands and an embedded cluster use.
+
+Owns the connection and the translation between JSON and ``results.py``. A request has no time limit of its own; leaving a
+stream cancels it at the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from blockwright.api.program.results import Answer, Choice, Piece, RequestError
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+
+async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects of an event stream, up to its end mark. Comments are skipped."""
+    rest = b""
+    async for data in answer.content.iter_any():
+        *complete, rest = (rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
+        for event in complete:
+            lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]
+            if lines == [b"[DONE]"]:
+                return
+            if lines:
+                yield json.loads(b"\n".join(lines))
+
+
+class Call:
+    """A request that has not been sent yet: ``await`` it for the ``Answer``, or ``async for`` its ``Piece``s.
+
+    After the last piece ``answer`` holds the whole. Raises RequestError.
+    """
+
+    def __init__(self, session: Session, path: str, body: dict[str, Any]) -> None:
+        self._session, self._path, self._body = session, path, body
+        self.id = ""  # the server's, once it has begun to answer
+        self.answer: Answer | None = None
+
+    def __await__(self) -> Generator[Any, None, Answer]:
+        return self.whole().__await__()
+
+    async def whole(self) -> Answer:
+        """What ``await`` gives."""
+        body = await self._session.post(self._path, self._body)
+        choices = tuple(_choice(one) for one in body["choices"])
+        self.id, self.answer = body["id"], _answer(body["id"], body["model"], choices, body["usage"])
+        return self.answer
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        asked = {**self._body, "stream": True, "stream_options": {"include_usage": True}}
+        pieces: dict[int, list[Piece]] = {}
+        model = ""
+        usage: dict[str, int] = {}
+        async with self._session.open("POST", self._path, asked) as answer:
+            async for event in events(answer):
+                if event.get("error"):
+                    raise _error(200, event)
+                self.id, model, usage = event.get("id", ""), event.get("model", ""), event.get("usage") or usage
+                for one in event["choices"]:
+                    piece = _piece(one)
+                    pieces.setdefault(piece.index, []).append(piece)
+                    if piece.text or piece.token_ids or piece.finish_reason:
+                        yield piece
+        if not pieces or not all(found[-1].finish_reason for found in pieces.values()):
+            raise RequestError(0, "the stream ended before the answer was complete; send the request again")
+        self.answer = _answer(self.id, model, tuple(_joined(i, pieces[i]) for i in sorted(pieces)), usage)
+
+
+class Session:
+    """Requests to one server. ``options`` of ``generate`` and ``chat`` are the API's fields by their names."""
+
+    def __init__(self) -> None:
+        self._http: aiohttp.ClientSession | None = None
+
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> Call:
+        """Continue a prompt: text, or token ids. ``model``: the first one that is served by default."""
+        given = prompt if isinstance(prompt, str) else list(prompt)
+        return Call(self, "/v1/completions", _body(model, options, prompt=given))
+
+    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> Call:
+        """Answer messages of role and content; a text is a single one of the user."""
+        given = [{"role": "user", "content": messages}] if isinstance(messages, str) else [dict(one) for one in messages]
+        return Call(self, "/v1/chat/completions", _body(model, options, messages=given))
+
+    async def models(self) -> list[str]:
+        """Ids of what is served, the default first."""
+        return [str(one["id"]) for one in (await self.get("/v1/models"))["data"]]
+
+    async def get(self, path: str) -> Any:
+        """The JSON of a GET. Raises RequestError."""
+        async with self.open("GET", path) as answer:
+            return await answer.json()
+
+    async def get_text(self, path: str) -> str:
+        """The text of a GET. Raises RequestError."""
+        async with self.open("GET", path) as answer:
+            return await answer.text()
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON of a POST. Raises RequestError."""
+        async with self.open("POST", path, body) as answer:
+            return await answer.json()
+
+    def open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _Opened:
+        """``async with`` it for a response of status 200; everything else is a RequestError."""
+        if self._http is None:
+            raise RuntimeError("the session is not open; use it inside 'async with'")
+        return _Opened(self._http, method, path, body)
+
+    async def connect(self, http: aiohttp.ClientSession) -> None:
+        """Use this connection; it is closed by ``close``."""
+        self._http = http
+
+    async def close(self) -> None:
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
+
+
+class Client(Session):
+    """A session with a server at ``url``, with or without the ``/v1`` at the end of the base URL that other clients ask for.
+
+    ``key`` is sent where one is given. Use as ``async with``.
+    """
+
+    def __init__(self, url: str, key: str = "") -> None:
+        super().__init__()
+        self.url, self._key = url.rstrip("/").removesuffix("/v1"), key
+
+    async def __aenter__(self) -> Client:
+        await self.connect(open_http(self.url, self._key))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def open_http(base: str, key: str = "", connector: aiohttp.BaseConnector | None = None) -> aiohttp.ClientSession:
+    """Without limits on connections and time: both are the server's to set."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    connector = connector or aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(
+        f"{base}/", headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(sock_connect=10)
+    )
+
+
+class _Opened:
+    """One exchange, its errors in our words."""
+
+    def __init__(self, http: aiohttp.ClientSession, method: str, path: str, body: Mapping[str, Any] | None) -> None:
+        self._http, self._method, self._path, self._body = http, method, path, body
+        self._answer: aiohttp.ClientResponse | None = None
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        try:
+            self._answer = await self._http.request(self._method, self._path.lstrip("/"), json=self._body)
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
+            remedy = "check that it speaks https, and name its certificate in SSL_CERT_FILE if that is its own"
+            raise RequestError(0, f"no secure connection to {error.host}:{error.port} ({_cause(error)}); {remedy}") from None
+        except aiohttp.ClientConnectorError as error:
+            where = f"{error.host}:{error.port}"
+            hint = "start a server with 'blockwright serve MODEL', or give the address of another one"
+            raise RequestError(0, f"nothing answers at {where} ({_why(error)}); {hint}") from None
+        except aiohttp.ClientError as error:
+            raise RequestError(0, f"the connection failed ({error}); is the server still there?") from None
+        if self._answer.status != 200:
+            raise await self._refusal(self._answer)
+        if ignored := self._answer.headers.get("x-ignored-fields"):
+            warnings.warn(f"the server does not know, and ignores: {ignored}", stacklevel=2)
+        return self._answer
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if self._answer is not None:
+            if error is None:
+                self._answer.release()
+            else:
+                self._answer.close()
+        if isinstance(error, aiohttp.ClientError):
+            raise RequestError(0, f"the connection broke ({error}); is the server still there?") from None
+
+    async def _refusal(self, answer: aiohttp.ClientResponse) -> RequestError:
+        text = await answer.text()
+        answer.release()
+        try:
+            return _error(answer.status, json.loads(text))
+        except (ValueError, KeyError, TypeError):
+            return RequestError(answer.status, f"{self._path} answered {answer.status}: {text[:200]}")
+
+
+def _why(error: aiohttp.ClientConnectorError) -> str:
+    number = error.errno or 0  # below 0 where a name is not found: no error of the system
+    return os.strerror(number) if number > 0 else str(error.strerror or error)
+
+
+def _cause(error: BaseException) -> str:
+    """What TLS found wrong, without the place in its source."""
+    found = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+    return str(getattr(found, "verify_message", "") or getattr(found, "reason", "") or found)
+
+
+def _error(status: int, body: Mapping[str, Any]) -> RequestError:
+    error = body["error"]
+    return RequestError(status, str(error["message"]), code=str(error.get("code") or ""), param=error.get("param"))
+
+
+def _body(model: str | None, options: Mapping[str, Any], **asked: Any) -> dict[str, Any]:
+    named = {} if model is None else {"model": model}
+    return {**named, **asked, "return_token_ids": True, **{k: v for k, v in options.items() if v is not None}}
+
+
+def _answer(id: str, model: str, choices: tuple[Choice, ...], usage: Mapping[str, Any]) -> Answer:
+    return Answer(id, model, choices, usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0))
+
+
+def _choice(one: Mapping[str, Any]) -> Choice:
+    text = one["text"] if "text" in one else one["message"]["content"] or ""
+    ids, reason = tuple(one.get("token_ids") or ()), one.get("finish_reason")
+    return Choice(one["index"], text, ids, reason, one.get("stop_reason"), one.get("logprobs"))
+
+
+def _piece(one: Mapping[str, Any]) -> Piece:
+    text = one["text"] if "text" in one else one["delta"].get("content") or ""
+    return Piece(text, one["index"], tuple(one.get("token_ids") or ()), one.get("finish_reason"), one.get("stop_reason"))
+
+
+def _joined(index: int, pieces: Sequence[Piece]) -> Choice:
+    ids = tuple(token for piece in pieces for token in piece.token_ids)
+    last = pieces[-1]
+    return Choice(index, "".join(piece.text for piece in pieces), ids, last.finish_reason, last.stop_reason)

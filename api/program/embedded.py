@@ -1,0 +1,127 @@
+"""A cluster inside a program: ``async with Cluster(model) as c: await c.generate(...)``, or plain ``with``.
+
+Starts the same controller, gateway and HTTP front as ``blockwright serve``, with workers as processes, but listens on a
+socket in the cluster's private directory alone (and on a port where one is given). So an embedded cluster answers exactly
+what the server answers. Whatever ends the program, nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from blockwright.actors.config import SettingsError
+from blockwright.api.program.client import Session, open_http
+from blockwright.api.settings.options import make_settings
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from blockwright.actors.topology import Running
+    from blockwright.api.program.blocking import BlockingSession
+
+SOCKET = "api.sock"  # in the cluster's directory
+
+
+class Cluster(Session):
+    """See the module.
+
+    model: checkpoint folder or hub id; apps: further ones by their model ids. port: where to listen for other programs
+    too (0: any free port); None: nowhere. settings: those of ``blockwright serve --show-settings``, by name.
+
+    Entering raises SettingsError, CheckpointError or StartError with one sentence.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        apps: Mapping[str, str | os.PathLike[str]] | None = None,
+        port: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        named = [f"{name}={os.fspath(path)}" for name, path in (apps or {}).items()]
+        self.settings = make_settings(
+            os.fspath(model) if model is not None else None, apps=named, flags={**settings, "port": port or 0}
+        )
+        if self.settings.gateways > 1:
+            raise SettingsError(
+                f"gateways is {self.settings.gateways}; a cluster inside a program has 1, use blockwright serve for more"
+            )
+        self._listens = port is not None
+        self._running: Running | None = None
+        self._runner: web.AppRunner | None = None
+        self._blocking: BlockingSession | None = None
+        self.url = ""  # where it listens, if it does
+
+    async def start(self) -> None:
+        """Return when every worker has loaded. What was started is stopped again where that fails."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        import aiohttp
+        from aiohttp import web
+
+        from blockwright.actors.topology import start
+        from blockwright.api.app.application import make_app
+        from blockwright.api.http.listening import make_runner, tls
+
+        context = tls(self.settings)
+        running = self._running = await start(self.settings)
+        self._runner = make_runner(make_app(running.port, self.settings))
+        await self._runner.setup()
+        path = os.path.join(running.launcher.directory, SOCKET)
+        await web.UnixSite(self._runner, path).start()
+        if self._listens:
+            await self._listen(web.TCPSite(self._runner, self.settings.host, self.settings.port, ssl_context=context))
+        await running.ready(whole=True)
+        key = next(iter([*self.settings.admin_keys, *self.settings.api_keys]), "")
+        await self.connect(open_http("http://localhost", key, aiohttp.UnixConnector(path, limit=0)))
+
+    async def _listen(self, site: web.TCPSite) -> None:
+        settings = self.settings
+        try:
+            await site.start()
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise SettingsError(f"cannot listen on {where} ({error.strerror or error}); choose another port") from None
+        assert self._runner is not None
+        host, port = self._runner.addresses[-1][:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
+
+    async def stop(self) -> None:
+        """End requests, workers, sockets. Idempotent."""
+        await self.close()
+        running, self._running = self._running, None
+        runner, self._runner = self._runner, None
+        try:
+            if running is not None:
+                await running.stop()
+        finally:
+            if runner is not None:
+                await runner.cleanup()
+
+    async def __aenter__(self) -> Cluster:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def __enter__(self) -> BlockingSession:
+        from blockwright.api.program.blocking import BlockingSession
+
+        self._blocking = BlockingSession(self)
+        return self._blocking.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._blocking is not None
+        self._blocking.__exit__(kind, error, trace)

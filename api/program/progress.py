@@ -1,0 +1,47 @@
+"""The progress bar of ``blockwright.generate``: prompts answered, tokens per second, time left, on standard error.
+
+Owns the display alone. One line, so that it also works in a notebook.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from blockwright.api.program.results import Answer
+
+
+class Bar:
+    """Use as ``with``; nothing is written where ``shown`` is false."""
+
+    def __init__(self, total: int, shown: bool) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+        console = Console(file=sys.stderr, force_terminal=shown or None, force_jupyter=False)
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=console, disable=not shown)
+        self._task = self._progress.add_task("starting", total=total, rate="")
+        self._tokens, self._began = 0, 0.0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self) -> None:
+        """The model is loaded: seconds count from now."""
+        self._began = time.monotonic()
+        self._progress.update(self._task, description="generating")
+
+    def done(self, answer: Answer) -> None:
+        """One more prompt is answered."""
+        with self._lock:
+            self._tokens += answer.completion_tokens
+            rate = f"{self._tokens / (time.monotonic() - self._began):.0f} tok/s"
+            self._progress.update(self._task, advance=1, rate=rate)

@@ -1,0 +1,39 @@
+"""The pytest plugin: a fixture that serves a checkpoint to the tests of a program that uses one.
+
+pytest finds it by its entry point when the package is installed. Imports nothing heavy until a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from blockwright.api.program.blocking import BlockingSession
+
+StartCluster = Callable[..., "BlockingSession"]
+
+
+@pytest.fixture(scope="session")
+def blockwright_cluster() -> Iterator[StartCluster]:
+    """``blockwright_cluster(model, **settings)``: a cluster with the arguments of ``blockwright.Cluster``.
+
+    It answers through ``generate``, ``chat``, ``stream`` and, for clients of the API, at ``url`` (a free port). Calls with
+    equal arguments get the same cluster; all of them end with the session.
+    """
+    from blockwright.api.program.embedded import Cluster
+
+    started: dict[str, BlockingSession] = {}
+    with contextlib.ExitStack() as stack:
+
+        def start(model: str | os.PathLike[str], **settings: Any) -> BlockingSession:
+            key = repr((os.fspath(model), sorted(settings.items())))
+            if key not in started:
+                started[key] = stack.enter_context(Cluster(model, **{"port": 0, **settings}))
+            return started[key]
+
+        yield start

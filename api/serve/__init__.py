@@ -1,0 +1,1 @@
+"""The processes that serve HTTP: start-up, console, further gateways."""

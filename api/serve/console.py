@@ -1,0 +1,155 @@
+"""What the server tells the person who started it: a line for each stage with its seconds, at last where and how much.
+
+Text, or JSON objects by the setting ``log_format``. Owns the wording; ``server.py`` owns what happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo
+from blockwright.actors.logs import json_line
+from blockwright.api.http.catalog import Catalog
+from blockwright.api.http.starting import Stages
+from blockwright.policies.requests.admission import concurrent
+from blockwright.runtime.node.inspection import Measure
+
+POLL_SECONDS = 0.05  # how often stages and readiness are looked at
+TYPICAL = 2048  # tokens of the requests that the capacity is told in
+LOGGER = "blockwright.server"
+
+
+class Running(Protocol):
+    """A started cluster (``actors/topology.py``)."""
+
+    port: GatewayPort
+    stages: list[tuple[str, float]]  # what is done, and after how many seconds
+
+    @property
+    def warnings(self) -> list[str]:
+        """What serves badly, each a sentence with its remedy."""
+
+    def measures(self) -> list[Measure]:
+        """What the actor runtime of the head counts."""
+
+    async def stop(self) -> None: ...
+
+    async def failed(self) -> object:
+        """Returns the reason when the cluster can no longer be served; otherwise never."""
+
+
+class Speaker:
+    """One line for each thing said. ``say`` gets the lines; standard output by default."""
+
+    def __init__(self, form: str, stages: Stages, say: Callable[[str], None] | None = None) -> None:
+        self.stages = stages
+        self._json = form == "json"
+        self._say = say or _print
+
+    def reach(self, stage: str, text: str = "", at: float | None = None) -> None:
+        """A stage is reached; ``text`` where there is more to tell than its name, ``at`` where it was earlier."""
+        seconds = self.stages.reach(stage, at)
+        self._line("info", f"[{seconds:6.2f} s] ", text or stage, stage=stage, seconds=round(seconds, 3))
+
+    def note(self, text: str) -> None:
+        """Something that is no stage."""
+        seconds = self.stages.now()
+        self._line("info", f"[{seconds:6.2f} s] ", text, seconds=round(seconds, 3))
+
+    def warn(self, text: str) -> None:
+        self._line("warning", "warning: ", text)
+
+    def fatal(self, reason: object) -> int:
+        """On standard error; the exit code."""
+        text = f"blockwright: {reason}"
+        if self._json:
+            text = json_line("head", LOGGER, "critical", str(reason), time.time())
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+        return 2
+
+    def _line(self, level: str, before: str, text: str, **more: Any) -> None:
+        self._say(json_line("head", LOGGER, level, text, time.time(), **more) if self._json else before + text)
+
+
+def _print(line: str) -> None:
+    """A full disk, or a reader that has gone, is no reason not to serve: the line is lost."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        sys.stdout = os.fdopen(1, "w", closefd=False)  # without the line, which the exit would try to write again
+
+
+def capacity(models: Sequence[ModelInfo], rows: int) -> str:
+    """How many requests of a usual length fit the memory for KV; ``rows``: the setting ``max_rows``. "" when unknown.
+
+    Each model is told as if it had the memory for itself.
+    """
+    told = {}
+    for info in models:
+        length = min(TYPICAL, info.max_length)
+        if info.rooms:
+            told[info.id] = f"about {concurrent(info.rooms, length, rows):,} concurrent requests of {length:,} tokens"
+    if len(set(told.values())) == 1:
+        return f"room for {next(iter(told.values()))}"
+    return "room for " + ", or ".join(f"{text} of {name}" for name, text in told.items()) if told else ""
+
+
+class Herald:
+    """The lines of one start-up. ``offset``: seconds from the server's beginning to the cluster's; ``rows``: max_rows."""
+
+    def __init__(self, running: Running, speaker: Speaker, *, offset: float, rows: int) -> None:
+        self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
+        self._shown = 0  # stages
+        self._warned = 0
+        self._ready: Callable[[], str] | None = None  # the last line, once it has been said
+
+    async def follow(self) -> None:
+        """A line for each of the cluster's stages, as it comes. Never returns."""
+        while True:
+            if self.show_stages() and self._ready is not None:  # further workers have come: there is more room
+                self._speaker.note(self._ready())
+            await asyncio.sleep(POLL_SECONDS)
+
+    def show_stages(self) -> bool:
+        """What the cluster has reached and warns of meanwhile; whether there was anything new."""
+        for text in self._running.warnings[self._warned :]:
+            self._speaker.warn(text)
+            self._warned += 1
+        new = self._running.stages[self._shown :]
+        for name, seconds in new:
+            self._speaker.reach(name, at=self._offset + seconds)
+        self._shown += len(new)
+        return bool(new)
+
+    async def announce(self, catalog: Catalog, address: str) -> None:
+        """A line for each model that gets ready, then the one with address, ids and capacity. Raises CheckpointError."""
+        port = self._running.port
+        for info in port.models():
+            await catalog.load(info)
+        self._speaker.reach("tokenizers loaded")
+        pending = [info.id for info in port.models()]
+        while pending:
+            states = port.ready().applications
+            for name in [name for name in pending if states.get(name) == "ready"]:
+                pending.remove(name)
+                self._speaker.note(f"{name} can be served")
+            if pending:
+                await asyncio.sleep(POLL_SECONDS)
+        gc.collect()
+        gc.freeze()  # what has been loaded stays: no later collection walks it
+        self.show_stages()  # first: the start-up ends with where and how much
+        self._ready = lambda: self._where(address)
+        self._speaker.reach("ready", self._ready())
+
+    def _where(self, address: str) -> str:
+        models = self._running.port.models()
+        ids, room = ", ".join(info.id for info in models), capacity(models, self._rows)
+        return f"ready at {address}/v1 with models: {ids}" + (f"; {room}" if room else "")

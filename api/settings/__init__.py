@@ -1,0 +1,1 @@
+"""Settings from files, flags and defaults, and as text."""

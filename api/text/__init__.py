@@ -1,0 +1,1 @@
+"""Text and tokens: tokenizers, detokenizing, stop strings, chat templates."""

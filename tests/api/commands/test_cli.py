@@ -1,0 +1,141 @@
+"""The command line: its flags are frozen, mistakes cost one sentence, and asking for help costs next to nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockwright.api.commands import COMMANDS
+from blockwright.api.commands.cli import flags_of, main, make_parser
+from blockwright.tests.waiting import PATIENCE
+
+SAMPLING = {"--max-tokens", "--seed", "--stop", "--temperature", "--top-k", "--top-p", "--verbose"}
+TARGET = {"--api-key-file", "--model", "--set"}
+SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
+FLAGS = {
+    "bench": {
+        *("--api-key-file", "--arrival", "--endpoint", "--input-len", "--json", "--max-concurrency", "--model"),
+        *("--num-prompts", "--output-len", "--prefix-len", "--prompts", "--range-ratio", "--request-rate"),
+        *("--respect-eos", "--seed", "--temperature", "--trace", "--trace-lengths", "--trace-model"),
+        *("--trace-speed", "--trace-start", "--url", "--warmup"),
+    },
+    "chat": SAMPLING | TARGET | {"--message", "--system"},
+    "complete": SAMPLING | TARGET | {"--prompt"},
+    "demo": {"--checkpoint", "--port", "--serve"},
+    "doctor": {"--json", "--port"},
+    "explain": {"--api-key-file", "--json", "--url"},
+    "ps": SCREEN | {"--actors", "--join"},
+    "top": SCREEN,
+    "serve": {
+        "--api-key-file",
+        "--app",
+        "--config",
+        "--cors-origin",
+        "--device",
+        "--dtype",
+        "--host",
+        "--max-model-len",
+        "--port",
+        "--set",
+        "--show-settings",
+        "--tls-cert",
+        "--tls-key",
+        "--workers",
+    },
+    "node": {"--join", "--listen", "--name"},
+    "trace": {"--trace"},
+    "version": set(),
+}
+HEAVY = {"torch", "aiohttp", "numpy", "zmq", "uvloop", "transformers", "tokenizers", "rich"}
+
+
+def exit_code(arguments: list[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as error:
+        return int(error.code or 0)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_there_is_no_new_flag(name: str) -> None:
+    """New knobs are fields of Settings, reached by --set; this list does not grow without a reason."""
+    assert set(flags_of(make_parser(name, COMMANDS[name].load()))) == FLAGS[name] | {"--help"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["serve"], "blockwright: no model is given; name a checkpoint folder or a hub id\n"),
+        (["serve", "x", "--set", "workerz=1"], "blockwright: there is no setting 'workerz'; did you mean workers?\n"),
+        (["serve", "x", "--worker", "1"], "blockwright serve: there is no argument '--worker'; did you mean --workers?\n"),
+        (["serve", "x", "--port"], "blockwright serve: argument --port: expected one argument\n"),
+        (["bench"], "blockwright bench: the following arguments are required: serve\n"),
+        (
+            ["ps", "--url", "there"],
+            "blockwright ps: argument --url: is 'there'; give an address like http://127.0.0.1:8000\n",
+        ),
+        (
+            ["ps", "--url", "http://:99"],
+            "blockwright ps: argument --url: is 'http://:99'; give an address like http://127.0.0.1:8000\n",
+        ),
+        (
+            ["complete", "http://h:x", "--prompt", "a"],
+            "blockwright: the server is 'http://h:x'; give an address like http://127.0.0.1:8000\n",
+        ),
+        (
+            ["top", "--interval", "-3"],
+            "blockwright top: argument --interval: is -3; give seconds above 0 and at most 86400\n",
+        ),
+        (
+            ["top", "--interval", "nan"],
+            "blockwright top: argument --interval: is nan; give seconds above 0 and at most 86400\n",
+        ),
+        (["doctor", "--port", "99999"], "blockwright doctor: argument --port: is 99999; give a number from 1 to 65535\n"),
+        (
+            ["bench", "serve", "--max-concurrency", "1,x"],
+            "blockwright bench: argument --max-concurrency: is '1,x'; give numbers with commas between, like 1,4,16\n",
+        ),
+        (["serve", "x", "--port", "99999"], "blockwright: port is 99999; give a number from 0 to 65535\n"),
+        (
+            ["serve", "x", "--cors-origin", "foo"],
+            "blockwright: cors_origins names 'foo'; give origins like https://example.org, or *\n",
+        ),
+        (["sevre"], "blockwright: there is no command 'sevre'; did you mean serve?\n"),
+        (["xyzzy"], f"blockwright: there is no command 'xyzzy'; there are: {', '.join(COMMANDS)}\n"),
+        ([], f"blockwright: no command is given; there are: {', '.join(COMMANDS)}\n"),
+    ],
+)
+def test_mistakes(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(arguments) == 2
+    assert capsys.readouterr().err == says
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["--version"]])
+def test_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("blockwright 0.")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=lambda a: a[0])
+def test_help_is_light(arguments: list[str]) -> None:
+    """No heavy module is imported; measured on one idle core, ``blockwright --help`` takes about 0.1 s."""
+    code = f"import sys\nfrom blockwright.api.commands.cli import main\ntry: main({arguments!r})\n"
+    code += "except SystemExit: pass\nprint('loaded:', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said, _, loaded = done.stdout.partition("loaded:")
+    assert HEAVY & set(loaded.split()) == set()
+    assert f"usage: blockwright {'COMMAND' if arguments == ['--help'] else arguments[0]}" in said
+
+
+def test_the_list_of_commands_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {name} " in said and command.summary in said for name, command in COMMANDS.items())
+
+
+def test_a_checkpoint_that_cannot_be_served(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "blockwright", "serve", str(tmp_path), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"blockwright: {tmp_path} has no config.json; name a folder in Hugging Face format\n"

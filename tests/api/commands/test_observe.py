@@ -1,0 +1,98 @@
+"""What ps and top show, from bodies of a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
+
+
+def application(blocks: list[str], own: int, shared: int) -> dict[str, Any]:
+    return {
+        "checkpoint": "/m",
+        "state": "ready",
+        "max_length": 64,
+        "bytes": {"shared": shared, "own": own},
+        "blocks": blocks,
+        "refused": {},
+    }
+
+
+def worker(name: str, kv: int, free: int, **counters: float) -> dict[str, Any]:
+    memory = {"budget": 100, "parameters": 100 - kv - free, "kv": kv, "free": free}
+    plain = {"id": name, "pid": 7, "state": "ready", "restarts": 0, "device": "cpu", "numerics": "n", "incarnation": 1}
+    return {
+        **plain,
+        "cause": "",
+        "memory": memory,
+        "blocks": ["a"],
+        "queue": {"waiting": 1, "running": 2},
+        "counters": counters,
+    }
+
+
+def route(name: str, *workers: str) -> dict[str, Any]:
+    return {"application": name, "hops": [{"worker": w, "first": 0, "last": 1} for w in workers]}
+
+
+CLUSTER = {
+    "applications": {
+        "base": application(["a", "b"], 10, 30),
+        "tuned": application(["a", "c"], 10, 30),
+        "other": application(["d"], 50, 0),
+    },
+    "workers": [worker("w0", 20, 60, prompt_tokens=100, cached_tokens=25), worker("w1", 0, 50)],
+    "routes": [route("base", "w0"), route("base", "w1"), route("tuned", "w0", "w1")],
+}
+
+
+def metrics(tokens: int, times: list[float]) -> str:
+    registry = CollectorRegistry()
+    labels = ["model_name"]
+    Gauge("vllm:num_requests_running", "x", labels, registry=registry).labels("base").set(3)
+    Counter("vllm:generation_tokens", "x", labels, registry=registry).labels("base").inc(tokens)
+    buckets = (0.1, 0.2, 0.4)
+    histogram = Histogram("vllm:time_to_first_token_seconds", "x", labels, buckets=buckets, registry=registry).labels("base")
+    for seconds in times:
+        histogram.observe(seconds)
+    Gauge("blockwright:worker_memory_bytes", "x", ["worker", "use"], registry=registry).labels("w0", "kv").set(1)
+    return generate_latest(registry).decode()
+
+
+def test_ps() -> None:
+    view = ps_view(CLUSTER)
+    assert [(one["id"], one["base"]) for one in view["applications"]] == [("base", None), ("tuned", "base"), ("other", None)]
+    assert [one["replicas"] for one in view["applications"]] == [[["w0"], ["w1"]], [["w0", "w1"]], []]
+    assert view["applications"][1]["memory"] == {"shared": 30, "own": 10}
+    assert (view["workers"][0]["id"], view["workers"][0]["blocks"]) == ("w0", 1)
+
+
+def test_top_is_of_the_time_between_two_looks() -> None:
+    before = read_sample(10.0, CLUSTER, metrics(100, [0.3] * 50))
+    after = read_sample(12.0, CLUSTER, metrics(160, [0.3] * 50 + [0.05] * 10))
+    base, tuned, other = top_view(before, after)["applications"]
+    assert (base["running"], base["waiting"], base["tokens_per_s"]) == (3, 0, 30.0)
+    assert (base["ttft_p50"], base["ttft_p95"]) == (0.05, 0.095)
+    assert (base["kv_used"], base["shared"], base["cache_hits"]) == (round(20 / 130, 3), 0.75, 0.25)
+    assert (tuned["tokens_per_s"], tuned["ttft_p50"]) == (0.0, None)
+    assert (other["kv_used"], other["shared"]) == (0.0, 0.0)
+
+
+def test_without_news_the_times_so_far_are_told_and_a_restart_is_no_negative_rate() -> None:
+    quiet = read_sample(0.0, CLUSTER, metrics(100, [0.15] * 4))
+    assert top_view(quiet, quiet)["applications"][0]["ttft_p50"] == pytest.approx(0.15)
+    restarted = read_sample(1.0, CLUSTER, metrics(5, []))
+    base = top_view(quiet, restarted)["applications"][0]
+    assert (base["tokens_per_s"], base["ttft_p50"]) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "value"),
+    [([0, 10, 10, 10], 0.5, 0.15), ([5, 10, 10, 10], 0.5, 0.1), ([0, 0, 0, 3], 0.5, 0.4), ([], 0.5, None)],
+)
+def test_quantiles(counts: list[int], share: float, value: float | None) -> None:
+    buckets = dict(zip((0.1, 0.2, 0.4, float("inf")), map(float, counts), strict=False))
+    assert quantile(buckets, share) == (None if value is None else pytest.approx(value))

@@ -1,0 +1,82 @@
+"""A request's story in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.api.commands.request_story import phases, report
+
+HOPS = [{"worker": "w0", "first": 0, "last": 3}, {"worker": "w1", "first": 3, "last": 8}]
+EVENTS = [
+    {"at": 0.0, "event": "arrived", "prompt_tokens": 1200, "max_tokens": 64},
+    {"at": 0.0, "event": "queued", "ahead": 2},
+    {"at": 1.0, "event": "dispatched", "attempt": 1, "route": "r", "hops": HOPS},
+    {"at": 1.5, "event": "first_plan", "attempt": 1},
+    {"at": 1.5, "event": "prefill", "computed": 512, "cached": 512, "of": 1200},
+    {"at": 2.0, "event": "prefill", "computed": 768, "cached": 512, "of": 1200},
+    {"at": 2.5, "event": "first_token"},
+    {"at": 3.0, "event": "preempted"},
+    {"at": 4.0, "event": "worker_died", "worker": "w1", "cause": "killed"},
+    {"at": 4.0, "event": "dispatched", "attempt": 2, "route": "q", "hops": HOPS[:1]},
+    {"at": 4.75, "event": "resumed", "attempt": 2},
+    {"at": 5.0, "event": "returned", "reason": "route"},
+    {"at": 5.0, "event": "gap", "expected": 3, "got": 5},
+    {"at": 5.25, "event": "resumed", "attempt": 3},
+    {"at": 7.0, "event": "finished", "reason": "stop"},
+]
+VIEW = {
+    "id": "cmpl-1",
+    "state": "finished",
+    "attempt": 3,
+    "prompt_tokens": 1200,
+    "emitted_tokens": 40,
+    "events": EVENTS,
+}
+
+
+def test_every_event_is_a_sentence() -> None:
+    lines = report(VIEW)
+    assert lines[0] == "cmpl-1: finished, 1,200 prompt tokens, 40 emitted, 3 attempts"
+    assert [line.partition(" s  ")[2] for line in lines[1 : 1 + len(EVENTS)]] == [
+        "arrived with 1,200 tokens, at most 64 to come",
+        "queued behind 2",
+        "attempt 1 on w0 [0:3] -> w1 [3:8]",
+        "first plan: the home worker has begun",
+        "prefill: 512 of 1,200 tokens, 512 of them found in the cache",
+        "prefill: 768 of 1,200 tokens, 512 of them found in the cache",
+        "first token",
+        "preempted: memory was needed; its tokens are computed again later",
+        "worker w1 died (killed)",
+        "attempt 2 on w0 [0:3]",
+        "attempt 2 has begun where the last one ended",
+        "given back by its worker (route)",
+        "tokens were lost on the way (expected 3, got 5); computed again",
+        "attempt 3 has begun where the last one ended",
+        "finished: stop",
+    ]
+    assert lines[-1] == "    1.000 s  failover  ######"
+
+
+def test_the_phases_add_up() -> None:
+    assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 3.5), ("failover", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("names", "spent"),
+    [
+        (["arrived"], []),
+        (["arrived", "dispatched", "cancelled"], [("queue", 2.0)]),
+        (["arrived", "first_plan", "worker_died", "resumed", "first_token", "finished"], None),
+        (["arrived", "unheard_of"], [("queue", 1.0)]),
+    ],
+)
+def test_stories_that_end_elsewhere(names: list[str], spent: list[tuple[str, float]] | None) -> None:
+    events = [{"at": float(at), "event": name} for at, name in enumerate(names)]
+    wanted = [("queue", 1.0), ("prefill", 2.0), ("decode", 1.0), ("failover", 1.0)] if spent is None else spent
+    assert phases(events) == wanted
+
+
+def test_an_event_of_a_later_release_is_shown_as_it_is() -> None:
+    view = {**VIEW, "attempt": 1, "events": [{"at": 0.0, "event": "moved", "to": "w3"}, {"at": 1.0, "event": "rested"}]}
+    assert [line.partition(" s  ")[2] for line in report(view)[1:3]] == ["moved: to w3", "rested"]
+    assert "1 attempt" in report(view)[0]

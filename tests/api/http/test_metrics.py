@@ -1,0 +1,172 @@
+"""Prometheus text: counters of requests and what the cluster says."""
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from blockwright.actors.gateway.port import Census, Delta, GatewayError, StreamProgress
+from blockwright.actors.worker.sweep_sizes import SweepSizes
+from blockwright.api.http.metrics import REASONS, Metrics
+from blockwright.runtime import Actor, Node, RemoteError, endpoint
+
+CACHE = ("prompt_tokens_cached", "prefix_cache_queries", "prefix_cache_hits")
+CLUSTER = {
+    "workers": [
+        {
+            "id": "w0",
+            "memory": {"budget": 100, "parameters": 40, "kv": 15, "free": 45},
+            "queue": {"waiting": 1, "running": 2},
+            "counters": {"preemptions": 4.0, "name": "not a number"},
+        }
+    ],
+    "routes": [{"application": "tiny", "hops": [{"worker": "w0"}]}],
+    "kv_pages_shared": 7,
+}
+
+
+def samples(text: str) -> dict[tuple[str, str], float]:
+    """(name, label values in the order of the labels' names) -> value"""
+    return {
+        (sample.name, ",".join(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_a_request_is_counted(serve: Any, say: Any) -> None:
+    client, port = await serve(say("abc"))
+    port.body = CLUSTER
+    await client.post("/v1/completions", json={"prompt": "ab", "n": 2, "max_tokens": 5})
+    answer = await client.get("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain; version=")
+    seen = samples(await answer.text())
+    assert seen["vllm:prompt_tokens_total", "tiny"] == 2
+    assert seen["vllm:generation_tokens_total", "tiny"] == 6
+    assert seen["vllm:request_success_total", "length,tiny"] == 2
+    assert seen["vllm:num_requests_running", "tiny"] == seen["vllm:num_requests_waiting", "tiny"] == 0
+    assert seen["vllm:time_to_first_token_seconds_count", "tiny"] == 1
+    assert seen["vllm:request_params_n_sum", "tiny"] == 2
+    assert seen["vllm:request_params_max_tokens_sum", "tiny"] == 5
+    assert seen["vllm:kv_cache_usage_perc", "w0,tiny"] == 0.25
+    assert seen["blockwright:worker_memory_bytes", "parameters,w0"] == 40
+    assert seen["blockwright:worker_requests", "running,w0"] == 2
+    assert seen["blockwright:worker_preemptions", "w0"] == 4
+    assert seen["blockwright:kv_pages_shared", ""] == 7
+
+
+async def test_head_works_and_a_silent_cluster_does_not_matter(serve: Any) -> None:
+    client, port = await serve()
+    assert (await client.head("/metrics")).status == 200
+
+    async def fails() -> Any:
+        raise RuntimeError("no head")
+
+    port.cluster = fails
+    assert (await client.get("/metrics")).status == 200
+
+
+async def test_unfinished_requests(serve: Any) -> None:
+    client, _ = await serve(lambda g: [Delta([5])])
+    await client.post("/v1/completions", json={"prompt": "a"})
+    seen = samples(await (await client.get("/metrics")).text())
+    assert seen["blockwright:requests_unfinished_total", "tiny"] == 1
+    assert seen["vllm:request_success_total", "stop,tiny"] == 0
+
+
+def test_times_are_per_token() -> None:
+    now = [0.0]
+    metrics = Metrics(dict, clock=lambda: now[0])
+    meter = metrics.begin("m", 3, 1, None)
+    assert metrics.active == 1
+    for at, count in ((1.0, 1), (1.5, 0), (2.0, 2)):
+        now[0] = at
+        if not at - 1.0:
+            meter.began(StreamProgress(prompt=3, cached=2, queue_seconds=0.25), looked=True, first=True)
+        meter.tokens(count)
+    now[0] = 4.0
+    meter.finished("stop", 3)
+    meter.close(complete=True, preemptions=2)
+    assert metrics.active == 0
+    seen = samples(metrics.render({}).decode())
+    assert seen["vllm:request_queue_time_seconds_sum", "m"] == 0.25
+    assert seen["vllm:request_prefill_time_seconds_sum", "m"] == 0.75
+    assert seen["vllm:request_decode_time_seconds_sum", "m"] == 1.0
+    assert seen["vllm:request_inference_time_seconds_sum", "m"] == 1.75
+    assert seen["vllm:num_preemptions_total", "m"] == 2
+    assert [seen[f"vllm:{name}_total", "m"] for name in CACHE] == [2, 3, 2]
+    assert seen["vllm:time_to_first_token_seconds_sum", "m"] == 1.0
+    assert seen["vllm:inter_token_latency_seconds_sum", "m"] == 1.0
+    assert seen["vllm:inter_token_latency_seconds_count", "m"] == 2
+    assert seen["vllm:request_time_per_output_token_seconds_sum", "m"] == 0.5
+    assert seen["vllm:e2e_request_latency_seconds_sum", "m"] == 4.0
+    assert seen["vllm:inter_token_latency_seconds_bucket", "0.5,m"] == 2
+
+
+def test_sequences_now_and_why_they_wait() -> None:
+    metrics = Metrics(lambda: {"m": Census(2, {"capacity": 3, "no_worker": 1})})
+    seen = samples(metrics.render({}).decode())
+    assert (seen["vllm:num_requests_running", "m"], seen["vllm:num_requests_waiting", "m"]) == (2, 4)
+    reasons = {reason: seen["vllm:num_requests_waiting_by_reason", f"m,{reason}"] for reason in REASONS}
+    assert reasons == {"capacity": 3, "no_worker": 1, "isolated": 0}
+
+
+def test_a_sequence_that_did_not_look_into_the_cache_does_not_count_there() -> None:
+    metrics = Metrics(dict)
+    meter = metrics.begin("m", 9, 2, None)
+    meter.began(StreamProgress(prompt=9), looked=False, first=True)
+    meter.began(StreamProgress(prompt=9, cached=8), looked=True, first=False)
+    seen = samples(metrics.render({}).decode())
+    assert [seen[f"vllm:{name}_total", "m"] for name in CACHE] == [0, 9, 8]
+
+
+async def test_refusals_for_want_of_room_are_counted(serve: Any, say: Any) -> None:
+    client, port = await serve(say("x"))
+    port.refuse = GatewayError(503, "full", code="queue_full")
+    await client.post("/v1/completions", json={"prompt": "a"})
+    port.refuse = GatewayError(400, "wrong")
+    await client.post("/v1/completions", json={"prompt": "a"})
+    seen = samples(await (await client.get("/metrics")).text())
+    assert {key: value for key, value in seen.items() if "rejections_total" in key[0]} == {
+        ("vllm:admission_rejections_total", "tiny,queue_full"): 1
+    }
+
+
+def test_sizes_of_sweeps_are_a_histogram_of_the_worker() -> None:
+    sizes = SweepSizes()
+    for tokens in (1, 1, 9, 100_000):
+        sizes.note(tokens)
+    counters = {**sizes.counters(), "preemptions": 1.0}
+    routes = [{"application": name, "hops": [{"worker": at}]} for name, at in (("b", "w0"), ("a", "w0"), ("a", "w1"))]
+    cluster = {"workers": [{"id": "w0", "counters": counters}], "routes": routes}
+    seen = samples(Metrics(dict).render(cluster).decode())
+    for model in ("a", "b"):  # whose sweeps they are
+        assert seen["vllm:iteration_tokens_total_bucket", f"w0,1.0,{model}"] == 2
+        assert seen["vllm:iteration_tokens_total_bucket", f"w0,16.0,{model}"] == 3
+        assert seen["vllm:iteration_tokens_total_count", f"w0,{model}"] == 4
+        assert seen["vllm:iteration_tokens_total_sum", f"w0,{model}"] == 100_011
+    assert not any("sweeps_up_to" in name for name, _ in seen)
+
+
+async def test_what_the_actor_runtime_counts() -> None:
+    class Fails(Actor):
+        @endpoint
+        async def fail(self) -> None:
+            raise ValueError("x")
+
+    node = Node("head", listen=False)
+    await node.start()
+    ref = await node.spawn(Fails(), name="fails")
+    metrics = Metrics(dict)
+    metrics.runtime = node.metrics
+    before = samples(metrics.render({}).decode())
+    assert before["blockwright_runtime_messages_failed_total", "fails,head"] == 0
+    assert before["blockwright_runtime_mailbox_depth", "fails,urgent,head"] == 0
+    with pytest.raises(RemoteError):
+        await ref.fail()
+    node.ref("head/fails").nothing.cast()
+    after = samples(metrics.render({}).decode())
+    assert after["blockwright_runtime_messages_handled_total", "fails,head"] == 1
+    assert after["blockwright_runtime_messages_failed_total", "fails,head"] == 1
+    assert after["blockwright_runtime_dead_letters_total", "NoSuchActor,head"] == 1
+    await node.stop()

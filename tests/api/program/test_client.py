@@ -1,0 +1,178 @@
+"""The client: answers whole and streamed, and every way in which a server can fail it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+import blockwright
+from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.program.client import Client, _why
+from blockwright.tests.api.fake_port import EOS, one_by_one
+from blockwright.tests.waiting import PATIENCE
+
+TLS = Path(__file__).parents[1] / "tls"
+Serving = Callable[..., Awaitable[Client]]
+
+
+@pytest.fixture
+async def raw() -> AsyncIterator[Serving]:
+    """``client = await raw(handler)``: a server that answers every POST with ``handler``."""
+    opened: list[Any] = []
+
+    async def make(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Client:
+        app = web.Application()
+        app.router.add_post("/{path:.*}", handler)
+        server = TestServer(app)
+        await server.start_server()
+        client = await Client(str(server.make_url("/"))).__aenter__()
+        opened.extend([client.close, server.close])
+        return client
+
+    yield make
+    for close in opened:
+        await close()
+
+
+async def test_addresses_as_people_write_them(serve: Any) -> None:
+    http, _ = await serve()
+    base = str(http.make_url("")).rstrip("/")
+    for url in (base, f"{base}/", f"{base}/v1", f"{base}/v1/"):
+        async with Client(url) as client:
+            assert (await client.models(), client.url) == (["tiny", "org/other"], base)
+    async with Client(f"{base}/other") as client:  # as behind a proxy; here nothing is
+        with pytest.raises(blockwright.RequestError, match="GET /other/v1/models is not served here"):
+            await client.models()
+
+
+def test_a_name_that_is_not_found() -> None:
+    """Its number is none of the system's."""
+    key: Any = SimpleNamespace(host="h", port=1, ssl=False)
+    error = aiohttp.ClientConnectorError(key, OSError(-2, "Name or service not known"))
+    assert _why(error) == "Name or service not known"
+
+
+async def test_an_answer_is_the_same_whole_and_streamed(serve: Any, say: Any, codec: Any) -> None:
+    http, port = await serve(say("hello there"))
+    async with Client(str(http.make_url("/"))) as client:
+        assert await client.models() == ["tiny", "org/other"]
+        answer = await client.generate("a", max_tokens=9, seed=1)
+        call = client.generate([5, 6], max_tokens=9, temperature=None)
+        assert "".join([piece.text async for piece in call]) == answer.text == "hello there"
+        assert call.answer is not None
+        assert call.answer.choices == answer.choices
+        assert list(answer.token_ids) == codec.encode("hello there", special=False)
+        assert (answer.finish_reason, answer.model, answer.prompt_tokens) == ("length", "tiny", 1)
+        assert answer.completion_tokens == len(answer.token_ids)
+        assert port.streams[1].generation.prompt == [5, 6]
+        assert (await client.generate("hi", model="org/other")).model == "org/other"
+        assert (await client.chat("hi")).text == "hello there"
+
+
+async def test_choices_are_told_apart(serve: Any) -> None:
+    http, _ = await serve(lambda generation: one_by_one([70 + generation.sampling.choice, EOS], "stop"))
+    async with Client(str(http.make_url("/"))) as client:
+        call = client.chat([{"role": "user", "content": "x"}], n=2)
+        seen = [(piece.index, piece.token_ids) async for piece in call if piece.token_ids]
+        assert sorted(seen) == sorted([(0, (70,)), (0, (EOS,)), (1, (71,)), (1, (EOS,))])
+        assert call.answer is not None
+        assert [choice.finish_reason for choice in call.answer.choices] == ["stop", "stop"]
+
+
+async def test_refusals_and_failures(serve: Any) -> None:
+    http, port = await serve(lambda generation: [*one_by_one([70])[:0], GatewayError(503, "no worker", code="unavailable")])
+    async with Client(str(http.make_url("/"))) as client:
+        with pytest.raises(blockwright.RequestError, match="did you mean 'tiny'") as wrong:
+            await client.generate("a", model="tinny")
+        assert (wrong.value.status, wrong.value.code, wrong.value.param) == (404, "model_not_found", "model")
+        with pytest.raises(blockwright.RequestError, match="no worker"):
+            async for _ in client.generate("a"):
+                pass
+        port.refuse = GatewayError(503, "later")
+        with pytest.raises(blockwright.RequestError, match="later"):
+            await client.generate("a")
+
+
+async def test_an_error_after_the_beginning_of_a_stream(serve: Any) -> None:
+    http, _ = await serve(lambda generation: [*one_by_one([70, 71, 72])[:2], GatewayError(500, "it broke")])
+    async with Client(str(http.make_url("/"))) as client:
+        pieces = client.generate("a").__aiter__()
+        assert [(await anext(pieces)).token_ids for _ in range(2)] == [(70,), (71,)]
+        with pytest.raises(blockwright.RequestError, match="it broke"):
+            await anext(pieces)
+
+
+async def test_leaving_a_stream_cancels_it(serve: Any) -> None:
+    http, port = await serve(lambda generation: [*one_by_one([70, 71])[:1], asyncio.Event()])
+    async with Client(str(http.make_url("/"))) as client:
+        async for _ in client.generate("a"):
+            break
+        async with asyncio.timeout(PATIENCE):
+            await port.streams[0].cancelled.wait()
+
+
+async def test_nobody_there() -> None:
+    async with Client("http://127.0.0.1:9") as client:
+        with pytest.raises(blockwright.RequestError, match=r"nothing answers at 127\.0\.0\.1:9 .*blockwright serve"):
+            await client.models()
+
+
+async def test_a_certificate_that_nobody_trusts() -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    server = TestServer(web.Application(), scheme="https")
+    await server.start_server(ssl=context)
+    try:
+        async with Client(f"https://127.0.0.1:{server.port}") as client:
+            with pytest.raises(blockwright.RequestError, match=r"no secure connection .*self.signed.*SSL_CERT_FILE"):
+                await client.models()
+    finally:
+        await server.close()
+
+
+async def test_a_misspelt_option_is_told(serve: Any, say: Any) -> None:
+    http, _ = await serve(say("hello"))
+    async with Client(str(http.make_url("/"))) as client:
+        with pytest.warns(UserWarning, match="ignores: max_token$"):
+            await client.generate("a", max_token=9)
+
+
+async def test_a_stream_that_ends_early_and_an_answer_that_is_no_json(raw: Serving) -> None:
+    async def early(request: web.Request) -> web.StreamResponse:
+        one = b'data: {"id":"c","model":"m","choices":[{"index":0,"text":"a","finish_reason":null}]}\r\n\r\n'
+        return web.Response(body=b": comment\n\n" + one, content_type="text/event-stream")
+
+    client = await raw(early)
+    pieces = client.generate("a").__aiter__()
+    assert (await anext(pieces)).text == "a"
+    with pytest.raises(blockwright.RequestError, match="ended before the answer was complete"):
+        await anext(pieces)
+
+    async def wrong(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=502, text="<html>bad gateway")
+
+    client = await raw(wrong)
+    with pytest.raises(blockwright.RequestError, match="answered 502: <html>bad gateway"):
+        await client.generate("a")
+
+    async def broken(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b'data: {"choices"')
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    client = await raw(broken)
+    with pytest.raises(blockwright.RequestError, match="the connection"):
+        async for _ in client.generate("a"):
+            pass

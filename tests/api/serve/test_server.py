@@ -1,0 +1,239 @@
+"""The gateway process's life, with a cluster that is a fake."""
+
+import asyncio
+import json
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.gateway.port import Readiness
+from blockwright.api.http.catalog import Catalog
+from blockwright.api.http.starting import Stages
+from blockwright.api.serve.console import Herald, Speaker
+from blockwright.api.serve.server import Server
+from blockwright.gpu.weights.checkpoint import CheckpointError
+from blockwright.runtime import Measure
+from blockwright.tests.api.fake_port import FakePort, make_folder
+from blockwright.tests.waiting import PATIENCE
+
+
+class FakeCluster:
+    """``gate`` holds the start back until it is set."""
+
+    def __init__(self, folder: Path, *, refuse: Exception | None = None) -> None:
+        self.gate = asyncio.Event()
+        self.port = FakePort(folder, lambda generation: [asyncio.Event()])
+        self.stages = [("hashed", 0.1)]
+        self.warnings: list[str] = []
+        self.reason: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self.stopped = False
+        self._refuse = refuse
+
+    async def start(self, settings: Settings) -> "FakeCluster":
+        await self.gate.wait()
+        if self._refuse is not None:
+            raise self._refuse
+        return self
+
+    def measures(self) -> list[Measure]:
+        return [Measure("blockwright_runtime_loop_lag_seconds", "gauge", "Lag.", [({"node": "head"}, 0.5)])]
+
+    async def failed(self) -> Exception:
+        return await self.reason
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+class Session:
+    """A server under test, and the lines it says."""
+
+    def __init__(self, cluster: Any, **settings: Any) -> None:
+        self.lines: list[str] = []
+        self.heard = asyncio.Event()
+        self.server = Server(Settings(applications={"tiny": "x"}, port=0, **settings), cluster.start, self._say)
+        self.task = asyncio.create_task(self.server.run())
+
+    def _say(self, line: str) -> None:
+        self.lines.append(line)
+        self.heard.set()
+
+    async def until(self, text: str) -> str:
+        async with asyncio.timeout(PATIENCE):
+            while not any(text in line for line in self.lines):
+                self.heard.clear()
+                await self.heard.wait()
+        return next(line for line in self.lines if text in line)
+
+    async def status(self, path: str) -> int:
+        async with aiohttp.ClientSession() as client, client.get(self.server.address + path) as answer:
+            return answer.status
+
+    async def text(self, path: str) -> str:
+        async with aiohttp.ClientSession() as client, client.get(self.server.address + path) as answer:
+            return await answer.text()
+
+    async def json(self, path: str) -> Any:
+        async with aiohttp.ClientSession() as client, client.get(self.server.address + path) as answer:
+            return await answer.json()
+
+
+async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None:
+    cluster = FakeCluster(folder)
+    cluster.port.readiness = Readiness(False, "loading", applications={"tiny": "loading"})
+    session = Session(cluster)
+    await session.until("listening on http://127.0.0.1:")
+    assert [await session.status(path) for path in ("/health/live", "/health", "/v1/models")] == [200, 503, 200]
+    assert (await session.json("/health/ready"))["stage"] == "listening"
+    cluster.gate.set()
+    await session.until("tokenizers loaded")
+    body = await session.json("/health/ready")
+    assert (body["status"], body["stage"]) == ("not ready", "tokenizers loaded")
+    names = [stage["name"] for stage in body["stages"]]
+    assert names == ["listening", "hashed", "control plane up", "tokenizers loaded"]
+    cluster.port.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
+    last = await session.until("ready at")
+    room = "room for about 5 concurrent requests of 64 tokens of tiny, "
+    room += "or about 20 concurrent requests of 16 tokens of org/other"
+    assert last.endswith(f"ready at {session.server.address}/v1 with models: tiny, org/other; {room}")
+    assert await session.status("/health") == 200
+    assert 'blockwright_runtime_loop_lag_seconds{node="head"} 0.5' in await session.text("/metrics")
+    assert any(re.fullmatch(r"\[ +[0-9.]+ s\] hashed", line) for line in session.lines)
+    cluster.port.infos = [replace(info, rooms=(*info.rooms, 640)) for info in cluster.port.infos]
+    cluster.stages.append(("loaded", 0.2))
+    last = await session.until("room for about 15 concurrent requests of 64 tokens of tiny, or")
+    assert f"ready at {session.server.address}/v1" in last  # the start-up ends with it, whoever came late
+    session.server.stop()
+    assert await session.task == 0
+    assert cluster.port.drained == [30.0]
+    assert cluster.stopped
+
+
+async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
+    """Also those that nobody had looked at when the models got ready."""
+    cluster, lines = FakeCluster(folder), list[str]()
+    herald = Herald(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
+    cluster.stages.append(("loaded", 0.2))
+    await herald.announce(Catalog(cluster.port, 100), "http://there")
+    said = [line.split("] ")[1].split(" at ")[0] for line in lines]
+    assert [words for words in said if words in ("hashed", "loaded", "ready")] == ["hashed", "loaded", "ready"]
+
+
+async def test_what_serves_badly_is_told_once_and_before_the_ready_line(folder: Path) -> None:
+    cluster = FakeCluster(folder)
+    cluster.warnings.append("the torch reference computes; install gcc")
+    cluster.gate.set()
+    session = Session(cluster)
+    await session.until("ready at")
+    told = [line for line in session.lines if line.startswith("warning: ")]
+    assert told == ["warning: the torch reference computes; install gcc"]
+    assert session.lines.index(told[0]) < len(session.lines) - 1
+    session.server.stop()
+    assert await session.task == 0
+
+
+async def test_lines_are_objects_where_logs_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = FakeCluster(folder)
+    cluster.gate.set()
+    session = Session(cluster, log_format="json")
+    line = json.loads(await session.until("ready at"))
+    assert (line["stage"], line["level"], line["process"]) == ("ready", "info", "head")
+    assert line["message"].startswith(f"ready at {session.server.address}/v1")
+    cluster.reason.set_result(RuntimeError("a worker has 3 bytes; give 4"))
+    assert await session.task == 2
+    assert json.loads(capsys.readouterr().err)["message"] == "a worker has 3 bytes; give 4"
+
+
+async def test_the_second_interrupt_does_not_wait(folder: Path) -> None:
+    cluster = FakeCluster(folder)
+    cluster.gate.set()
+
+    async def for_ever(seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    cluster.port.drain = for_ever  # type: ignore[method-assign]
+    session = Session(cluster)
+    await session.until("ready at")
+    session.server.interrupt()
+    await session.until("draining")
+    assert not session.task.done()
+    session.server.interrupt()
+    assert await session.task == 0
+    assert cluster.stopped
+
+
+async def test_a_signal_while_starting(folder: Path) -> None:
+    cluster = FakeCluster(folder)
+    session = Session(cluster)
+    await session.until("listening")
+    session.server.stop()
+    assert await session.task == 0
+    assert not cluster.stopped  # there was nothing to stop
+
+
+@pytest.mark.parametrize("error", [SettingsError("memory is 3; give more"), CheckpointError("no such tensor; get it")])
+async def test_what_cannot_start(folder: Path, error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = FakeCluster(folder, refuse=error)
+    cluster.gate.set()
+    assert await Session(cluster).task == 2
+    assert capsys.readouterr().err == f"blockwright: {error}\n"
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_what_fails_while_loading_or_later(folder: Path, ready: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = FakeCluster(folder)
+    cluster.gate.set()
+    if not ready:
+        cluster.port.readiness = Readiness(False)
+    session = Session(cluster)
+    await session.until("ready at" if ready else "tokenizers loaded")
+    cluster.reason.set_result(RuntimeError("a worker has 3 bytes; give 4"))
+    assert await session.task == 2
+    assert capsys.readouterr().err == "blockwright: a worker has 3 bytes; give 4\n"
+    assert cluster.stopped
+
+
+async def test_a_checkpoint_with_a_broken_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(tmp_path / "bare")
+    (folder / "tokenizer.json").write_text("{}")
+    cluster = FakeCluster(folder)
+    cluster.gate.set()
+    assert await Session(cluster).task == 2
+    assert "tokenizer.json cannot be loaded" in capsys.readouterr().err
+    assert cluster.stopped
+
+
+async def test_a_port_that_is_taken_and_an_open_host(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = FakeCluster(folder)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert await Server(Settings(port=port), cluster.start, lambda line: None).run() == 2
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use); choose another" in capsys.readouterr().err
+    session = Session(cluster, host="0.0.0.0")
+    await session.until("no key is needed")
+    session.server.stop()
+    await session.task
+
+
+async def test_the_server_notices_clients_that_go(folder: Path) -> None:
+    """The runner is made with handler cancellation, without which nothing is noticed before the next write."""
+    cluster = FakeCluster(folder)
+    cluster.gate.set()
+    session = Session(cluster)
+    await session.until("ready at")
+    async with aiohttp.ClientSession() as client:
+        asked = asyncio.create_task(client.post(session.server.address + "/v1/completions", json={"prompt": "a"}))
+        stream = await cluster.port.waiting.get()
+        asked.cancel()
+        async with asyncio.timeout(PATIENCE):
+            await stream.cancelled.wait()
+    session.server.stop()
+    await session.task

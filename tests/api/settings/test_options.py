@@ -1,0 +1,137 @@
+"""Settings from a command line: precedence, conversions, and one sentence for what is wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.api.settings.options import convert, make_settings, model_id, read_keys
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(
+        'workers = 4\nport = 1\npage_size = 8\nmemory = "1GiB"\nstall_timeout = 5\n[applications]\nextra = "/m/x"\n'
+    )
+    settings = make_settings(
+        "/m/base", flags={"port": "2", "workers": "2"}, sets=["workers=6", "pipelines.extra=3"], config=str(config)
+    )
+    assert (settings.workers, settings.port, settings.page_size, settings.memory) == (6, 2, 8, 1 << 30)
+    assert settings.applications == {"base": "/m/base", "extra": "/m/x"}
+    assert (settings.pipelines, settings.stall_timeout) == ({"extra": 3}, 5.0)
+    assert settings.chunk_size == Settings().chunk_size
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("memory", "2GiB", 2 << 30),
+        ("memory", "1.5 GB", 1_500_000_000),
+        ("memory", "512kib", 512 << 10),
+        ("memory", "77", 77),
+        ("memory", 5, 5),
+        ("workers", "3", 3),
+        ("check", "true", True),
+        ("check", "off", False),
+        ("silence", "3", 3.0),
+        ("pipelines.a", "2", 2),
+        ("dtype", "float32", "float32"),
+    ],
+)
+def test_conversions(name: str, text: Any, value: Any) -> None:
+    made = convert(name, text)
+    assert made == value
+    assert type(made) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"model": None}, "no model is given"),
+        ({"sets": ["workerz=2"]}, "there is no setting 'workerz'; did you mean workers?"),
+        ({"sets": ["qqq=2"]}, "there are: admin_keys"),
+        ({"sets": ["workers"]}, "has no '='"),
+        ({"sets": ["workers=two"]}, "workers is 'two'; give an integer"),
+        ({"sets": ["workers=2.0"]}, "workers is '2.0'; give an integer"),
+        ({"sets": ["workers=2GiB"]}, "give an integer"),
+        ({"sets": ["workers=0"]}, "workers is 0; give at least 1"),
+        ({"sets": ["memory=lots"]}, "give a number of bytes such as 2GiB"),
+        ({"sets": ["check=maybe"]}, "check is 'maybe'; give true or false"),
+        ({"sets": ["silence=nan"]}, "silence is 'nan'; give a number"),
+        ({"sets": ["workers.x=1"]}, "workers is a single value"),
+        ({"sets": ["pipelines=2"]}, "give entries as pipelines.NAME=value"),
+        ({"sets": ["pipelines.base=x"]}, "pipelines.base is 'x'; give an integer"),
+        ({"sets": ["pipelines.none=1"]}, "names no application"),
+        ({"sets": ["api_keys.k=t"]}, "use --api-key-file"),
+        ({"flags": {"port": "http"}}, "port is 'http'; give an integer"),
+        ({"flags": {"dtype": "float64"}}, "choose one of auto, float32, bfloat16"),
+        ({"apps": ["x"]}, "is not NAME=PATH"),
+        ({"apps": ["=x"]}, "is not NAME=PATH"),
+        ({"apps": ["base=/y"]}, "'base' is given twice"),
+        ({"config": "/none.toml"}, "cannot be read"),
+        ({"key_file": "/none"}, "cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        make_settings(**{"model": "/m/base", **options})
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("workers = [", "not valid TOML"),
+        ("worker = 1", "did you mean workers"),
+        ('workers = "x"', "give an integer"),
+        ("host = 3", "give text"),
+    ],
+)
+def test_wrong_config_files(tmp_path: Path, text: str, says: str) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(text)
+    with pytest.raises(SettingsError, match=says):
+        make_settings("/m/base", config=str(config))
+
+
+def test_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\nalpha ann\n\nbeta\ngamma ann\n")
+    keys, admins = read_keys(file)
+    assert (keys["alpha"], keys["gamma"], admins) == ("ann", "ann", {})
+    assert keys["beta"].startswith("key-")
+    assert "beta" not in keys["beta"]
+    assert make_settings("/m/base", key_file=str(file)).api_keys == keys
+    for text, says in (
+        ("a b c\n", "line 1 .* has 3 words"),
+        ("a b admin\na\n", "line 2 .* repeats"),
+        ("a\na\n", "line 2 .* repeats"),
+        ("#\n", "holds no key"),
+    ):
+        file.write_text(text)
+        with pytest.raises(SettingsError, match=says):
+            read_keys(file)
+
+
+def test_admin_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("alpha ann\nroot ops admin\n")
+    assert read_keys(file) == ({"alpha": "ann"}, {"root": "ops"})
+    settings = make_settings("/m/base", key_file=str(file))
+    assert (settings.api_keys, settings.admin_keys) == ({"alpha": "ann"}, {"root": "ops"})
+    with pytest.raises(SettingsError, match="use --api-key-file"):
+        make_settings("/m/base", sets=["admin_keys.k=t"])
+
+
+def test_model_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here" / "model").mkdir(parents=True)
+    assert model_id("here/model/") == "model"
+    assert model_id("here/model") == "model"
+    assert model_id("owner/model") == "owner/model"
+    assert model_id("/not/there") == "there"
+    assert model_id("~/x") == "x"
+    monkeypatch.chdir(tmp_path / "here")
+    assert model_id(".") == "here"

@@ -1,0 +1,163 @@
+"""What a chat template may do: everything that templates of checkpoints do, and no more than a budget of work."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.text.chat_template import LONGEST, ChatTemplate, Rendering
+from blockwright.api.text.template_engine import PER_MESSAGE, STEPS
+from blockwright.gpu.errors import CheckpointError
+
+HI = [{"role": "user", "content": "hi"}]
+MOST = 1024 * (STEPS + PER_MESSAGE)
+DOUBLED = "{{% set a = namespace(a={start}) %}}{{% for i in range(60) %}}{{% set a.a = {twice} %}}{{% endfor %}}{shown}"
+
+
+def render(source: str, messages: Any = HI, **variables: Any) -> str:
+    how = Rendering(begin=True, proceed=False, variables=variables, longest=1 << 25)
+    return ChatTemplate(source, {"bos_token": "<s>"}).render(messages, how)
+
+
+def refusal(source: str, **variables: Any) -> str:
+    with pytest.raises(GatewayError) as caught:
+        render(source, **variables)
+    assert (caught.value.status, caught.value.code) == (400, "template_error")
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("source", "size"),
+    [
+        ("{{ 'x' * 400000000 }}", "400000000"),
+        ("{{ 10 ** 9 * 'xyz' }}", "3000000000"),
+        ("{{ [0] * 10 ** 10 }}", "10000000000"),
+        ("{{ 9 ** 99999999999 % 7 }}", "399999999996"),  # computed while it compiles, if it is let
+        ("{{ '%0400000000d' % 7 }}", "10^15 or more"),
+        ("{{ '%*d' % (400000000, 7) }}", "10^15 or more"),
+        ("{{ '%0400000000d' | format(7) }}", "10^15 or more"),
+        ("{{ '{:400000000}'.format(7) }}", "10^15 or more"),
+        ("{{ '{:{w}}'.format(7, w=400000000) }}", "10^15 or more"),
+        ("{{ 'x' | center(400000000) }}", "400000001"),
+        ("{{ 'x'.zfill(400000000) }}", "400000001"),
+        ("{{ '\t'.expandtabs(400000000) }}", "400000000"),
+        ("{{ ('x' * 100000).replace('x', 'y' * 100000) }}", "10000000000"),
+        ("{{ ('y' * 1000000) | join('z' * 1000) }}", "1000000000"),
+        ("{{ ('z' * 100000).join(['x'] * 100000) }}", ""),
+        ("{{ messages | tojson(indent=400000000) }}", ""),
+        ("{{ 'x\ny' | indent(400000000) }}", "1200000000"),
+        ("{% set w = messages | batch(400000000, 0) | list %}", ""),
+    ],
+)
+def test_a_huge_value_is_refused_before_it_is_made(source: str, size: str) -> None:
+    said = refusal(source)
+    assert f"more than {MOST}; send less" in said, said
+    assert f"the chat template makes a value of {size}" in said
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in ['x'] * 10000000 %}{% endfor %}",
+        "{% macro two(n) %}{% if n %}{{ two(n - 1) }}{{ two(n - 1) }}{% endif %}{% endmacro %}{{ two(60) }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'x' }}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{% if a | string | upper %}{% endif %}{% endfor %}",
+        "{% for a in range(99999) %}" + "y" * 5000 + "{% endfor %}",
+        "{{ range(99999) | map('center', 5000) | list }}",
+        DOUBLED.format(start="'x'", twice="a.a ~ a.a", shown=""),
+        DOUBLED.format(start="'x'", twice="a.a + a.a", shown=""),
+        DOUBLED.format(start="[1]", twice="[a.a, a.a]", shown="{{ a.a }}"),
+        DOUBLED.format(start="[1]", twice="[a.a, a.a]", shown="{{ a }}"),
+        DOUBLED.format(start="[1]", twice="{'a': a.a, 'b': a.a}", shown="{{ a.a | tojson }}"),
+        DOUBLED.format(start="[1]", twice="[a.a, a.a]", shown="{{ a.a | string | length }}"),
+        DOUBLED.format(start="2", twice="a.a * a.a", shown=""),
+    ],
+)
+def test_what_grows_or_loops_without_end_is_ended(source: str) -> None:
+    said = refusal(source)
+    assert f"takes more than {STEPS + PER_MESSAGE} steps" in said or "makes a value of" in said, said
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("{% if %}", "does not compile"),
+        ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "does not compile"),
+        ('{{ "\\ud800" }}', "prints a lone surrogate"),
+        ("{{ raise_exception('not so') }}", "not so"),
+        ("{{ ''.__class__.__mro__ }}", "is unsafe"),
+        ("{{ messages.append(1) }}", "is unsafe"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "recursion"),
+        ("{% include 'x' %}", "no loader"),
+    ],
+)
+def test_what_templates_cannot_do(source: str, says: str) -> None:
+    assert says in refusal(source)
+
+
+def test_what_templates_of_checkpoints_do() -> None:
+    """The text that jinja2 makes without a bound."""
+    source = (
+        "{%- macro turn(m) -%}{{ '<' ~ m.role ~ '>' + m['content'] | trim }}{%- endmacro -%}"
+        "{{ bos_token }}{%- set ns = namespace(seen=false) -%}"
+        "{%- for m in messages if m.role != 'tool' -%}{{ turn(m) }}{{ loop.index0 }}{%- if loop.last -%}!{%- endif -%}"
+        "{%- set ns.seen = m.content.split('</think>')[-1].lstrip('x') -%}{%- endfor -%}"
+        "{{ ns.seen }}{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') }}"
+        "{{ '%s-%05d' % ('a', 7) }}{{ '{:>3}'.format(1) }}{{ '-' * 3 }}{{ [1] + [2] }}{{ 7 % 4 }}{{ 2 ** 10 }}"
+        "{{ messages | length }}{{ messages[0] | tojson(indent=1) }}{% generation %}g{% endgeneration %}"
+        "{% for a in [[1, [2]]] recursive %}{{ loop(a) if a is iterable else a }}{% endfor %}"
+    )
+    chat = [{"role": "user", "content": " a</think>xb "}, {"role": "tool", "content": ""}]
+    shown = json.dumps(chat[0], indent=1)
+    want = f"<s><user>a</think>xb0!b  a</think>xb a-00007  1---[1, 2]310242{shown}g12"
+    assert render(source, chat) == want
+
+
+def test_long_conversations_and_long_messages_have_room() -> None:
+    source = "{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim }}{{ messages | length }}{% endfor %}"
+    assert len(render(source, HI * 20_000)) == 20_000 * len("<user>hi20000")
+    assert len(render(source, [{"role": "user", "content": "x" * 4_000_000}])) == 4_000_007
+
+
+def test_threads_have_a_budget_each() -> None:
+    """Of one template; what another thread has used up is not missed here."""
+    template = ChatTemplate("{% for i in range(n) %}{% endfor %}ok", {})
+    how = Rendering(begin=True, proceed=False, variables={"n": 90_000}, longest=10)
+    said: list[str] = []
+    threads = [threading.Thread(target=lambda: said.append(template.render(HI, how))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == ["ok"] * 8
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("chat_template.jinja", "{{ 'x' * 400000000 }}", "makes a value of 400000000 characters"),
+        ("tokenizer_config.json", json.dumps({"chat_template": "{{ 'x' * 400000000 }}"}), "makes a value of 400000000 char"),
+        ("chat_template.jinja", "{% for a in range(99999) %}{% for b in range(99) %}{% endfor %}{% endfor %}", "takes more"),
+        ("chat_template.jinja", "x" * (LONGEST + 1), f"has {LONGEST + 1} characters, more than {LONGEST}"),
+        ("chat_template.jinja", b"\xff", "cannot be read"),
+        ("tokenizer_config.json", "[" * 100_000, "cannot be read"),
+    ],
+)
+def test_a_checkpoint_whose_template_does_too_much_is_refused(tmp_path: Path, file: str, text: Any, says: str) -> None:
+    (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(CheckpointError, match=says) as caught:
+        ChatTemplate.load(tmp_path, {})
+    assert str(tmp_path / file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_template_that_refuses_a_plain_conversation_or_does_not_compile_is_served(tmp_path: Path) -> None:
+    for source in ("{{ raise_exception('tools only') }}", "{% if %}"):
+        (tmp_path / "chat_template.jinja").write_text(source)
+        assert ChatTemplate.load(tmp_path, {}) is not None
