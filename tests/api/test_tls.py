@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from blockwright.tests.api.fake_port import make_folder
-from blockwright.tests.api.test_server import FakeCluster, Session
+from blockwright.tests.api.serve.test_server import FakeCluster, Session
 
 CERT, KEY = Path(__file__).parent / "tls" / "cert.pem", Path(__file__).parent / "tls" / "key.pem"
 

@@ -20,7 +20,7 @@ from blockwright.api.commands.cli import main
 from blockwright.gpu.errors import BackendError
 from blockwright.tests.docs.pages import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 XEON = "model name\t: Some CPU\nflags\t\t: fpu avx2 fma avx512f avx512_bf16\n"
 
 

@@ -9,7 +9,7 @@ from blockwright.api.commands.cli import main
 from blockwright.api.settings.options import make_settings, read_config
 from blockwright.api.settings.text import as_table, as_toml, entries
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHANGED = Settings(
     applications={"base": "/m/base", 'or"g/x': "C:\\x"},
     workers=4,

@@ -6,7 +6,7 @@ from blockwright.policies.model.chain import Chain, Hop, Route
 from blockwright.policies.model.lineage import lineages, page_hashes, root_hash
 from blockwright.policies.model.runs import localize
 
-from .sweep_world import chain, pipeline, replica
+from ..sweep_world import chain, pipeline, replica
 
 BASE = chain("base")  # embedding, attention, mlp, attention, mlp, head
 

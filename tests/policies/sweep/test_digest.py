@@ -16,7 +16,7 @@ from blockwright.policies.sweep.digest import digest
 from blockwright.policies.sweep.rows import Rows
 from blockwright.policies.sweep.state import SweepState
 
-from .sweep_world import World, chain, pipeline, replica, submission
+from ..sweep_world import World, chain, pipeline, replica, submission
 
 
 def busy(moves: int = 60) -> World:

@@ -13,7 +13,7 @@ from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.planning import repeat
 from blockwright.policies.sweep.rows import Status
 
-from .sweep_world import World, chain, generate, pipeline, replica, submission
+from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
 BASE = chain("base")
 
