@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import GatewayError, GatewayPort
+from blockwright.actors.gateway.port import GatewayPort
+from blockwright.api.errors import ApiError
 from blockwright.api.http.auth import Caller
 from blockwright.policies.requests.rate_limit import Standing, Verdict
 
@@ -54,7 +55,7 @@ class Door:
         """Raises a 403."""
         if not self.may_use(caller, model):
             served = ", ".join(sorted(self._models[caller.tenant]))
-            raise GatewayError(
+            raise ApiError(
                 403,
                 f"the API key of tenant {caller.tenant!r} may not use model {model!r}; it may use: {served}",
                 param="model",
@@ -78,7 +79,7 @@ class Door:
             remedy = "that is more than the limit: lower max_tokens or shorten the prompt"
         else:
             remedy = f"try again in {verdict.retry_after:.1f} s"
-        error = GatewayError(
+        error = ApiError(
             429,
             f"tenant {caller.tenant!r} is limited to {limit} {words}{asked}; {remedy}",
             kind="tokens" if "tokens" in verdict.refused else "requests",

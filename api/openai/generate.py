@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo
+from blockwright.actors.gateway.port import Generation, ModelInfo
 from blockwright.api.answers import Usage
 from blockwright.api.checks import shown
-from blockwright.api.errors import bad_request, error_body
+from blockwright.api.errors import ApiError, bad_request, error_body, in_words
 from blockwright.api.http.catalog import ServedModel
 from blockwright.api.http.context import CALL_ID, CALLER, NAME, PROGRESS, Front
 from blockwright.api.http.headers import log_names
@@ -30,6 +30,8 @@ from blockwright.api.openai.choice import Choice, Echo, Piece
 from blockwright.api.openai.fields import Options
 from blockwright.api.openai.sampling import sampling_of, stop_tokens
 from blockwright.policies.requests.admission import part
+from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.requests.request_ownership import sequence_id
 from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.runtime.base.scope import current_traceparent
 
@@ -150,7 +152,7 @@ async def start(
             place = index // options.n
             tokens = prompts[place]
             generation = Generation(
-                id=f"{id}/{index}" if index else id,
+                id=sequence_id(id, index),
                 application=info.id,
                 prompt=tokens,
                 max_tokens=limits[place],
@@ -201,7 +203,7 @@ def _check_count(front: Front, prompts: int, n: int) -> None:
 
 
 async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -> web.StreamResponse:
-    """The response, complete. Raises GatewayError where nothing of it was sent."""
+    """The response, complete. Raises ApiError where nothing of it was sent."""
     options = call.options
     usage = call.usage()
     meter = front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit)
@@ -246,9 +248,11 @@ async def _stream(
         except Exception as error:
             if not out.started:
                 raise
-            if not isinstance(error, GatewayError):
+            if isinstance(error, Refused):
+                error = in_words(error)
+            if not isinstance(error, ApiError):
                 log.exception("%s failed", call.id, extra=log_names(request))
-                error = GatewayError(500, "internal error; the server's log has the details")
+                error = ApiError(500, "internal error; the server's log has the details")
             await out.fail(error_body(error))
         return out.response
 
@@ -280,7 +284,7 @@ async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[
             await waiting
         if piece.finish:
             return
-    raise GatewayError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
+    raise ApiError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
 
 
 async def _each(choices: list[Choice], consume: Callable[[Choice], Awaitable[None]]) -> None:
