@@ -17,14 +17,14 @@ from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ENDPOINTS, PUBLIC, Handler
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
-from blockwright.api.http.auth import Caller, Keys
+from blockwright.api.http.auth import Caller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.context import BEGUN, CALLER, DESK, FRONT, MODEL, TRACE, Front
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.headers import log_names, mark
 from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.info import REFERENCE
-from blockwright.api.http.limits import Door
+from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.starting import Stages
 from blockwright.api.version import VERSION
@@ -49,7 +49,8 @@ def make_app(
         keys=Keys(settings.api_keys, settings.admin_keys),
         metrics=Metrics(port.census),
         max_body=settings.max_body,
-        door=Door(port, settings.tenant_models),
+        access=ModelAccess(settings.tenant_models),
+        limits=TenantLimits(port),
         cors=Cors(settings.cors_origins),
         hosts=Hosts(settings),
         stages=stages or Stages(),

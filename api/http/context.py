@@ -15,11 +15,11 @@ from aiohttp import web
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, RequestView, StreamProgress
-from blockwright.api.http.auth import Caller, Keys
+from blockwright.api.http.auth import Caller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.hosts import Hosts
-from blockwright.api.http.limits import Door
+from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.starting import Stages
 from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
@@ -37,7 +37,8 @@ class Front:
     metrics: Metrics
     max_body: int  # bytes
     stages: Stages
-    door: Door
+    access: ModelAccess
+    limits: TenantLimits
     cors: Cors
     hosts: Hosts
     names: ChosenNames = field(default_factory=ChosenNames)
@@ -56,7 +57,7 @@ class Front:
         """The model that a request names. Raises a 404, or a 403 for one that its key may not use."""
         info = self.catalog.info(name)
         request[MODEL] = info.id
-        self.door.check_model(request[CALLER], info.id)
+        self.access.check(request[CALLER], info.id)
         return info
 
     def new_id(self, prefix: str) -> str:

@@ -145,7 +145,7 @@ async def start(
     _name(front, request, options)
     sampling, ends = sampling_of(options, served), stop_tokens(options, served)
     most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
-    charge = request[CHARGE] = await front.door.enter(request[CALLER], most)
+    charge = request[CHARGE] = await front.limits.enter(request[CALLER], most)
     choices: list[Choice] = []
     try:
         for index in range(len(prompts) * options.n):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.http.auth import Caller
-from blockwright.api.http.limits import Door
+from blockwright.api.http.limits import TenantLimits
 from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
 from blockwright.policies.requests.refusal import Refusal, Refused
 
@@ -104,7 +104,7 @@ async def test_a_request_that_the_gateway_refuses_costs_nothing(serve: Any, say:
 async def test_a_client_that_leaves_while_it_is_charged_keeps_no_place(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(concurrent_requests=1)})
-    door, asked, answer = Door(port, {}), asyncio.Event(), asyncio.Event()
+    limits, asked, answer = TenantLimits(port), asyncio.Event(), asyncio.Event()
     charge = port.charge
 
     async def slow(tenant: str, tokens: int) -> Verdict:
@@ -114,7 +114,7 @@ async def test_a_client_that_leaves_while_it_is_charged_keeps_no_place(serve: An
         return verdict
 
     port.charge = slow
-    entering = asyncio.ensure_future(door.enter(Caller("ann"), 5))
+    entering = asyncio.ensure_future(limits.enter(Caller("ann"), 5))
     await asked.wait()
     entering.cancel()
     await asyncio.gather(entering, return_exceptions=True)
