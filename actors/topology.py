@@ -136,8 +136,7 @@ class Running:
                 self.controller.fatal.set_result(str(error))
 
     async def _watch(self) -> None:
-        workers = self.controller.state.workers.values()
-        await self.controller.until(lambda: all(worker.alive for worker in workers))
+        await self.controller.until(lambda: self.controller.state.all_up)
         self.reached("workers up")
         await self.controller.until(lambda: self.controller.state.whole)
         self.reached("loaded")

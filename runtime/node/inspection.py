@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from blockwright.runtime.actor.cell import Cell, Delivery
 from blockwright.runtime.actor.ref import CALL_TIMEOUT, Address
 from blockwright.runtime.node.monitors import SYSTEM
+from blockwright.runtime.node.peers import Peer
 
 if TYPE_CHECKING:
     from blockwright.runtime.node.node import Node
@@ -95,6 +96,11 @@ class Looking:
     def metrics(self: Node) -> list[Measure]:  # type: ignore[misc]
         """``inspect`` as families of numbers, for Prometheus."""
         return measures(inspect_node(self))
+
+    def on_heartbeat(self: Node, callback: Callable[[Peer], None]) -> Callable[[], None]:  # type: ignore[misc]
+        """Call back with each heartbeat of a peer, which has what it said by then. Returns what undoes this."""
+        self.table.heartbeats.append(callback)
+        return lambda: self.table.heartbeats.remove(callback)
 
 
 async def inspect_peers(node: Node) -> list[NodeView]:

@@ -80,6 +80,7 @@ class PeerTable:
         self.current: dict[str, Peer] = {}
         self.last_down: dict[str, Down] = {}
         self.arrivals: list[Callable[[], None]] = []  # called when a node has become known
+        self.heartbeats: list[Callable[[Peer], None]] = []  # called when a node has sent one
 
     def find(self, peer: PeerId) -> Peer | None:
         """The peer if this is its current incarnation."""
@@ -128,6 +129,14 @@ class PeerTable:
         self.current[peer.id.name] = peer
         for callback in list(self.arrivals):
             callback()
+
+    def beat(self, peer: Peer) -> None:
+        """A heartbeat of it came. A callback's error must not stop the runtime."""
+        for callback in list(self.heartbeats):
+            try:
+                callback(peer)
+            except Exception:
+                log.exception("a callback for heartbeats raised at that of %s", peer.id)
 
     def remove(self, down: Down) -> Peer | None:
         """Fence the incarnation and fire its monitors; the peer it was, or None if it was not current (any more).

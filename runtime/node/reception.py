@@ -209,6 +209,7 @@ class Reception:
         elif tag == envelope.HEARTBEAT:
             peer.heartbeat_at = self._node.clock.now()
             peer.vitals, peer.payload = decode(Vitals, fields[0]), decode(dict[str, Any], fields[1])
+            self._node.table.beat(peer)
         elif (membership := self._node.membership) is not None:
             if tag == envelope.READY:
                 membership.ready(peer)
