@@ -41,7 +41,8 @@ from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
 from blockwright.policies.requests.rate_limit import Verdict
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace
