@@ -32,6 +32,8 @@ class ActorView:
     handled: int  # messages begun since the start of this life
     failed: int  # of them, ended by an error
     ending: str = ""  # why, while it ends
+    supervisor: str = ""  # node/name of the actor that it does not outlive
+    missing: dict[str, str] = field(default_factory=dict)  # of a supervisor: children that are not up -> why
 
 
 @dataclass(frozen=True, slots=True)

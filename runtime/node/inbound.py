@@ -174,5 +174,6 @@ class Inbound:
         elif tag == envelope.HEARTBEAT:
             peer.heartbeat_at = self._clock.now()
             peer.heartbeat, peer.payload = decode(Heartbeat, fields[0]), decode(dict[str, Any], fields[1])
+            self._table.beat(peer)
         else:
             self._peering.on_system(peer, tag, fields)

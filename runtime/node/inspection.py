@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from blockwright.runtime.actor.instance import ActorInstance, Delivery
+from blockwright.runtime.base.address import Address
 from blockwright.runtime.base.node_view import ActorView, LaneView, NodeView, PeerView
 from blockwright.runtime.node.peers import Peer
 
@@ -46,7 +47,7 @@ def inspect_peer(peer: Peer, now: float, link: str) -> PeerView:
     )
 
 
-def inspect_actor(instance: ActorInstance, now: float) -> ActorView:
+def inspect_actor(instance: ActorInstance, owner: Address | None, now: float) -> ActorView:
     current = instance.current
     return ActorView(
         instance.name,
@@ -62,6 +63,8 @@ def inspect_actor(instance: ActorInstance, now: float) -> ActorView:
         instance.handled,
         instance.failed,
         instance.over,
+        f"{owner.node}/{owner.name}" if owner is not None else "",
+        instance.actor.missing(),
     )
 
 

@@ -59,7 +59,7 @@ class LocalActors:
         self.current: dict[str, ActorLife] = {}  # by name, in the order in which they began
         self.instances: dict[str, ActorInstance] = {}  # what takes messages, or did until a moment ago
         self._node, self._clock, self._message_log = node, clock, message_log
-        self._retiring: asyncio.Task[None] | None = None  # no actor is started any more
+        self._retiring: asyncio.Task[None] | None = None
         self._over: OrderedDict[str, tuple[int, str]] = OrderedDict()  # name -> last life and its cause
         self._forgotten = 0  # no life that is not in ``_over`` had a higher number
 
@@ -108,7 +108,7 @@ class LocalActors:
         bind: gives the actor its node and reference. owner: an actor that this one does not outlive, wherever it is.
         restarts: how often its supervisor started it before.
         """
-        if self._retiring is not None:
+        if self.retiring:
             raise NodeDown(f"node {self._node} is stopping and starts no actor")
         if owner is not None:
             await self._make_way(name, owner)
@@ -162,6 +162,11 @@ class LocalActors:
         life = self.current.get(actor.name)
         if life is not None and life.address.life == actor.life and not life.instance.over:
             life.instance.post(work)
+
+    @property
+    def retiring(self) -> bool:
+        """No actor is started any more."""
+        return self._retiring is not None
 
     async def retire(self, drain: float) -> None:
         """Start no more actors and stop those that are there, the last first, each with ``drain`` seconds for waiting

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockwright.runtime.actor.actor import MAILBOX, Actor, OnLink
+from blockwright.runtime.actor.actor import MAILBOX, Actor, OnLink, PeerInfo
 from blockwright.runtime.actor.ref import CALL_TIMEOUT, Ref
 from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
 from blockwright.runtime.base.clock import Clock, LoopClock, seconds
@@ -124,6 +124,11 @@ class Node:
     def open(self) -> bool:
         """Messages are let in."""
         return self._parts is not None and self._parts.inbound.open
+
+    @property
+    def stopping(self) -> bool:
+        """No actor is started any more."""
+        return self._parts is not None and self._parts.actors.retiring
 
     @property
     def dead_letters(self) -> Counter[str]:
@@ -246,6 +251,10 @@ class Node:
         """Run something in the turn of that life of an actor of this node, ahead of normal messages; if it is not over."""
         self.actors.post(actor, work)
 
+    def end(self, actor: Address, cause: str) -> None:
+        """Begin the end of that life of an actor of this node, for a cause of its own. Raises ActorDied when it is over."""
+        self.actors.end(self.actors.of(actor), cause)
+
     def inspect(self) -> NodeView:
         """Actors, mailboxes, peers as they are now."""
         return self.parts.view()
@@ -313,6 +322,11 @@ class Node:
         """Call back whenever a node has become known. Returns what undoes this."""
         self.table.arrivals.append(callback)
         return lambda: self.table.arrivals.remove(callback)
+
+    def on_heartbeat(self, callback: Callable[[PeerInfo], None]) -> Callable[[], None]:
+        """Call back with each heartbeat of a peer, which has what it said by then. Returns what undoes this."""
+        self.table.heartbeats.append(callback)
+        return lambda: self.table.heartbeats.remove(callback)
 
     def on_link(self, kind: Traffic, receive: OnLink) -> None:
         """Register what gets link traffic of a class: ``receive(sender node, header, buffers)``, on the loop.

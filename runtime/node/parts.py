@@ -84,34 +84,9 @@ class NodeParts:
         self.registry = Registry(clock, self.monitors)
         self.names = RegistryClient(self.calls, lambda: self.peering.head.name if self.peering.head else me.name)
         self.spawner = Spawner(node, self.actors, self.links, self.calls)
-        self.peering = Peering(
-            me,
-            clock,
-            table,
-            router,
-            sender,
-            self.remote,
-            transport,
-            self.tensor_links,
-            membership,
-            dropped,
-            dismissed,
-            ended,
-        )
-        self.inbound = Inbound(
-            me,
-            clock,
-            table,
-            router,
-            sender,
-            self.remote,
-            incoming,
-            streams,
-            self.tensor_links,
-            self.peering,
-            dead,
-            dropped,
-        )
+        near = (me, clock, table, router, sender, self.remote)
+        self.peering = Peering(*near, transport, self.tensor_links, membership, dropped, dismissed, ended)
+        self.inbound = Inbound(*near, incoming, streams, self.tensor_links, self.peering, dead, dropped)
         instances = self.actors.instances
         self.heartbeats = HeartbeatSender(clock, heartbeat_interval, table, instances, transport, sender, payload)
         self._id = me
@@ -126,7 +101,7 @@ class NodeParts:
         peers = [
             inspect_peer(peer, now, links.kind(peer.id) if links is not None else "") for peer in self.table.current.values()
         ]
-        actors = [inspect_actor(instance, now) for instance in self.actors.instances.values()]
+        actors = [inspect_actor(life.instance, life.owner, now) for life in self.actors.current.values()]
         counts = dict(self.dead.counts), dict(self.dropped)
         return NodeView(self._id.name, self._id.incarnation, self.heartbeats.lag, actors, peers, *counts)
 

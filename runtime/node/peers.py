@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ from blockwright.runtime.base.down import Down, OnDown, notify
 from blockwright.runtime.base.errors import RuntimeFault
 from blockwright.runtime.node.heartbeat import Heartbeat
 from blockwright.transport.address import PeerId
+
+log = logging.getLogger("blockwright.runtime")
 
 
 class StreamReader(Protocol):
@@ -71,6 +74,7 @@ class PeerTable:
         self.current: dict[str, Peer] = {}
         self.last_down: dict[str, Down] = {}
         self.arrivals: list[Callable[[], None]] = []  # called when a node has become known
+        self.heartbeats: list[Callable[[Peer], None]] = []  # called when a node has sent one
 
     def find(self, peer: PeerId) -> Peer | None:
         """The peer if this is its current incarnation."""
@@ -119,6 +123,14 @@ class PeerTable:
         self.current[peer.id.name] = peer
         for callback in list(self.arrivals):
             callback()
+
+    def beat(self, peer: Peer) -> None:
+        """A heartbeat of it came. A callback's error must not stop the runtime."""
+        for callback in list(self.heartbeats):
+            try:
+                callback(peer)
+            except Exception:
+                log.exception("a callback for heartbeats raised at that of %s", peer.id)
 
     def remove(self, down: Down) -> Peer | None:
         """Fence the incarnation and fire its monitors; the peer it was, or None if it was not current (any more).

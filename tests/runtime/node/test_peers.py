@@ -94,6 +94,23 @@ async def test_heartbeats_carry_a_payload(rig, pair, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
+async def test_heartbeats_are_told_one_by_one_and_an_error_of_a_callback_stops_nothing(rig, pair, caplog):
+    a, b = pair
+    b.heartbeat = lambda: {"sweep": 7}
+    heard = []
+    a.on_heartbeat(lambda peer: 1 / 0)
+    undo = a.on_heartbeat(lambda peer: heard.append((str(peer.id), peer.payload)))
+    for _ in range(2):
+        rig.clock.advance(0.5)
+        await turns()
+    assert heard == [("b#1", {"sweep": 7})] * 2
+    assert "a callback for heartbeats raised at that of b#1" in caplog.text
+    undo()
+    rig.clock.advance(0.5)
+    await turns()
+    assert len(heard) == 2
+
+
 async def test_a_lost_peer_fails_calls_at_once_and_fires_monitors_once(rig, pair):
     a, b = pair
     downs: list[Down] = []
