@@ -42,7 +42,8 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
