@@ -99,7 +99,8 @@ typedef struct {
     int64_t settled; /* time before which the thread stays where it is */
     atomic_int cpu;  /* where it was last seen */
     _Alignas(64) _Atomic(bw_call *) in; /* the call that the thread may be reading */
-    atomic_uint_fast64_t done;          /* the last phase whose pieces of this thread's stretch are all stored */
+    _Alignas(64) atomic_uint_fast64_t done; /* the last phase whose pieces of this thread's stretch are all stored */
+    atomic_uint_fast64_t progress;          /* the piece of its stretch that the thread is at */
 } bw_member;
 
 struct bw_ctx {
@@ -124,7 +125,7 @@ struct bw_ctx {
     atomic_int sleepers, stop;
     _Atomic(bw_call *) current;
     _Alignas(64) atomic_uint_fast64_t phase; /* call number << 16 | phase, or | BW_DONE */
-    atomic_int left;                         /* stretches of this phase that are not done */
+    _Alignas(64) atomic_int left;            /* stretches of this phase that are not done; not where all look for the phase */
 };
 
 #define BW_DONE 0xffffu
