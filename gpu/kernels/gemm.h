@@ -91,10 +91,13 @@ static int product_pieces(const product *g) {
 /* Panels that make a piece of some microseconds, small enough to be kept until it is stored. */
 static int panels_together(int rows, long units, int panels, int threads) {
     int chunk = rows < CHUNK_ROWS ? rows : CHUNK_ROWS, tiles = (chunk + TILE_ROWS - 1) / TILE_ROWS;
-    long each = PIECE_STEPS / (tiles * units), most = BW_OWN / (4 * BW_PANEL * chunk);
+    long each = PIECE_STEPS / (tiles * units), most = BW_OWN / 2 / (4 * BW_PANEL * chunk);
     long share = (long)panels * ((rows + CHUNK_ROWS - 1) / CHUNK_ROWS) / (2 * threads); /* two for each thread */
     each = each < most ? each : most;
     each = each < share ? each : share;
+    for (long fewer = each; fewer > 0 && fewer >= each / 2; fewer--) /* as many for each thread, if that can be */
+        if (panels % (fewer * threads) == 0)
+            return (int)fewer;
     return each > 1 ? (int)each : 1;
 }
 
