@@ -75,8 +75,8 @@ typedef struct bw_ctx bw_ctx;
 typedef struct bw_call bw_call;
 typedef void (*bw_run_phase)(bw_ctx *, const bw_call *, const bw_phase *, int thread, uint64_t now);
 
-/* A call's own copy of its arguments: a thread that comes back late may still read them. Sizes: max_tokens, but for comps, layouts and
- * phases, which grow with the longest run. */
+/* A call's own copy of its arguments: a thread that comes back late may still read them. Sizes: max_tokens, but for comps,
+ * layouts and phases, which grow with the longest run. */
 struct bw_call {
     atomic_uint_fast64_t number;
     bw_run_phase run;

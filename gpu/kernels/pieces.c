@@ -1,14 +1,15 @@
 /* The pieces of a phase, computed by whoever has a core.
  *
  * A phase's pieces are divided into a stretch for each thread. A thread takes its own pieces in order, then what others have not
- * begun, from the end of their stretches. When nothing is left it waits for about two pieces' time and then computes again
+ * begun, from the end of their stretches. When nothing is left it waits for about a piece's time and then computes again
  * what somebody has begun and not finished: a thread whose core was taken away holds nobody up. There is no barrier; the
  * current phase is one shared word (call number, index), and whoever finds the last stretch done moves it on.
  *
- * A piece has a word: phase << 2 | state. OPEN (any earlier phase) -> CLAIMED -> COMMITTED -> STORED; only who takes from others
- * claims, a thread's own pieces are known by its progress. A piece is computed into memory of the thread alone, committed by one compare-and-swap, and only then stored. So a thread that comes back late, in another phase
- * or another call, finds that it cannot commit and drops what it has; it has read what others were writing, but nobody
- * ever sees what it made of that. The store is short: only there a lost core holds others up.
+ * A piece has a word: phase << 2 | state. OPEN (any earlier phase) -> CLAIMED -> COMMITTED -> STORED. Only who takes from others
+ * claims; what a thread has begun of its own is known by its progress. A piece is computed into memory of the thread alone,
+ * committed by one compare-and-swap, and only then stored. So a thread that comes back late, in another phase or another call,
+ * finds that it cannot commit and drops what it has; it has read what others were writing, but nobody ever sees what it
+ * made of that. The store is short: only there a lost core holds others up.
  *
  * An atomic operation waits for all stores before it: a thread's own piece takes one, when what it stored for the piece before
  * is long there. A stretch has cache lines of its own.
@@ -22,7 +23,7 @@
 enum { OPEN, CLAIMED, COMMITTED, STORED };
 
 #define TICKS_BEFORE_HELP 20000 /* patience of a thread that has no piece of its own to go by: some 10 us */
-#define TICKS_SPARE 3000        /* beyond two pieces */
+#define TICKS_SPARE 3000        /* beyond a piece and a quarter: the piece in hand was begun before the wait */
 
 typedef struct {
     bw_ctx *x;
@@ -201,5 +202,5 @@ void bw_pieces(bw_ctx *x, const bw_call *call, const bw_phase *phase, int thread
     count_stretch(&j, thread);
     for (int k = 1; k < x->threads; k++)
         take_others(&j, (thread + k) % x->threads);
-    wait_for_end(&j, own ? 2 * each + TICKS_SPARE : TICKS_BEFORE_HELP);
+    wait_for_end(&j, own ? each + each / 4 + TICKS_SPARE : TICKS_BEFORE_HELP);
 }
