@@ -40,7 +40,8 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
-from blockwright.actors.worker.messages import BlockLoaded, RoutesUpdate, WorkerStatus
+from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
+from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.runtime.actor.actor import Actor, endpoint
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.clock import Timer
@@ -272,7 +273,7 @@ class Controller(Actor):
     async def _status(self, worker: str, seconds: float) -> WorkerStatus:
         return await self.node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
 
-    async def _publish(self, update: RoutesUpdate, first: tuple[str, ...]) -> None:
+    async def _publish(self, update: RoutesChanged, first: tuple[str, ...]) -> None:
         async with self._publishing:
             alive = [name for name, worker in self.state.workers.items() if worker.alive]
             if first:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
+from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Component
+from blockwright.policies.sweep.events import RoutesChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ class Publish:
     Without any, gateways come first: they must stop sending before a worker forgets a route.
     """
 
-    update: RoutesUpdate
+    update: RoutesChanged
     first: tuple[str, ...]
 
 

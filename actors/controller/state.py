@@ -36,11 +36,12 @@ from blockwright.actors.controller.messages import (
     WorkerUp,
 )
 from blockwright.actors.controller.worker_record import Worker
-from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
+from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, place
 from blockwright.policies.requests.admission import capacity_tokens
 from blockwright.policies.requests.dispatch import workers_of
+from blockwright.policies.sweep.events import RoutesChanged
 
 HOPELESS = 5  # deaths in a row before any worker ever was ready or, by their own doing, ever lasted: no cluster will be
 
@@ -67,7 +68,7 @@ class ControllerState:
         self.planned: list[Route] = []  # every route that would be in force with all workers up and loaded
         self.routes: dict[str, Route] = {}  # in force, by id
         self.version = 0  # of the last publication
-        self.published: RoutesUpdate | None = None  # the last publication
+        self.published: RoutesChanged | None = None  # the last publication
         self._effects: list[Effect] = []
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -282,7 +283,7 @@ class ControllerState:
         chains = [Chain(n, blocks, self.served[n].application.max_length) for n, blocks in self.known_blocks.items()]
         capacity = {route.id: self._capacity(route) for route in routes.values()}
         withdrawn = [name for name in self.known_blocks if name not in self.blocks]
-        update = RoutesUpdate(version, chains, list(routes.values()), self.known_routes, withdrawn, capacity)
+        update = RoutesChanged(version, chains, list(routes.values()), self.known_routes, withdrawn, capacity)
         if self.published is not None and replace(update, version=self.version) == self.published:
             return
         added = [route for route in routes.values() if route.id not in self.routes]

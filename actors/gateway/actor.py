@@ -38,12 +38,12 @@ from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.rate_limiter import Limiter
-from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.requests.overload import Held
 from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.policies.requests.request_ownership import sequences_of
-from blockwright.policies.sweep.events import TokensEmitted
+from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime.actor.actor import Actor, endpoint
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RuntimeFault
@@ -105,7 +105,7 @@ class Gateway(Actor):
         self._handle(Report(report))
 
     @endpoint(urgent=True)
-    async def routes(self, update: RoutesUpdate) -> None:
+    async def routes(self, update: RoutesChanged) -> None:
         """The controller's word on where requests can go."""
         self._handle(Routes(update))
 

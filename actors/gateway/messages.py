@@ -1,7 +1,7 @@
 """Events that the gateway's state machine takes and effects that it asks for. Values only.
 
-``Generation`` and ``StreamNews`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesUpdate`` (the worker's messages) are
-events and payloads too. Never holds state; standard library and policies only.
+``Generation`` and ``StreamNews`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesChanged`` are events and payloads
+too. Never holds state; standard library and policies only.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blockwright.actors.gateway.port import Generation, StreamNews
-from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.sweep.events import RoutesChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    update: RoutesUpdate
+    update: RoutesChanged
 
 
 @dataclass(frozen=True, slots=True)

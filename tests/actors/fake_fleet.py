@@ -24,10 +24,10 @@ from blockwright.actors.gateway.messages import (
 )
 from blockwright.actors.gateway.port import Generation, ModelInfo, StreamNews
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.worker.messages import GatewayNews, RoutesUpdate, Submission, SweepReport
+from blockwright.actors.worker.messages import GatewayNews, Submission, SweepReport
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.sweep.events import Progressed, TokensEmitted
+from blockwright.policies.sweep.events import Progressed, RoutesChanged, TokensEmitted
 
 GATEWAY = "head/gateway#1"
 
@@ -180,7 +180,7 @@ class Fleet:
     def publish(self) -> None:
         self.version += 1
         routes = [r for r in self.routes if all(h.worker in self.workers for h in r.hops)]
-        self.feed(Routes(RoutesUpdate(self.version, [chain()], routes, self.routes)))
+        self.feed(Routes(RoutesChanged(self.version, [chain()], routes, self.routes)))
 
     def heartbeats(self) -> None:
         for worker in list(self.workers.values()):

@@ -13,11 +13,11 @@ from blockwright.actors.gateway.messages import (
     Submit,
     Up,
 )
-from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal
+from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.tests.actors.fake_fleet import GATEWAY, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, progressed, scored, submits
 
@@ -108,7 +108,7 @@ def test_a_pipeline_needs_all_of_its_workers():
 
 def test_an_older_update_is_ignored():
     bench = Bench("w0")
-    bench(Routes(RoutesUpdate(1, [], [], [])))
+    bench(Routes(RoutesChanged(1, [], [], [])))
     assert bench.state.catalogue.models()[0].ready
 
 
