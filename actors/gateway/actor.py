@@ -23,11 +23,8 @@ from blockwright.actors.gateway.messages import (
     End,
     Event,
     Fail,
-    Generate,
     Heard,
     Replay,
-    Report,
-    Routes,
     Submit,
     Tick,
     Unsent,
@@ -102,12 +99,12 @@ class Gateway(Actor):
     @endpoint
     async def tokens(self, report: SweepReport) -> None:
         """A worker's sweep, with all that this gateway must know of it."""
-        self._handle(Report(report))
+        self._handle(report)
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
         """The controller's word on where requests can go."""
-        self._handle(Routes(update))
+        self._handle(update)
 
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:
@@ -151,7 +148,7 @@ class Gateway(Actor):
             raise Refused(Refusal.INVALID, f"request {generation.id!r} is running already")
         stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
         self._idle.clear()
-        self._handle(Generate(generation))
+        self._handle(generation)
         error = stream.refused()
         if error is not None:
             raise error

@@ -15,23 +15,11 @@ from blockwright.policies.sweep.events import RoutesChanged
 
 
 @dataclass(frozen=True, slots=True)
-class Generate:
-    """A client asks for a sequence."""
-
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
 class End:
     """The client's side ends a request: ``stop`` when its text is complete, else the client is gone."""
 
     request: str
     stop: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Routes:
-    update: RoutesChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +33,6 @@ class Down:
     worker: str
     incarnation: int
     cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    report: SweepReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +65,7 @@ class Drain:
     now: bool = False
 
 
-Event = Generate | End | Routes | Up | Down | Report | Unsent | Heard | Tick | Drain
+Event = Generation | End | RoutesChanged | Up | Down | SweepReport | Unsent | Heard | Tick | Drain
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ from blockwright.actors.gateway.messages import (
     Fail,
     Heard,
     Replay,
-    Report,
-    Routes,
     Submit,
     Up,
 )
@@ -180,7 +178,7 @@ class Fleet:
     def publish(self) -> None:
         self.version += 1
         routes = [r for r in self.routes if all(h.worker in self.workers for h in r.hops)]
-        self.feed(Routes(RoutesChanged(self.version, [chain()], routes, self.routes)))
+        self.feed(RoutesChanged(self.version, [chain()], routes, self.routes))
 
     def heartbeats(self) -> None:
         for worker in list(self.workers.values()):
@@ -197,7 +195,7 @@ class Fleet:
             if report is not None:
                 self.send(report)
         for _ in range(self.random.randrange(len(self.in_flight) + 1)):
-            self.feed(Report(self.in_flight.pop(0)))
+            self.feed(self.in_flight.pop(0))
 
     def settle(self, steps: int = 2000) -> None:
         """Run without further faults until every request has ended."""
