@@ -12,14 +12,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
-from blockwright.api.program.client import Call, Message, Prompt
+from blockwright.api.program.client import GenerateCall, Message, Prompt
 from blockwright.api.program.results import Answer, Piece
 
 T = TypeVar("T")
 AT_ONCE = 512  # prompts of one ``generate`` that the cluster has at a time
 
 
-class Open(Protocol):
+class AsyncSession(Protocol):
     """What ``BlockingSession`` runs: a ``Client`` or a ``Cluster``."""
 
     url: str
@@ -28,9 +28,9 @@ class Open(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> Call: ...
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> GenerateCall: ...
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> Call: ...
+    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> GenerateCall: ...
 
     async def models(self) -> list[str]: ...
 
@@ -85,9 +85,9 @@ async def _settle() -> None:
 
 
 class BlockingCall:
-    """As ``Call``: ``wait()`` for the answer, or iterate over its pieces."""
+    """As ``GenerateCall``: ``wait()`` for the answer, or iterate over its pieces."""
 
-    def __init__(self, call: Call, loop: LoopThread) -> None:
+    def __init__(self, call: GenerateCall, loop: LoopThread) -> None:
         self._call, self._loop = call, loop
 
     @property
@@ -122,7 +122,7 @@ async def _close(pieces: AsyncIterator[Piece]) -> None:
 class BlockingSession:
     """A ``Client`` or ``Cluster`` for code that does not await. Use as ``with``."""
 
-    def __init__(self, session: Open) -> None:
+    def __init__(self, session: AsyncSession) -> None:
         self._session = session
         self._loop: LoopThread | None = None
 
@@ -187,7 +187,7 @@ class BlockingSession:
 
 
 async def _all(
-    session: Open, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: Mapping[str, Any]
+    session: AsyncSession, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: Mapping[str, Any]
 ) -> list[Answer]:
     gate = asyncio.Semaphore(AT_ONCE)
 
