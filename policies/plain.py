@@ -24,7 +24,7 @@ def to_plain(value: object) -> Plain:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
+        return list(value) if _BARE.issuperset(map(type, value)) else [to_plain(item) for item in value]
     if isinstance(value, dict):
         return {to_plain(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):

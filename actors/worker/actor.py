@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from blockwright.actors.worker.component_loader import ComponentLoader
 from blockwright.actors.worker.device_thread import DeviceThread, Swept
 from blockwright.actors.worker.messages import (
     BlockLoaded,
@@ -29,7 +30,6 @@ from blockwright.actors.worker.reports import Reports, by_worker
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
-from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import slow
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.model.runs import Run
@@ -37,12 +37,9 @@ from blockwright.policies.plan.cost import Coefficients
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
-    ComponentFailed,
     ComponentGone,
     ComponentPlaced,
     ComponentRefused,
-    ComponentReleased,
-    ComponentWanted,
     Effect,
     Event,
     Flight,
@@ -88,8 +85,6 @@ class Worker(Actor):
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
         self._pace = Coefficients.from_table(json.loads(Path(config.pace).read_text())) if config.pace else None
         self._machine = self.state  # what events, plans and commits go through; ``state`` is for reading
-        self._specs: dict[bytes, ComponentSpec] = {}  # of components that are to be placed
-        self._placing: dict[tuple[bytes, str], asyncio.Future[asyncio.Future[None] | ComponentRefused | None]] = {}
         self._composed: dict[int, Run] = {}
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
@@ -117,6 +112,7 @@ class Worker(Actor):
         swept = partial(self._guarded, self._swept)
         self.device = DeviceThread(executor, swept, self._on_fatal, self._outbox.lay_out, self._pace)
         self.device.start()
+        self._loader = ComponentLoader(self.device, self.backend, self._apply, f"worker {config.name}", config.memory)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
         self._apply(Started(self.node.incarnation))
@@ -205,50 +201,12 @@ class Worker(Actor):
         done: list[bytes] = []
         try:
             for spec in specs:
-                added += await self._load(spec, block.holder)
+                added += await self._loader.load(spec, block.holder)
                 done.append(spec.component.id)
         except BaseException:
-            self._unload(block.holder, done)
+            self._loader.release(block.holder, done)
             raise
         return BlockLoaded(added, time.monotonic() - began)
-
-    async def _load(self, spec: ComponentSpec, holder: str) -> int:
-        """Bytes that were added. The machine says where, the device puts it there behind the plan that maps the memory."""
-        component, needed = spec.component.id, self.backend.packed_bytes(spec)
-        answer = self._placing[component, holder] = self._loop.create_future()
-        self._specs[component] = spec
-        self._apply(ComponentWanted(component, holder, needed))
-        try:
-            placed = await answer
-            if isinstance(placed, asyncio.Future):
-                await asyncio.shield(placed)
-        except asyncio.CancelledError:
-            self._unload(holder, [component])  # behind the loading, which goes on
-            raise
-        except Exception:
-            self._apply(ComponentFailed(component, holder))
-            raise
-        finally:
-            del self._placing[component, holder]
-            if not any(other == component for other, _ in self._placing):
-                self._specs.pop(component, None)
-        if isinstance(placed, ComponentRefused):
-            raise MemoryError(
-                f"component {spec.component.kind} of {holder} needs {needed} bytes and worker {self.config.name} has "
-                f"{placed.free} of {self.config.memory} left; give workers more memory (--set memory=...)"
-            )
-        return 0 if placed is None else needed
-
-    def _placed(self, effect: ComponentPlaced | ComponentRefused) -> None:
-        """A component has its place, mapped by the plan that the device was just given; or there is none."""
-        outcome: asyncio.Future[None] | ComponentRefused | None = None
-        if isinstance(effect, ComponentRefused):
-            outcome = effect
-        elif effect.fresh:
-            outcome = self.device.call(partial(Executor.load, spec=self._specs.pop(effect.component), offset=effect.offset))
-        answer = self._placing.get((effect.component, effect.holder))
-        if answer is not None and not answer.done():
-            answer.set_result(outcome)
 
     @endpoint
     async def unload(self, holder: str, ids: list[bytes]) -> int:
@@ -256,12 +214,8 @@ class Worker(Actor):
 
         In line with the other messages: the routes that named the components are withdrawn by one that came before.
         """
-        return self._unload(holder, ids)
-
-    def _unload(self, holder: str, ids: list[bytes]) -> int:
         before = self.state.parts.memory.free_bytes
-        for component in ids:
-            self._apply(ComponentReleased(component, holder))
+        self._loader.release(holder, ids)
         return self.state.parts.memory.free_bytes - before
 
     def _forget(self, component: bytes) -> None:
@@ -369,7 +323,7 @@ class Worker(Actor):
                 if isinstance(effect, ComponentGone):
                     self._forget(effect.component)
                 elif isinstance(effect, ComponentPlaced | ComponentRefused):
-                    self._placed(effect)
+                    self._loader.placed(effect)
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)

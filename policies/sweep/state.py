@@ -292,8 +292,8 @@ class SweepState:
         return state
 
     def digest(self) -> bytes:
-        """16 bytes, equal for equal states. The order of dicts counts, because queues are kept in it."""
-        return hashlib.blake2b(repr(self.snapshot()).encode(), digest_size=16).digest()
+        """16 bytes, equal for equal states."""
+        return digest_of(self.snapshot())
 
     def check(self) -> None:
         """The invariants: every chunk, slot, page, row and lease is free or owned exactly once; every count is right."""
@@ -304,6 +304,11 @@ class SweepState:
         for s in parts.rows.live():
             flying = parts.leases.is_in_flight(s)
             assert parts.rows.open[s] == named.get(s, 0) + flying, f"sequence {s} is in other plans than it counts"
+
+
+def digest_of(snapshot: dict[str, Plain]) -> bytes:
+    """The digest of the state that a snapshot was taken of. The order of dicts counts, because queues are kept in it."""
+    return hashlib.blake2b(repr(snapshot).encode(), digest_size=16).digest()
 
 
 def _spread(places: list[int], values: list[T], empty: T, batch: list[int]) -> list[T]:
