@@ -37,7 +37,8 @@ help:
 
 setup: $(STAMP)
 
-# A second call finds the stamp and does nothing. C sources are named because the editable install compiles them.
+# A second call finds the stamp and does nothing. C sources are named because the editable install compiles them (policies that
+# change run as sources until the next set-up: policies/compiled.py).
 $(STAMP): pyproject.toml setup.cfg setup.py constraints.txt $(wildcard gpu/kernels/*.c gpu/kernels/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12"; exit 1; }

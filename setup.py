@@ -1,7 +1,7 @@
 """Build step besides pyproject.toml: the scheduler's hot policies, compiled by mypyc where mypyc and a C compiler are there.
 
-The compiled modules go to ``policies/_compiled``, never beside their sources, with the fingerprint of the sources that they were
-made from. ``policies/compiled.py`` uses them only while it matches, so an edited source is never shadowed.
+The compiled modules go to ``policies/_compiled``, never beside their sources, with the fingerprint of the sources that they
+were made from. ``policies/compiled.py`` uses them only while it matches, so an edited source is never shadowed.
 """
 
 from __future__ import annotations
@@ -38,17 +38,12 @@ def compile_policies(target: Path) -> None:
         package = Path(folder, "blockwright")
         shutil.copytree(ROOT / "policies", package / "policies", ignore=shutil.ignore_patterns("_compiled", "__pycache__"))
         (package / "__init__.py").touch()
-        sources = sorted(p for room in ROOMS for p in (package / "policies" / room).glob("*.py") if p.name != "__init__.py")
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, *(str(p.relative_to(folder)) for p in sources)],
-            cwd=folder,
-            check=True,
-            capture_output=True,
-        )
+        rooms = [package / "policies" / room for room in ROOMS]
+        sources = [p for room in rooms for p in sorted(room.glob("*.py")) if p.name != "__init__.py"]
+        command = [sys.executable, "-c", PROGRAM, *(str(path.relative_to(folder)) for path in sources)]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
         shutil.rmtree(target, ignore_errors=True)
-        for made in [*(package / "policies").rglob("*.so"), *(package / "policies").glob("*/__init__.py")]:
-            if made.parent.name not in ROOMS:
-                continue
+        for made in (path for room in rooms for path in [room / "__init__.py", *room.glob("*.so")]):
             place = target / made.relative_to(package / "policies")
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(made, place)

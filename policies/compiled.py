@@ -1,6 +1,7 @@
 """Chooses between the compiled and the interpreted form of the policies, module by module the same sources.
 
-The one module of this layer that looks outside: at the files of its own folder and at ``BLOCKWRIGHT_COMPILED`` (0: interpreted).
+The one module of this layer that looks outside: at the files of its own folder, and at ``BLOCKWRIGHT_COMPILED`` (0:
+interpreted).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def use_compiled(path: list[str]) -> bool:
     if LIBRARY not in sys.modules:
         library = next(p for suffix in EXTENSION_SUFFIXES if (p := place / f"{LIBRARY}{suffix}").exists())
         spec = spec_from_file_location(LIBRARY, library, loader=ExtensionFileLoader(LIBRARY, str(library)))
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+    assert spec.loader is not None
         module = module_from_spec(spec)
         sys.modules[LIBRARY] = module
         spec.loader.exec_module(module)
