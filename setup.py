@@ -43,12 +43,9 @@ def compile_policies(target: Path) -> None:
         command = [sys.executable, "-c", PROGRAM, *(str(path.relative_to(folder)) for path in sources)]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
         shutil.rmtree(target, ignore_errors=True)
-        for made in (path for room in rooms for path in [room / "__init__.py", *room.glob("*.so")]):
-            place = target / made.relative_to(package / "policies")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(made, place)
-        for library in Path(folder).glob("*.so"):
-            shutil.copy(library, target)
+        target.mkdir(parents=True)
+        for made in [*(path for room in rooms for path in room.glob("*.so")), *Path(folder).glob("*.so")]:
+            shutil.copy(made, target / ".".join(made.relative_to(folder).parts))
         (target / "sources.txt").write_text(fingerprint(package / "policies"))
 
 
@@ -68,4 +65,5 @@ class Build(build_ext):
             print(f"policies are not compiled:\n{error.stderr.decode()[-2000:]}", file=sys.stderr)
 
 
-setup(cmdclass={"build_ext": Build})
+# The name keeps this file out of wheels: the package lies at the root, too.
+setup(script_name="setup.py", cmdclass={"build_ext": Build})

@@ -1,20 +1,23 @@
 """Chooses between the compiled and the interpreted form of the policies, module by module the same sources.
 
 The one module of this layer that looks outside: at the files of its own folder, and at ``BLOCKWRIGHT_COMPILED`` (0:
-interpreted).
+interpreted). ``setup.py`` makes the compiled form.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from hashlib import sha256
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 LIBRARY = "blockwright_policies__mypyc"  # what the compiled modules share
 ROOMS = ("memory", "model", "plan", "sweep")
+SUFFIX = EXTENSION_SUFFIXES[0]
 
 
 def fingerprint(folder: Path) -> str:
@@ -34,18 +37,26 @@ def compiled_folder(folder: Path) -> Path | None:
     return place if (place / "sources.txt").read_text() == fingerprint(folder) else None
 
 
-def use_compiled(path: list[str]) -> bool:
-    """Put the compiled modules before the sources in a package's search ``path``. Whether they are used."""
-    place = compiled_folder(Path(path[0]))
+class CompiledFinder:
+    """Import hook: modules of which ``place`` holds a compiled form are loaded from there, all others as always."""
+
+    def __init__(self, place: Path) -> None:
+        self.files = {path.name.removesuffix(SUFFIX): path for path in place.glob(f"*{SUFFIX}")}
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return spec_from_file_location(name, self.files[name]) if name in self.files else None
+
+
+def use_compiled(folder: Path) -> bool:
+    """Import the policies in ``folder`` in their compiled form from now on. Whether there is one that fits."""
+    place = compiled_folder(folder)
     if place is None:
         return False
-    if LIBRARY not in sys.modules:
-        library = next(p for suffix in EXTENSION_SUFFIXES if (p := place / f"{LIBRARY}{suffix}").exists())
-        spec = spec_from_file_location(LIBRARY, library, loader=ExtensionFileLoader(LIBRARY, str(library)))
-        assert spec is not None
-    assert spec.loader is not None
-        module = module_from_spec(spec)
-        sys.modules[LIBRARY] = module
-        spec.loader.exec_module(module)
-    path.insert(0, str(place))
+    finder = CompiledFinder(place)
+    spec = finder.find_spec(LIBRARY)
+    if spec is None or spec.loader is None:
+        return False
+    sys.modules[LIBRARY] = library = module_from_spec(spec)
+    spec.loader.exec_module(library)
+    sys.meta_path.insert(0, finder)
     return True
