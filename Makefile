@@ -37,8 +37,9 @@ help:
 
 setup: $(STAMP)
 
-# A second call finds the stamp and does nothing. C sources are named because the editable install compiles them.
-$(STAMP): pyproject.toml setup.cfg constraints.txt $(wildcard gpu/kernels/*.c gpu/kernels/*.h)
+# A second call finds the stamp and does nothing. C sources are named because the editable install compiles them (policies that
+# change run as sources until the next set-up: policies/compiled.py).
+$(STAMP): pyproject.toml setup.cfg setup.py constraints.txt $(wildcard gpu/kernels/*.c gpu/kernels/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' || \
@@ -64,8 +65,10 @@ types: setup
 	$(BIN)/mypy
 	MYPYPATH=examples:benchmarks $(BIN)/mypy examples/*.py benchmarks/*.py
 
+# Where the policies are compiled, their tests run once more as the sources.
 test: lint types
 	$(PYTEST)
+	BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies
 
 # Nothing beside transformers, no processes, no thousand seeds.
 quick: lint
@@ -97,4 +100,4 @@ bench: setup
 
 clean:
 	rm -rf $(VENV) .compat .peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f gpu/kernels/*.so
+	rm -rf gpu/kernels/*.so policies/_compiled

@@ -47,6 +47,7 @@ def examine(port: int) -> Iterator[Check]:
         yield look()
     for dtype in ("float32", "bfloat16"):
         yield check_numerics(dtype)
+    yield check_scheduler()
     yield check_cores()
     yield check_memory(free_memory())
     yield check_shared_memory(Path("/dev/shm"))
@@ -106,6 +107,16 @@ def check_numerics(dtype: str) -> Check:
         why = str(error.__cause__ or error)
     text = f"{backend.numerics} (the torch reference, several times slower; bits depend on the batch: {why})"
     return Check(name, WARNING, text, REMEDY)
+
+
+def check_scheduler() -> Check:
+    """In which form the policies run: compiled by mypyc, or as the sources that they were made from."""
+    from blockwright.policies import COMPILED
+
+    if COMPILED:
+        return Check("scheduler", OK, "compiled")
+    fix = "pip install 'mypy>=2' and a C compiler, then install blockwright again (or unset BLOCKWRIGHT_COMPILED)"
+    return Check("scheduler", WARNING, "interpreted: planning a sweep takes twice as long", fix)
 
 
 def check_cores() -> Check:

@@ -26,7 +26,9 @@ def test_the_lines_of_the_readme_do_what_they_say() -> None:
     demo, test, cpu = (would_run(line, "/nowhere/venv") for line in lines if "make " in line)
     accept(shlex.split(demo[-1]))
     assert demo[-1] == "/nowhere/venv/bin/blockwright demo"
-    assert re.fullmatch(r"/nowhere/venv/bin/python -m pytest -n \d+ --maxprocesses 8 --dist worksteal", test[-1])
+    pytest = r"/nowhere/venv/bin/python -m pytest -n \d+ --maxprocesses 8 --dist worksteal"
+    assert re.fullmatch(pytest, test[-2])
+    assert re.fullmatch(f"BLOCKWRIGHT_COMPILED=0 {pytest} tests/policies", test[-1])
     (torch,) = (line for line in cpu if "torch==" in line)
     assert "--index-url https://download.pytorch.org/whl/cpu" in torch
     assert cpu.index(torch) < next(i for i, line in enumerate(cpu) if "-e '.[test]'" in line), "torch goes in first"

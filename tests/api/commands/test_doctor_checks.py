@@ -40,8 +40,8 @@ def test_this_machine_can_serve_and_says_what_computes(capsys: pytest.CaptureFix
     lines = {check["name"]: check for check in body["checks"]}
     assert lines["numerics, float32"]["text"].startswith(("native-", "torch-"))
     assert set(lines) == {
-        *("python", "torch", "instruction sets", "numerics, float32", "numerics, bfloat16", "cores", "memory"),
-        *("shared memory", "sockets", "port", "open files", "messages", "gpu"),
+        *("python", "torch", "instruction sets", "numerics, float32", "numerics, bfloat16", "scheduler", "cores"),
+        *("memory", "shared memory", "sockets", "port", "open files", "messages", "gpu"),
     }
     assert [check for check in body["checks"] if (check["status"] == "ok") != (check["fix"] == "")] == []
 
