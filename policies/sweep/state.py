@@ -55,12 +55,9 @@ T = TypeVar("T")
 class SweepState:
     """See the module. ``check`` verifies what must hold after every call."""
 
-    def __init__(self, config: SweepConfig) -> None:
-        self._compose(Parts(config), OpenPlans())
-
-    def _compose(self, parts: Parts, plans: OpenPlans) -> None:
-        self.parts = parts  # to be read; only the methods here change anything
-        self._plans = plans
+    def __init__(self, config: SweepConfig, parts: Parts | None = None, plans: OpenPlans | None = None) -> None:
+        self.parts = parts = Parts(config) if parts is None else parts  # to be read; only the methods here change anything
+        self._plans = OpenPlans() if plans is None else plans
         self._sequences = Sequences(parts)
         self._pipeline = Pipeline(parts, self._sequences)
         self._planner = Planner(parts, self._sequences, self._pipeline)
@@ -276,9 +273,7 @@ class SweepState:
 
     def fork(self) -> SweepState:
         """An independent copy for a forecast: requests, handles, counts; device tables have no part in it, nor effects."""
-        copy = SweepState.__new__(SweepState)
-        copy._compose(self.parts.fork(), self._plans.fork())
-        return copy
+        return SweepState(self.parts.config, self.parts.fork(), self._plans.fork())
 
     def snapshot(self) -> dict[str, Plain]:
         """The whole state as plain data that travel; without effects that were not taken."""
@@ -287,9 +282,8 @@ class SweepState:
     @classmethod
     def restore(cls, snapshot: dict[str, Plain]) -> SweepState:
         """The state that a snapshot was taken of: equal digest, equal plans from here on."""
-        state = cls.__new__(cls)
-        state._compose(Parts.restore(snapshot), OpenPlans.restore(snapshot["plans"]))
-        return state
+        parts = Parts.restore(snapshot)
+        return cls(parts.config, parts, OpenPlans.restore(snapshot["plans"]))
 
     def digest(self) -> bytes:
         """16 bytes, equal for equal states."""
