@@ -42,11 +42,11 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.actor.actor import Actor, PeerInfo
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
-from blockwright.runtime.node.peers import Peer
 
 log = logging.getLogger("blockwright.controller")
 LOAD_TIMEOUT = 600.0  # of one block
@@ -210,7 +210,7 @@ class Controller(Actor):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the controller failed", exc_info=error)
 
-    def _beat(self, peer: Peer) -> None:
+    def _beat(self, peer: PeerInfo) -> None:
         name = peer.id.name
         if name in self.state.workers:
             age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))

@@ -1,6 +1,6 @@
 """Events that the gateway's state machine takes and effects that it asks for. Values only.
 
-``Generation`` and ``Delta`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesUpdate`` (the worker's messages) are
+``Generation`` and ``StreamNews`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesUpdate`` (the worker's messages) are
 events and payloads too. Never holds state; standard library and policies only.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.gateway.port import Delta, Generation
+from blockwright.actors.gateway.port import Generation, StreamNews
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.policies.requests.refusal import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Take no more; ``now`` says whether what runs is ended with 503."""
+    """Take no more; ``now`` says whether what runs is ended too."""
 
     now: bool = False
 
@@ -113,21 +114,15 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    request: str
-    delta: Delta
+    news: StreamNews
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The request ends with an error; the fields are those of ``GatewayError``."""
+    """The request ends with an error, before or after it began."""
 
     request: str
-    status: int
-    message: str
-    kind: str = "invalid_request_error"
-    param: str | None = None
-    code: str | None = None
-    retry_after: float | None = None
+    refused: Refused
 
 
 @dataclass(frozen=True, slots=True)

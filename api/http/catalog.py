@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockwright.actors.gateway.port import GatewayError, GatewayPort, ModelInfo
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo
 from blockwright.api.checks import shown
+from blockwright.api.errors import ApiError
 from blockwright.api.nearest import suggestion
 from blockwright.api.text.chat_template import ChatTemplate
 from blockwright.api.text.tokenizer import TextCodec
@@ -77,7 +78,7 @@ class Catalog:
         """The model of that id, the first one without an id; a 404 otherwise, with the nearest id."""
         models = self._port.models()
         if not models:
-            raise GatewayError(503, "no model is loaded yet; try again soon", retry_after=1.0)
+            raise ApiError(503, "no model is loaded yet; try again soon", retry_after=1.0)
         if model is None:
             return models[0]
         for info in models:
@@ -85,7 +86,7 @@ class Catalog:
                 return info
         ids = [info.id for info in models]
         message = f"the model {shown(model)} does not exist; {suggestion(model, ids, repr)}"
-        raise GatewayError(404, message, param="model", code="model_not_found")
+        raise ApiError(404, message, param="model", code="model_not_found")
 
     async def load(self, info: ModelInfo) -> ServedModel:
         """Raises CheckpointError."""
@@ -99,9 +100,9 @@ class Catalog:
         """Raises a 400 for a text that is longer than any memory should be asked for."""
         if len(text) > self._longest:
             message = f"the prompt has {len(text)} characters, more than the limit of {self._longest}; shorten it"
-            raise GatewayError(400, message, param="prompt", code="context_length_exceeded")
+            raise ApiError(400, message, param="prompt", code="context_length_exceeded")
         if model.codec.missing:
-            raise GatewayError(400, model.codec.missing, param="prompt")
+            raise ApiError(400, model.codec.missing, param="prompt")
         if len(text) < _LONG:
             return model.codec.encode(text, special=special)
         loop = asyncio.get_running_loop()

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo
+from blockwright.actors.gateway.port import Generation, ModelInfo
 from blockwright.api.answers import Usage
 from blockwright.api.checks import shown
-from blockwright.api.errors import bad_request, error_body
+from blockwright.api.errors import ApiError, bad_request, error_body, in_words
 from blockwright.api.http.catalog import ServedModel
 from blockwright.api.http.context import CALL_ID, CALLER, NAME, PROGRESS, Front
 from blockwright.api.http.headers import log_names
@@ -30,6 +30,9 @@ from blockwright.api.openai.choice import Choice, Echo, Piece
 from blockwright.api.openai.fields import Options
 from blockwright.api.openai.sampling import sampling_of, stop_tokens
 from blockwright.policies.requests.admission import part
+from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.requests.request_ownership import sequence_id
+from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.runtime.base.scope import current_traceparent
 
 log = logging.getLogger(__name__)
@@ -65,7 +68,7 @@ class Shape(Protocol):
     """How an endpoint writes its answer. Events are complete: each ends in a blank line."""
 
     def events(self, choice: Choice, piece: Piece) -> bytes:
-        """The events for one delta of one choice; empty when there is nothing to show yet."""
+        """The events for one piece of one choice; empty when there is nothing to show yet."""
 
     def usage_event(self) -> bytes:
         """The extra event of ``include_usage``."""
@@ -142,29 +145,28 @@ async def start(
     _name(front, request, options)
     sampling, ends = sampling_of(options, served), stop_tokens(options, served)
     most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
-    charge = request[CHARGE] = await front.door.enter(request[CALLER], most)
+    charge = request[CHARGE] = await front.limits.enter(request[CALLER], most)
     choices: list[Choice] = []
     try:
         for index in range(len(prompts) * options.n):
             place = index // options.n
             tokens = prompts[place]
-            stream = front.port.generate(
-                Generation(
-                    id=f"{id}/{index}" if index else id,
-                    application=info.id,
-                    prompt=tokens,
-                    max_tokens=limits[place],
-                    stop_tokens=ends,
-                    sampling=replace(sampling, choice=index % options.n),
-                    tenant=request[CALLER].tenant,
-                    key=request[CALLER].key,
-                    priority=options.urgency,
-                    salt=_salt(front, request[CALLER].tenant, options.cache_salt),
-                    trace=current_traceparent(),
-                )
+            generation = Generation(
+                id=sequence_id(id, index),
+                application=info.id,
+                prompt=tokens,
+                max_tokens=limits[place],
+                stop_tokens=ends,
+                sampling=replace(sampling, choice=index % options.n),
+                tenant=request[CALLER].tenant,
+                key=request[CALLER].key,
+                priority=options.urgency,
+                salt=_salt(front, request[CALLER].tenant, options.cache_salt),
+                trace=current_traceparent(),
             )
+            stream = front.port.generate(generation)
             detokenizer = served.codec.detokenizer(tokens if continues else (), special=not options.skip_special_tokens)
-            choices.append(Choice(index, tokens, stream, detokenizer, options, echoes[place] if echoes else None))
+            choices.append(Choice(index, generation, stream, detokenizer, options, echoes[place] if echoes else None))
     except BaseException:
         for choice in choices:
             choice.stream.cancel()
@@ -201,7 +203,7 @@ def _check_count(front: Front, prompts: int, n: int) -> None:
 
 
 async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -> web.StreamResponse:
-    """The response, complete. Raises GatewayError where nothing of it was sent."""
+    """The response, complete. Raises ApiError where nothing of it was sent."""
     options = call.options
     usage = call.usage()
     meter = front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit)
@@ -246,9 +248,11 @@ async def _stream(
         except Exception as error:
             if not out.started:
                 raise
-            if not isinstance(error, GatewayError):
+            if isinstance(error, Refused):
+                error = in_words(error)
+            if not isinstance(error, ApiError):
                 log.exception("%s failed", call.id, extra=log_names(request))
-                error = GatewayError(500, "internal error; the server's log has the details")
+                error = ApiError(500, "internal error; the server's log has the details")
             await out.fail(error_body(error))
         return out.response
 
@@ -265,12 +269,12 @@ def _progress(choice: Choice) -> str:
 
 async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[[Piece], Awaitable[None] | None]) -> None:
     """One sequence, to its end."""
-    async for delta in choice.stream:
-        if not choice.completion_tokens and delta.tokens:
+    async for news in choice.stream:
+        if not choice.completion_tokens and isinstance(news, TokensEmitted) and news.tokens:
             progress = choice.stream.progress()
             choice.cached = progress.cached
             meter.began(progress, looked=choice.looked, first=choice.index % choice.n == 0)
-        piece = choice.take(delta)
+        piece = choice.take(news)
         meter.tokens(len(piece.tokens))
         if piece.finish:
             ended.add(choice.index)
@@ -280,7 +284,7 @@ async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[
             await waiting
         if piece.finish:
             return
-    raise GatewayError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
+    raise ApiError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
 
 
 async def _each(choices: list[Choice], consume: Callable[[Choice], Awaitable[None]]) -> None:

@@ -109,7 +109,7 @@ class Rig:
         self.workers = [Worker() for _ in others]
         for node, worker in zip(others, self.workers, strict=True):
             await node.spawn(worker, name="worker")
-            head.greet(node.id, node.endpoint)
+            head.peering.greet(node.id, node.endpoint)
         await head.spawn(self.gateway, name="gateway")
         self.controller = Controller(self.state, NoProcesses(), ["head/gateway"])
         await head.spawn(self.controller, name="controller")
@@ -156,7 +156,7 @@ async def test_heartbeats_of_other_nodes_are_no_news(rig: Rig) -> None:
     stranger = Node("g1", transport=rig.network.transport(PeerId("g1", 1)), clock=rig.clock)
     rig.nodes.append(stranger)
     await stranger.start()
-    rig.nodes[0].greet(stranger.id, stranger.endpoint)
+    rig.nodes[0].peering.greet(stranger.id, stranger.endpoint)
     rig.state.seen.clear()
     rig.clock.advance(0.5)
     await turns()
