@@ -56,7 +56,7 @@ class Settings:
     ] = ""
     read_timeout: Annotated[float, "seconds that a client has to send a request, and one for each 16 KiB of its body"] = 60.0
     max_connections: Annotated[
-        int, "connections of a gateway process, no more than its open files (ulimit -n) allow; 503 beyond; 0: no limit"
+        int, "connections of a gateway process, further ones are refused; 0: as many as open files (ulimit -n) allow"
     ] = 8192
     max_body: Annotated[int, "bytes (or 32MiB) of a request's body"] = 32 << 20
     max_characters: Annotated[int, "characters of a text to tokenize; each takes about 150 bytes for a moment"] = 4_000_000

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.errors import ApiError
 
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 EXPOSED = (
@@ -59,7 +59,7 @@ class Cors:
         if request.method in ("GET", "HEAD", "OPTIONS") or self._allowed(request) or site in ("same-origin", "none"):
             return
         if (origin and not _same(origin, request.host)) or (site and not origin):
-            raise GatewayError(
+            raise ApiError(
                 403,
                 f"a page of {origin[:200] or 'another site'} may not ask this server, which needs no key; list its origin "
                 "(--set cors_origins=...), or set api_keys",

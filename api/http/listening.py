@@ -14,8 +14,7 @@ import ssl
 from aiohttp import web
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.gateway.port import GatewayError
-from blockwright.api.errors import bad_request, error_response, from_http
+from blockwright.api.errors import ApiError, bad_request, error_response, from_http
 from blockwright.api.http.context import FRONT
 from blockwright.api.http.health import PUBLIC
 
@@ -124,8 +123,8 @@ class _Server(web.Server):
             return error_response(from_http(error, request.method, request.path, self._max_body))
 
 
-def _too_many(most: float) -> GatewayError:
-    error = GatewayError(
+def _too_many(most: float) -> ApiError:
+    error = ApiError(
         503,
         f"this process has {most:g} connections, as many as it takes; try again, close idle ones, or raise max_connections",
         kind="server_error",
