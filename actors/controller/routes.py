@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from blockwright.actors.controller.residency import PlannedRoute, Served
-from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.requests.dispatch import workers_of
+from blockwright.policies.sweep.events import RoutesChanged
 
 
 class Routes:
@@ -66,10 +66,10 @@ class Routes:
         self.version, self._renamed = version, False
         return tuple(first)
 
-    def publication(self) -> RoutesUpdate:
+    def publication(self) -> RoutesChanged:
         """What ``version`` says."""
         routes, capacity = list(self.in_force.values()), dict(self.capacity)
-        return RoutesUpdate(self.version, list(self._chains), routes, list(self.planned), list(self._withdrawn), capacity)
+        return RoutesChanged(self.version, list(self._chains), routes, list(self.planned), list(self._withdrawn), capacity)
 
     def check(self, served: Iterable[Served]) -> None:
         """Raise AssertionError when an invariant is broken; reads everything."""

@@ -39,9 +39,9 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served, page_of
 from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import Worker
-from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.model.chain import Block, Route
 from blockwright.policies.model.partition import cut_blocks, place
+from blockwright.policies.sweep.events import RoutesChanged
 
 HOPELESS = 5  # deaths in a row before any worker ever was ready or, by their own doing, ever lasted: no cluster will be
 
@@ -124,7 +124,7 @@ class ControllerState:
     def all_up(self) -> bool:
         return self._alive == len(self.workers)
 
-    def publication(self) -> RoutesUpdate:
+    def publication(self) -> RoutesChanged:
         """What ``version`` says."""
         return self.table.publication()
 

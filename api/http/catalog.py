@@ -18,29 +18,21 @@ from blockwright.api.nearest import suggestion
 from blockwright.api.text.chat_template import ChatTemplate
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.plan.sampling import SamplingParams
 
 log = logging.getLogger(__name__)
 _LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingDefaults:
-    """What a request that says nothing gets: ``generation_config.json`` of the checkpoint, else no change to the logits.
-
-    ``do_sample`` false there makes the default temperature 0.
+class ServedModel:
+    """``defaults``: the sampling of a request that says nothing. It is ``generation_config.json`` of the checkpoint, where
+    ``do_sample`` false means temperature 0, else no change to the logits.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    repetition_penalty: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
     codec: TextCodec
     template: ChatTemplate | None
-    defaults: SamplingDefaults
+    defaults: SamplingParams
     stop_tokens: list[int]
     vocabulary: int  # ids below this exist
 
@@ -52,7 +44,7 @@ def load_model(folder: Path) -> ServedModel:
         log.warning("%s", codec.missing)
     checkpoint = Checkpoint.open(folder)
     generation = checkpoint.generation
-    defaults = SamplingDefaults(
+    defaults = SamplingParams(
         temperature=0.0 if generation.do_sample is False else generation.temperature,
         top_p=generation.top_p,
         top_k=generation.top_k,

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.state import HOPELESS
 from blockwright.actors.controller.worker_record import Worker
-from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
+from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, place
 from blockwright.policies.requests.admission import capacity_tokens
 from blockwright.policies.requests.dispatch import workers_of
+from blockwright.policies.sweep.events import RoutesChanged
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Reference:
         self.deployed: set[str] = set()
         self.ever_ready: set[str] = set()
         self.routes: dict[str, Route] = {}
-        self.published = RoutesUpdate(0, [], [], [])
+        self.published = RoutesChanged(0, [], [], [])
         self.effects: list[m.Effect] = []
         self.place()
 
@@ -183,7 +184,7 @@ class Reference:
         chains = [Chain(name, blocks, self.applications[name].max_length) for name, blocks in self.blocks.items()]
         capacity = {route.id: min(self.capacity(route, hop) for hop in route.hops) for route in routes.values()}
         withdrawn = [name for name in self.applications if name not in self.deployed]
-        update = RoutesUpdate(version, chains, list(routes.values()), self.known, withdrawn, capacity)
+        update = RoutesChanged(version, chains, list(routes.values()), self.known, withdrawn, capacity)
         if replace(update, version=version - 1) != self.published:
             added = [route for id, route in routes.items() if id not in self.routes]
             first = tuple(dict.fromkeys(worker for route in added for worker in workers_of(route)))

@@ -20,8 +20,9 @@ from blockwright.actors.controller.messages import (
     WorkerUp,
 )
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, RoutesUpdate, WorkerStatus
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
 from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.runtime import Actor, ManualClock, Node, endpoint
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
@@ -53,7 +54,7 @@ class Worker(Actor):
         self.unloaded.append((holder, self.told[-1]))
 
     @endpoint
-    async def routes(self, update: RoutesUpdate) -> None:
+    async def routes(self, update: RoutesChanged) -> None:
         self.told.append(update.version)
         await self.open.wait()
 
@@ -67,10 +68,10 @@ class Worker(Actor):
 
 class Gateway(Actor):
     def __init__(self) -> None:
-        self.updates: list[RoutesUpdate] = []
+        self.updates: list[RoutesChanged] = []
 
     @endpoint
-    async def routes(self, update: RoutesUpdate) -> None:
+    async def routes(self, update: RoutesChanged) -> None:
         self.updates.append(update)
 
 

@@ -37,8 +37,9 @@ from blockwright.actors.controller.messages import (
     WorkerUp,
 )
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
+from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.tests.actors.controller_reference import Reference
 
 KV = KvLayout(1, 8, "float32", 16)
@@ -53,7 +54,7 @@ def application(name: str, ids: str, span: int = 1) -> Application:
     return Application(name, f"/models/{name}", tuple(parts), 4096, span)
 
 
-def listed(update: RoutesUpdate) -> RoutesUpdate:
+def listed(update: RoutesChanged) -> RoutesChanged:
     """In an order of its own: that of routes in force has no meaning."""
     return replace(update, routes=sorted(update.routes, key=lambda route: route.id))
 

@@ -30,8 +30,9 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.state import HOPELESS, ControllerState
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.controller.worker_record import LONGEST_PAUSE, YOUNG
-from blockwright.actors.worker.messages import RoutesUpdate, WorkerStatus
+from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.sweep.events import RoutesChanged
 
 KV = KvLayout(1, 8, "float32", 16)  # 1024 bytes a page
 ROOM = 64 * 1024  # bytes
@@ -50,7 +51,7 @@ def application(name: str, ids: str = "eAmBnh", span: int = 1) -> Application:
 class Published:
     """``Publish``, with what is published."""
 
-    update: RoutesUpdate
+    update: RoutesChanged
     first: tuple[str, ...]
 
 
