@@ -12,6 +12,13 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 MOST_THREADS = 256  # of a worker: what the kernels take
+MOST = {  # beyond any machine: more is a slip, and would only be noticed when the tables for it are made
+    "workers": 4096,
+    "gateways": 256,
+    "threads": MOST_THREADS,
+    "max_rows": 16384,
+    "sweep_tokens": 1 << 20,
+}
 
 
 class SettingsError(ValueError):
@@ -48,6 +55,9 @@ class Settings:
         "host names that are answered, with commas between, or *; empty: all, but on loopback without keys its own",
     ] = ""
     read_timeout: Annotated[float, "seconds that a client has to send a request, and one for each 16 KiB of its body"] = 60.0
+    max_connections: Annotated[
+        int, "connections of a gateway process, further ones are refused; 0: as many as open files (ulimit -n) allow"
+    ] = 8192
     max_body: Annotated[int, "bytes (or 32MiB) of a request's body"] = 32 << 20
     max_characters: Annotated[int, "characters of a text to tokenize; each takes about 150 bytes for a moment"] = 4_000_000
     api_keys: Annotated[dict[str, str], "key: tenant; empty, and no admin_keys: no key is needed"] = field(
@@ -120,11 +130,12 @@ class Settings:
         for name in positive:
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give at least 1")
-        for name in ("threads", "memory", "max_model_len", "port", "max_waiting_tokens"):
+        for name in ("threads", "memory", "max_model_len", "port", "max_waiting_tokens", "max_connections"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give 0 (the default) or more")
-        if self.threads > MOST_THREADS:
-            raise SettingsError(f"threads is {self.threads}; give at most {MOST_THREADS}")
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise SettingsError(f"{name} is {getattr(self, name)}; give at most {most}")
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; give a number from 0 to 65535")
         choices = {

@@ -3,7 +3,7 @@
     python benchmarks/controller_step.py WORKERS APPLICATIONS SECONDS
 
 Prints a JSON list of (case, metrics). Time is virtual, processor time is real. Uses of the package only what older checkouts
-have too, but for ``rest/node``.
+have too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgpack
 
@@ -32,14 +32,8 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Component, Kind, KvLayout
-from blockwright.runtime import ManualClock, Node
-from blockwright.runtime.base import envelope
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack
-from blockwright.runtime.node.vitals import Vitals
-from blockwright.transport.address import PeerId
-from blockwright.transport.interface import Receiver
-from blockwright.transport.wire import Buffer
+from blockwright.runtime.base.codec import encode
 
 LAYERS, OWN = 12, 13  # components beside embedding and head; the depth of the one that is an application's own
 LAYOUT = KvLayout(2, 64, "bfloat16", 16)
@@ -131,67 +125,14 @@ def publication(state: ControllerState) -> Metrics:
     return {"encode_ms": 1e3 * (time.process_time() - began), "megabytes": len(body) / 1e6}
 
 
-class Wire:
-    """A transport of which only the receiving end exists."""
-
-    endpoint, link_kind = "wire://head", "frames"
-
-    def start(self, receiver: Receiver) -> None:
-        self.receiver = receiver
-
-    def connect(self, peer: PeerId, endpoint: str) -> None: ...
-
-    def disconnect(self, peer: PeerId) -> None: ...
-
-    def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = (), places: bytes = b"") -> None: ...
-
-    def send_pulse(self, peer: PeerId, body: bytes) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class NoProcesses:
-    async def launch(self, worker: str) -> None: ...
-
-    async def kill(self, worker: str, cause: str) -> None: ...
-
-    def pid(self, worker: str) -> int:
-        return 0
-
-
-async def node(state: ControllerState, seconds: float) -> float:
-    """Share of a core of the head's node at rest: its own beats to all, those of all let in, read and handed on."""
-    from blockwright.actors.controller.actor import Controller
-
-    wire, clock = Wire(), ManualClock()
-    head = Node("head", transport=wire, clock=clock, heartbeat_interval=HEARTBEAT)
-    await head.start()
-    await head.spawn(Controller(state, NoProcesses(), []), name="controller")
-    peers = [PeerId(name, worker.incarnation) for name, worker in state.workers.items()]
-    for peer in peers:
-        head.greet(peer, "")
-    payload = {"sweep_age": 0.0, "waiting": 0, "running": 0, "reports": {"head/gateway#1.1": 7}}
-    body = pack([envelope.HEARTBEAT, encode(Vitals(0.001, 2, {}, {}), Sink()), encode(payload, Sink())])
-
-    def beat() -> None:
-        clock.advance(HEARTBEAT)
-        for peer in peers:
-            wire.receiver.on_message(peer, body, [])
-
-    beat()
-    version, rounds = state.version, round(seconds / HEARTBEAT)
-    spent = cpu(lambda: [beat() for _ in range(rounds)])
-    assert (state.version, len(head.peers())) == (version, len(peers))
-    assert all(peer.payload == payload for peer in head.peers().values())
-    await head.stop()
-    return spent / (rounds * HEARTBEAT)
-
-
 def main(workers: int, applications: int, seconds: float) -> list[tuple[str, Metrics]]:
     state = at_rest(workers, applications)
     found: list[tuple[str, Metrics]] = [("rest/state", {"core_share": rest(state, seconds)})]
     if hasattr(state, "publication"):
-        found += [("rest/node", {"core_share": asyncio.run(node(state, seconds))}), ("publication", publication(state))]
+        from controller_node import node
+
+        share = asyncio.run(node(state, HEARTBEAT, seconds))
+        found += [("rest/node", {"core_share": share}), ("publication", publication(state))]
     return found + list(changes(state, applications).items())
 
 

@@ -78,6 +78,7 @@ class Controller(Actor):
         self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
         self._sent = 0  # version that was published last
+        self._behind: dict[str, int] = {}  # node -> version that its last heartbeat should have named
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._launches = dict.fromkeys(state.workers, 0)
         self.history = History()
@@ -211,10 +212,26 @@ class Controller(Actor):
             log.error("a task of the controller failed", exc_info=error)
 
     def _beat(self, peer: PeerInfo) -> None:
-        name = peer.id.name
+        name, incarnation = peer.id.name, peer.id.incarnation
         if name in self.state.workers:
             age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
-            self.handle(Beat(name, peer.id.incarnation, age, waiting, running))
+            self.handle(Beat(name, incarnation, age, waiting, running))
+        if (taken := peer.payload.get("routes")) is not None and (taken < self._sent or name in self._behind):
+            self._remind(name, incarnation, taken)
+
+    def _remind(self, name: str, incarnation: int, taken: int) -> None:
+        """Publish again to a worker or gateway that said twice that it has not taken what was sent: the message was lost."""
+        if taken >= self._sent or self._behind.get(name) != self._sent:
+            self._behind.pop(name, None)
+            if taken < self._sent:
+                self._behind[name] = self._sent
+            return
+        del self._behind[name]
+        if name in self.state.workers:
+            if self.state.workers[name].incarnation == incarnation:
+                self._worker(name, incarnation).routes.cast(self.state.publication())
+        elif f"{name}/gateway" in self._remote:
+            self.node.ref(f"{name}/gateway").routes.cast(self.state.publication())
 
     def _set_timer(self) -> None:
         due = self.state.next_tick()
@@ -294,14 +311,18 @@ class Controller(Actor):
             if self._sent == self.state.version:
                 return  # told with the one before
             update, self._sent = self.state.publication(), self.state.version
-            alive = [name for name, worker in self.state.workers.items() if worker.alive]
-            first, others = ([name for name in alive if (name in self._first) is early] for early in (True, False))
+            # of these lives alone: a publication that is late must not reach the next one, which has nothing loaded
+            alive = {
+                name: self._worker(name, worker.incarnation) for name, worker in self.state.workers.items() if worker.alive
+            }
+            first = [name for name in alive if name in self._first]
+            others = [ref for name, ref in alive.items() if name not in self._first]
             self._first = {}
-            told = [self.node.ref(f"{name}/worker").routes(update, timeout=ANSWER_TIMEOUT) for name in first]
+            told = [alive[name].routes(update, timeout=ANSWER_TIMEOUT) for name in first]
             for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
                     log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
             for gateway in self.gateways:
                 self.node.ref(gateway).routes.cast(update)
-            for name in others:
-                self.node.ref(f"{name}/worker").routes.cast(update)
+            for ref in others:
+                ref.routes.cast(update)

@@ -130,6 +130,7 @@ class Worker(Actor):
             "waiting": self.state.waiting,
             "running": self.state.running,
             "reports": dict(self._reports.serials),
+            "routes": self.state.route_version,
         }
 
     def _apply(self, event: Event) -> None:

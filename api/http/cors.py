@@ -1,11 +1,16 @@
 """Which web pages may ask from a browser. Off unless origins are set; a preflight needs no key, as browsers send none.
 
-Never a reason to trust anybody: the answer to a page that is not listed merely lacks the headers that let it be read.
+Never a reason to trust anybody: the answer to a page that is not listed merely lacks the headers that let it be read. Where
+no key is needed that is too late for what changes or costs something (cross-site request forgery): there it is refused.
 """
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from aiohttp import web
+
+from blockwright.api.errors import ApiError
 
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 EXPOSED = (
@@ -45,6 +50,22 @@ class Cors:
         }
         return web.Response(status=204, headers=headers)
 
+    def check(self, request: web.Request) -> None:
+        """Raises a 403 for a page of another site that is not listed, unless it only reads. For servers without keys.
+
+        Programs send neither header. What a browser calls same-origin is, also behind a proxy that changes the host.
+        """
+        origin, site = request.headers.get("Origin", ""), request.headers.get("Sec-Fetch-Site", "")
+        if request.method in ("GET", "HEAD", "OPTIONS") or self._allowed(request) or site in ("same-origin", "none"):
+            return
+        if (origin and not _same(origin, request.host)) or (site and not origin):
+            raise ApiError(
+                403,
+                f"a page of {origin[:200] or 'another site'} may not ask this server, which needs no key; list its origin "
+                "(--set cors_origins=...), or set api_keys",
+                code="permission_denied",
+            )
+
     def mark(self, request: web.Request, response: web.StreamResponse) -> None:
         """On every answer."""
         headers = response.headers
@@ -55,3 +76,11 @@ class Cors:
             return
         headers["Access-Control-Allow-Origin"] = origin
         headers["Access-Control-Expose-Headers"] = EXPOSED
+
+
+def _same(origin: str, host: str) -> bool:
+    """``Origin`` names the host that is asked."""
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import resource
 import ssl
 
 from aiohttp import web
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.api.errors import bad_request, error_response, from_http
+from blockwright.api.errors import ApiError, bad_request, error_response, from_http
 from blockwright.api.http.context import FRONT
+from blockwright.api.http.health import PUBLIC
 
 log = logging.getLogger(__name__)
 IDLE = 10
 LINGER = 10.0  # seconds for the rest of a body that nobody reads, so that the client reads the refusal
 CLOSE_SECONDS = 2.0  # for answers that are being written when everything has ended
+SPARE_FILES = 256  # open files of a process that connections leave to the rest of it
+EXCESS_SECONDS = 1.0  # that a connection too many has to ask, so that its client reads the refusal
 
 
 class _Connection(web.RequestHandler):
@@ -26,9 +31,10 @@ class _Connection(web.RequestHandler):
 
     slow: seconds from the beginning of the connection, or from the first byte of a further request, to the end of its head.
     A connection on which nothing is asked is closed after ``IDLE`` times as long: clients and proxies keep some for later.
+    most: connections of this process; of those beyond, as many again are told so, and the others closed at once.
     """
 
-    def __init__(self, manager: web.Server, slow: float) -> None:
+    def __init__(self, manager: web.Server, slow: float, most: float) -> None:
         super().__init__(
             manager,
             loop=asyncio.get_running_loop(),
@@ -36,12 +42,21 @@ class _Connection(web.RequestHandler):
             keepalive_timeout=IDLE * slow,
             lingering_time=min(LINGER, slow),
         )
-        self._slow = slow
+        self._slow, self._most = slow, most
+        self.excess = False
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._watch()
+        assert self._manager is not None
+        held = len(self._manager.connections)
+        self.excess = held > self._most
+        if self.excess:
+            self._slow = min(self._slow, EXCESS_SECONDS)
+        if held > 2 * self._most:
+            self.force_close()
+        else:
+            self._watch()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._unwatch()
@@ -91,25 +106,46 @@ class _Connection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    def __init__(self, made: web.Server, slow: float, max_body: int) -> None:
+    def __init__(self, made: web.Server, slow: float, max_body: int, most: float) -> None:
         super().__init__(self._handle, request_factory=made.request_factory, handler_cancellation=True)
-        self._inner, self._slow, self._max_body = made.request_handler, slow, max_body
+        self._inner, self._slow, self._max_body, self._most = made.request_handler, slow, max_body, most
 
     def __call__(self) -> _Connection:
-        return _Connection(self, self._slow)
+        return _Connection(self, self._slow, self._most)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """What aiohttp raises before there is a handler to ask, as our own error."""
+        """What aiohttp raises before there is a handler to ask, as our own error. Probes are answered on any connection."""
+        if isinstance(request.protocol, _Connection) and request.protocol.excess and request.path not in PUBLIC:
+            return error_response(_too_many(self._most))
         try:
             return await self._inner(request)
         except web.HTTPException as error:
             return error_response(from_http(error, request.method, request.path, self._max_body))
 
 
+def _too_many(most: float) -> ApiError:
+    error = ApiError(
+        503,
+        f"this process has {most:g} connections, as many as it takes; try again, close idle ones, or raise max_connections",
+        kind="server_error",
+        retry_after=1.0,
+    )
+    error.headers["Connection"] = "close"
+    return error
+
+
+def most_connections(wanted: int) -> float:
+    """Of this process: ``wanted`` (0: no limit), and what its open files allow."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    able = math.inf if files == resource.RLIM_INFINITY else max(files - SPARE_FILES, files // 2)
+    return min(wanted or math.inf, able)
+
+
 class _Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         settings = self.app[FRONT].settings
-        return _Server(await super()._make_server(), settings.read_timeout, settings.max_body)
+        most = most_connections(settings.max_connections)
+        return _Server(await super()._make_server(), settings.read_timeout, settings.max_body, most)
 
 
 def make_runner(app: web.Application) -> web.AppRunner:

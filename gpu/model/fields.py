@@ -117,11 +117,11 @@ class Fields:
             raise self.wrong(key, "a finite number")
         return float(value)
 
-    def number_within(self, key: str, default: float, low: float, high: float) -> float:
-        """``key`` as a float from ``low`` to ``high``; a missing one is ``default``."""
+    def number_within(self, key: str, default: float, low: float, high: float, *, above: bool = False) -> float:
+        """``key`` as a float from ``low`` to ``high``, ``above``: but not ``low`` itself; a missing one is ``default``."""
         value = self.number(key, default)
-        if not low <= value <= high:
-            raise self.wrong(key, f"a number from {low:g} to {high:g}")
+        if not low <= value <= high or (above and value == low):
+            raise self.wrong(key, f"a number {'above' if above else 'from'} {low:g} to {high:g}")
         return value
 
     def numbers(self, key: str, count: int) -> tuple[float, ...]:

@@ -250,7 +250,7 @@ def _generation(path: Path, config: ModelConfig) -> GenerationDefaults:
         temperature=fields.number_within("temperature", 1.0, 0.0, math.inf),
         top_p=fields.number_within("top_p", 1.0, 0.0, 1.0),
         top_k=fields.integer("top_k", 0, least=0),
-        repetition_penalty=fields.number_within("repetition_penalty", 1.0, 0.0, math.inf),
+        repetition_penalty=fields.number_within("repetition_penalty", 1.0, 0.0, math.inf, above=True),
         do_sample=fields.flag("do_sample") if fields.has("do_sample") else None,
         eos_token_ids=fields.token_ids("eos_token_id", config.eos_token_ids),
     )

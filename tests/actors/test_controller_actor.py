@@ -190,6 +190,61 @@ async def test_publications_that_wait_leave_as_one_and_new_routes_are_known_to_t
     assert set(versions) == set(w0.told) == set(w1.told)
 
 
+async def test_who_says_twice_that_it_lacks_what_was_published_is_told_again(rig: Rig) -> None:
+    version, w0 = rig.state.version, rig.workers[0]
+    known = {"w0": version, "w1": version}
+    for node in rig.nodes[1:]:
+        node.heartbeat = lambda name=node.name: {"routes": known[name]}
+
+    async def beats(count: int) -> None:
+        for _ in range(count):
+            rig.clock.advance(0.5)
+            await turns()
+
+    w0.told.clear()
+    await beats(3)
+    assert w0.told == [], "it has all"
+    known["w0"] = version - 1
+    await beats(1)
+    assert w0.told == [], "perhaps it was on its way"
+    await beats(1)
+    assert w0.told == [version]
+    known["w0"] = version
+    await beats(3)
+    assert w0.told == [version], "once"
+
+
+async def test_a_gateway_that_lacks_what_was_published_is_told_again(rig: Rig) -> None:
+    node, far = Node("g1", transport=rig.network.transport(PeerId("g1", 1)), clock=rig.clock), Gateway()
+    rig.nodes.append(node)
+    await node.start()
+    await node.spawn(far, name="gateway")
+    rig.nodes[0].peering.greet(node.id, node.endpoint)
+    await turns()
+    rig.controller.gateway_up("g1/gateway")
+    await turns()
+    assert [update.version for update in far.updates] == [rig.state.version]
+    node.heartbeat = lambda: {"routes": 0}
+    for _ in range(2):
+        rig.clock.advance(0.5)
+        await turns()
+    assert [update.version for update in far.updates] == [rig.state.version] * 2
+
+
+async def test_a_publication_that_waited_does_not_reach_the_next_life_of_a_worker(rig: Rig) -> None:
+    w0, w1 = rig.workers
+    w0.open.clear()
+    rig.controller.handle(Serve((application("c", "xw"),)))
+    await rig.controller.until(lambda: rig.state.whole)
+    await turns()
+    w1.told.clear()
+    rig.controller.handle(WorkerDown("w1", 1, "killed"))
+    rig.controller.handle(WorkerUp("w1", 2))  # the runtime still knows the life before
+    w0.open.set()
+    await turns()
+    assert w1.told == []
+
+
 async def test_components_go_after_the_publication_that_withdraws_them(rig: Rig) -> None:
     await asyncio.gather(*rig.controller.handle(Undeploy("b")))
     assert rig.gateway.updates[-1].withdrawn == ["b"]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from blockwright.actors.config import MOST_THREADS, Settings, SettingsError
+from blockwright.actors.config import MOST, MOST_THREADS, Settings, SettingsError
 from blockwright.actors.sizing import PROGRAM, STACK, max_lengths, serving_dtype, spans, worker_configs
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
 from blockwright.gpu.native.backend import MAX_THREADS
@@ -74,8 +74,15 @@ def test_a_limit_of_the_address_space_is_held_against_what_workers_reserve():
 
 def test_threads_are_no_more_than_the_kernels_take():
     assert configs(Settings(), cores=1000)["w0"].threads == MOST_THREADS == MAX_THREADS
-    with pytest.raises(SettingsError, match="threads is 257; give at most 256"):
-        Settings(threads=257)
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_numbers_beyond_any_machine_are_refused_before_anything_is_made_for_them(name):
+    most = MOST[name]
+    for value in (most + 1, 2_000_000_000):
+        with pytest.raises(SettingsError, match=f"{name} is {value}; give at most {most}"):
+            Settings(**{"sweep_tokens": 1 << 20, name: value})
+    assert getattr(Settings(**{"sweep_tokens": 1 << 20, name: most}), name) == most
 
 
 def test_memory_and_threads_are_divided_among_workers():

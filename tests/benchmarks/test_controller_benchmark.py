@@ -6,6 +6,7 @@ import asyncio
 
 import controller
 import controller_step as step
+from controller_node import node
 from harness import Options, Report, misses
 
 CASES = {"rest/state", "rest/node", "publication", "death", "return", "application"}
@@ -17,7 +18,7 @@ def test_at_rest_every_application_is_served_on_every_worker() -> None:
     assert {worker.state for worker in state.workers.values()} == {"ready"}
     version = state.version
     assert step.rest(state, 1.0) > 0
-    assert asyncio.run(step.node(state, 1.0)) > 0
+    assert asyncio.run(node(state, step.HEARTBEAT, 1.0)) > 0
     assert state.version == version
     state.check()
 

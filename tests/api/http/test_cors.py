@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import pytest
 
 KEYS = {"api_keys": {"alpha-key": "ann"}}
 PAGE = "https://page.example"
@@ -45,3 +48,51 @@ async def test_any_page(serve: Any) -> None:
     answer = await client.get("/v1/models", headers={"Origin": PAGE})
     assert answer.headers["Access-Control-Allow-Origin"] == "*"
     assert "Vary" not in answer.headers
+
+
+ASKED = {"prompt": "a"}
+FOREIGN = [
+    {"Origin": "https://evil.example"},
+    {"Origin": "https://evil.example", "Content-Type": "text/plain"},  # what a page may send without a preflight
+    {"Origin": "https://evil.example", "Content-Type": "application/x-www-form-urlencoded"},
+    {"Origin": "null", "Sec-Fetch-Site": "cross-site"},
+    {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"},
+    {"Origin": "http://["},
+    {"Sec-Fetch-Site": "cross-site"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/completions"), ("POST", "/admin/undeploy"), ("DELETE", "/v1/requests/r1")]
+)
+async def test_without_keys_a_page_of_another_site_starts_nothing(
+    serve: Any, say: Any, headers: dict[str, str], method: str, path: str
+) -> None:
+    client, port = await serve(say("x"))
+    answer = await client.request(method, path, data=json.dumps(ASKED), headers=headers)
+    error = (await answer.json())["error"]
+    assert (answer.status, error["code"]) == (403, "permission_denied")
+    assert "--set cors_origins" in error["message"]
+    assert port.streams == []
+    assert (await client.get("/v1/models", headers=headers)).status == 200, "what it may send it cannot read"
+
+
+async def test_programs_own_pages_and_listed_pages_are_served_as_ever(serve: Any, say: Any) -> None:
+    client, _ = await serve(say("x"), settings={"cors_origins": PAGE})
+    own = f"http://127.0.0.1:{client.port}"
+    proxied = {"Origin": "https://chat.example", "Sec-Fetch-Site": "same-origin"}  # the proxy has changed the host
+    for headers in ({}, {"Origin": own}, {"Origin": own.upper()}, {"Origin": PAGE}, proxied, {"Sec-Fetch-Site": "none"}):
+        answer = await client.post("/v1/completions", json=ASKED, headers=headers)
+        assert answer.status == 200, headers
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl -d without more
+    assert (await client.post("/v1/completions", data=json.dumps(ASKED), headers=form)).status == 200
+    client, _ = await serve(say("x"), settings={"cors_origins": "*"})
+    assert (await client.post("/v1/completions", json=ASKED, headers=FOREIGN[0])).status == 200
+
+
+async def test_with_keys_the_key_decides(serve: Any, say: Any) -> None:
+    client, _ = await serve(say("x"), settings=KEYS)
+    for key, status in (("alpha-key", 200), ("wrong", 401)):
+        headers = {**FOREIGN[0], "Authorization": f"Bearer {key}"}
+        assert (await client.post("/v1/completions", json=ASKED, headers=headers)).status == status

@@ -249,7 +249,9 @@ def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path) -> No
     assert "top_p" in refusal(path)
     for key, value in (("temperature", -1), ("top_p", 7), ("repetition_penalty", -0.5)):
         (path / "generation_config.json").write_text(json.dumps({key: value}))
-        assert f"{key} is {value}, not a number from 0 to" in refusal(path)
+        assert f"{key} is {value}, not a number {'above' if 'penalty' in key else 'from'} 0 to" in refusal(path)
+    (path / "generation_config.json").write_text('{"repetition_penalty": 0}')  # divides logits
+    assert "generation_config.json: repetition_penalty is 0, not a number above 0 to inf; correct the file" in refusal(path)
 
 
 def test_refuses_what_is_no_safetensors(copy: Callable[..., Path]) -> None:
