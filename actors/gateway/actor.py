@@ -18,17 +18,17 @@ from blockwright.actors.gateway.messages import (
     CancelAt,
     Closed,
     Deliver,
-    Down,
     Drain,
     End,
     Event,
     Fail,
+    GatewayTick,
     Heard,
     Replay,
     Submit,
-    Tick,
     Unsent,
-    Up,
+    WorkerEnded,
+    WorkerJoined,
 )
 from blockwright.actors.gateway.port import Census, Generation, ModelInfo, Readiness, RequestView
 from blockwright.actors.gateway.queue_position import QueuePositions
@@ -38,7 +38,7 @@ from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.requests.overload import Held
 from blockwright.policies.requests.rate_limit import Verdict
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.request_ownership import sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime.actor.actor import Actor, endpoint
@@ -122,10 +122,10 @@ class Gateway(Actor):
         self.state.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
 
     def worker_up(self, worker: str, incarnation: int) -> None:
-        self._handle(Up(worker, incarnation))
+        self._handle(WorkerJoined(worker, incarnation))
 
     def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
-        self._handle(Down(worker, incarnation, cause))
+        self._handle(WorkerEnded(worker, incarnation, cause))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition on the state holds."""
@@ -145,7 +145,7 @@ class Gateway(Actor):
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""
         if generation.id in self._streams:
-            raise Refused(Refusal.INVALID, f"request {generation.id!r} is running already")
+            raise RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
         stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
         self._idle.clear()
         self._handle(generation)
@@ -166,7 +166,7 @@ class Gateway(Actor):
         for id in sequences:
             stream = self._streams[id]
             self._handle(End(id))
-            stream.fail(Refused(Refusal.CANCELLED, "the request was cancelled"))
+            stream.fail(RequestRefused(Refusal.CANCELLED, "the request was cancelled"))
         return bool(sequences)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
@@ -176,7 +176,7 @@ class Gateway(Actor):
             verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
         except RuntimeFault as fault:
             message = f"the account of tenant {tenant!r} cannot be read now ({fault}); try again"
-            raise Refused(Refusal.UNAVAILABLE, message, 1.0) from fault
+            raise RequestRefused(Refusal.UNAVAILABLE, message, 1.0) from fault
         return verdict
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
@@ -216,7 +216,7 @@ class Gateway(Actor):
                 self._heard[name] = at
                 serial = peer.payload.get("reports", {}).get(self.state.address, 0)
                 self._handle(Heard(name, peer.incarnation, serial))
-        self._handle(Tick())
+        self._handle(GatewayTick())
         if self._others:
             self._share()
 
