@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Component
-from blockwright.policies.sweep.events import RoutesChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +158,12 @@ class AskRoom:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Workers in ``first`` must know the update before any gateway does: new routes begin or pass there.
+    """What is published has changed. Workers in ``first`` must know it before gateways: new routes begin or pass there.
 
     Without any, gateways come first: they must stop sending before a worker forgets a route.
     """
 
-    update: RoutesChanged
+    version: int
     first: tuple[str, ...]
 
 

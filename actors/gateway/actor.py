@@ -41,7 +41,8 @@ from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.request_ownership import sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace

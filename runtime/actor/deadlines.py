@@ -14,7 +14,7 @@ import itertools
 from collections import deque
 from typing import Any
 
-from blockwright.runtime.actor.ref import Address
+from blockwright.runtime.base.address import Address
 from blockwright.runtime.base.clock import Clock, Timer
 from blockwright.runtime.base.errors import DeadlineExceeded
 

@@ -1,8 +1,8 @@
-"""Streams: an endpoint that is an async generator, read with ``async for``, with credit from the reader to the writer.
+"""Streams: an async-generator endpoint read with ``async for``, under flow control by credit from the reader.
 
 Owns the consumer's end (the ``Inlet`` where items wait, the ``Stream`` that the consumer holds) and streams inside one
-process. What holds the producer back is ``window.py``, how items cross to another node ``remote_streams.py``; running the
-generator is the cell's.
+process. The producer's window is ``base/window.py``, streams between nodes ``node/remote_streams.py``; the generator is run
+by ``instance.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from blockwright.runtime.actor.actor import Endpoint
+from blockwright.runtime.actor.endpoint import Endpoint
 from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
 from blockwright.runtime.base.scope import inherited_deadline
