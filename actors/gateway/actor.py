@@ -41,7 +41,7 @@ from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.request_ownership import sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
-from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RuntimeFault
@@ -49,7 +49,7 @@ from blockwright.runtime.base.scope import trace
 from blockwright.runtime.node.inspection import inspect_peers
 
 MAILBOX = 1 << 13  # messages: where the loop was held up for a moment, the reports of thousands of short sweeps wait
-TICK = 0.1  # seconds between looks at heartbeats and waiting requests
+TICK = 0.1  # seconds between looks at waiting requests
 
 
 class Gateway(Actor):
@@ -77,18 +77,19 @@ class Gateway(Actor):
         self._idle = asyncio.Event()  # set while nothing is active
         self._sending: set[asyncio.Task[None]] = set()
         self._unwanted: dict[str, list[str]] = {}  # worker -> requests that it is told to end with this turn of the loop
-        self._heard: dict[str, float] = {}  # worker -> when the last heartbeat that was looked at came
         self._conditions = Conditions()
         self._timer: Timer | None = None
 
     async def on_start(self) -> None:
         self.state.address = str(self.ref)
         self._idle.set()
+        self._deafen = self.node.on_heartbeat(self._beat)
         self._tick()
 
     async def on_stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._deafen()
         self._handle(Drain(now=True))
         self._send_cancellations()
         for task in self._sending:
@@ -211,15 +212,13 @@ class Gateway(Actor):
 
     def _tick(self) -> None:
         self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first: a fault must not end it
-        for name, peer in self.node.peers().items():
-            at = peer.heartbeat_at
-            if at is not None and self._heard.get(name) != at:
-                self._heard[name] = at
-                serial = peer.payload.get("reports", {}).get(self.state.address, 0)
-                self._handle(Heard(name, peer.incarnation, serial))
         self._handle(GatewayTick())
         if self._others:
             self._share()
+
+    def _beat(self, peer: PeerInfo) -> None:
+        serial = peer.payload.get("reports", {}).get(self.state.address, 0)
+        self._handle(Heard(peer.id.name, peer.incarnation, serial))
 
     def _share(self) -> None:
         """Tell the other gateways what this one holds, and take a part of what is free in all."""
