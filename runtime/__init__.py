@@ -12,7 +12,7 @@ from blockwright.runtime.actor.actor import Actor, Crash
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.actor.streams import Stream
-from blockwright.runtime.base.clock import Clock, LoopClock, ManualClock
+from blockwright.runtime.base.clock import LoopClock, ManualClock
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import (
     ActorDied,
@@ -33,6 +33,7 @@ from blockwright.runtime.cluster.local_cluster import LocalCluster
 from blockwright.runtime.node.node import Node
 from blockwright.runtime.node.peers import Peer
 from blockwright.runtime.supervisor import Child, ChildState, Supervisor
+from blockwright.transport.clock import Clock
 
 __all__ = [
     "Actor",

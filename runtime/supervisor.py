@@ -18,10 +18,11 @@ from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, 
 from blockwright.runtime.actor.actor import Actor, Crash
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.clock import Timer, seconds
+from blockwright.runtime.base.clock import seconds
 from blockwright.runtime.base.down import Down, abnormal
 from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
 from blockwright.runtime.node.lifecycle import describe
+from blockwright.transport.clock import Timer
 
 log = logging.getLogger("blockwright.runtime")
 AWAY = 0.25  # seconds until a node that refused a child, because it stops, is asked again

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from blockwright.runtime.actor.endpoint import RESERVED, Endpoint, EndpointMark
+from blockwright.runtime.actor.endpoint import RESERVED, ActorEndpoint, EndpointMark
 from blockwright.runtime.actor.ref import CALL_TIMEOUT, Ref
 from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.down import Down, OnDown
 from blockwright.runtime.base.node_view import NodeView
 from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock
 from blockwright.transport.link import Link
 from blockwright.transport.wire import Traffic
 
@@ -113,7 +113,7 @@ class Actor:
     ``on_start``.
     """
 
-    endpoints: ClassVar[dict[str, Endpoint]] = {}
+    endpoints: ClassVar[dict[str, ActorEndpoint]] = {}
     crashes_on: ClassVar[tuple[type[Exception], ...]] = ()
     most_concurrent: ClassVar[int] = 1024  # messages beside the mailbox: concurrent endpoints and streams
     stop_limit: float = 30.0  # seconds that ``on_stop`` may take
@@ -129,7 +129,7 @@ class Actor:
             if isinstance(mark := getattr(member, "__endpoint__", None), EndpointMark):
                 if name in RESERVED or name.startswith("_"):
                     raise TypeError(f"endpoint {cls.__qualname__}.{name}: this name is reserved; choose another")
-                table[name] = Endpoint(name, member, mark)
+                table[name] = ActorEndpoint(name, member, mark)
         cls.endpoints = table
 
     async def on_start(self) -> None:

@@ -15,8 +15,8 @@ from collections import deque
 from typing import Any
 
 from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.clock import Clock, Timer
 from blockwright.runtime.base.errors import DeadlineExceeded
+from blockwright.transport.clock import Clock, Timer
 
 _FEW = 512  # entries that are over and not worth a sweep
 _Entry = tuple[float, asyncio.Future[Any], Address, str, float]

@@ -53,7 +53,7 @@ def endpoint(method: Any = None, /, *, urgent: bool = False, concurrent: bool = 
     return mark if method is None else mark(method)
 
 
-class Endpoint:
+class ActorEndpoint:
     """One declared method: how it is delivered and what it takes."""
 
     def __init__(self, name: str, function: Callable[..., Any], mark: EndpointMark) -> None:
@@ -141,4 +141,4 @@ async def _run(actor: object, work: Callable[[], Awaitable[None]]) -> None:
 
 
 # what the runtime itself puts in a mailbox
-INTERNAL = Endpoint("(internal)", _run, EndpointMark(urgent=True, concurrent=False))
+INTERNAL = ActorEndpoint("(internal)", _run, EndpointMark(urgent=True, concurrent=False))

@@ -16,9 +16,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from blockwright.runtime.actor.actor import Actor, Crash
-from blockwright.runtime.actor.endpoint import INTERNAL, Endpoint
+from blockwright.runtime.actor.endpoint import INTERNAL, ActorEndpoint
 from blockwright.runtime.actor.reply import InternalReply, Outlet, ReplyTo
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.errors import (
     ActorDied,
     DeadlineExceeded,
@@ -33,6 +32,7 @@ from blockwright.runtime.base.mailbox import Mailbox
 from blockwright.runtime.base.scope import CURRENT, TRACE_BYTES, Scope, new_trace
 from blockwright.runtime.base.task_context import first_step, rest
 from blockwright.runtime.tracing.message_log import MessageLog
+from blockwright.transport.clock import Clock
 
 log = logging.getLogger("blockwright.runtime")
 
@@ -50,7 +50,7 @@ class Delivery(Scope):
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ActorEndpoint,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         reply_to: ReplyTo,
@@ -124,7 +124,7 @@ class ActorInstance:
             self.deliver(delivery)
         self._serve()
 
-    def declared(self, endpoint: str, *, stream: bool = False) -> Endpoint:
+    def declared(self, endpoint: str, *, stream: bool = False) -> ActorEndpoint:
         """Raises NoSuchActor when there is none, or it is of the other sort."""
         declared = self.actor.endpoints.get(endpoint)
         if declared is None:

@@ -1,6 +1,6 @@
 """A reference to an actor: where it is, and its endpoints as methods.
 
-Owns the calling syntax. Where the actor is and how a message gets there is the business of the ``Caller`` behind the
+Owns the calling syntax. Where the actor is and how a message gets there is the business of the ``EndpointCaller`` behind the
 reference. References are cheap and may outlive the actor.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, ClassVar, Protocol, TypeVar, cast, overload
 
-from blockwright.runtime.actor.endpoint import RESERVED, Endpoint
+from blockwright.runtime.actor.endpoint import RESERVED, ActorEndpoint
 from blockwright.runtime.actor.streams import Stream
 from blockwright.runtime.base.address import Address
 
 T = TypeVar("T")
 
 
-class Caller(Protocol):
+class EndpointCaller(Protocol):
     """Sends what a reference is asked to send: one call, stream or cast."""
 
     def call(
@@ -37,7 +37,7 @@ class Caller(Protocol):
 class HasEndpoints(Protocol):
     """An actor class, as far as references look at it: its endpoints by name."""
 
-    endpoints: ClassVar[dict[str, Endpoint]]
+    endpoints: ClassVar[dict[str, ActorEndpoint]]
 
 
 CALL_TIMEOUT = 30.0  # seconds
@@ -48,7 +48,7 @@ class Method:
 
     __slots__ = ("_caller", "_name", "_returns", "_target")
 
-    def __init__(self, caller: Caller, target: Address, name: str, returns: Any = None) -> None:
+    def __init__(self, caller: EndpointCaller, target: Address, name: str, returns: Any = None) -> None:
         self._caller, self._target, self._name, self._returns = caller, target, name, returns
 
     @overload
@@ -76,7 +76,7 @@ class StreamMethod:
 
     __slots__ = ("_caller", "_name", "_returns", "_target")
 
-    def __init__(self, caller: Caller, target: Address, name: str, returns: Any) -> None:
+    def __init__(self, caller: EndpointCaller, target: Address, name: str, returns: Any) -> None:
         self._caller, self._target, self._name, self._returns = caller, target, name, returns
 
     def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Stream:
@@ -91,16 +91,16 @@ class AnyMethod(Method):
     __slots__ = ()
 
     @overload
-    def __call__(self, *args: Any, timeout: float = ..., returns: type[T], **kwargs: Any) -> Request[T]: ...
+    def __call__(self, *args: Any, timeout: float = ..., returns: type[T], **kwargs: Any) -> CallOrStream[T]: ...
     @overload
-    def __call__(self, *args: Any, timeout: float = ..., returns: Any = ..., **kwargs: Any) -> Request[Any]: ...
+    def __call__(self, *args: Any, timeout: float = ..., returns: Any = ..., **kwargs: Any) -> CallOrStream[Any]: ...
     def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Any:
         """To be awaited, or read with ``async for``; see ``Method`` and ``StreamMethod``."""
         call = self._caller.call(self._target, self._name, args, kwargs, timeout, returns)
-        return Request(call, lambda: self._caller.stream(self._target, self._name, args, kwargs, timeout, returns))
+        return CallOrStream(call, lambda: self._caller.stream(self._target, self._name, args, kwargs, timeout, returns))
 
 
-class Request(Coroutine[Any, Any, T]):
+class CallOrStream(Coroutine[Any, Any, T]):
     """A call (awaited, or made a task) or a stream (``async for``, ``async with``), whichever it is used as first."""
 
     __slots__ = ("_call", "_make", "_stream")
@@ -142,7 +142,7 @@ class Ref:
 
     __slots__ = ("__dict__", "_actor", "_caller", "address")
 
-    def __init__(self, caller: Caller, address: Address, actor: type[HasEndpoints] | None = None) -> None:
+    def __init__(self, caller: EndpointCaller, address: Address, actor: type[HasEndpoints] | None = None) -> None:
         self._caller, self.address, self._actor = caller, address, actor
 
     @property

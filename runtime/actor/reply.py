@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Any, Protocol
 
-from blockwright.runtime.actor.endpoint import Endpoint
+from blockwright.runtime.actor.endpoint import ActorEndpoint
 from blockwright.runtime.base.dead_letters import DeadLetters
 from blockwright.runtime.base.errors import RemoteError, RuntimeFault
 from blockwright.runtime.base.window import Window
@@ -21,7 +21,7 @@ log = logging.getLogger("blockwright.runtime")
 class ReplyTo(Protocol):
     """Where the result of a call goes. Exactly one of the two is called, unless the call was cancelled."""
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None: ...
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None: ...
 
     def failed(self, fault: RuntimeFault) -> None: ...
 
@@ -31,7 +31,7 @@ class Outlet(ReplyTo, Protocol):
 
     window: Window
 
-    async def item(self, endpoint: Endpoint, value: Any) -> None:
+    async def item(self, endpoint: ActorEndpoint, value: Any) -> None:
         """Send one. Raises EncodeError for a value that cannot travel."""
 
 
@@ -44,7 +44,7 @@ class CastReply:
     def __init__(self, dead: DeadLetters, target: object, endpoint: str, sender: object = "this node") -> None:
         self._dead, self._target, self._endpoint, self._sender = dead, target, endpoint, sender
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         pass
 
     def failed(self, fault: RuntimeFault) -> None:
@@ -58,7 +58,7 @@ class InternalReply:
     def __init__(self, actor: str) -> None:
         self._actor = actor
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         pass
 
     def failed(self, fault: RuntimeFault) -> None:
@@ -72,7 +72,7 @@ class FutureReply:
     def __init__(self, future: asyncio.Future[Any]) -> None:
         self._future = future
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         if not self._future.done():
             self._future.set_result(value)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockwright.runtime.base import envelope
-from blockwright.runtime.base.clock import Clock, Timer, seconds
+from blockwright.runtime.base.clock import seconds
 from blockwright.runtime.base.down import Down, OnDown
 from blockwright.runtime.base.errors import NodeDown
 from blockwright.runtime.base.names import refuse_while_importing
@@ -33,6 +33,7 @@ from blockwright.runtime.cluster.node_process import encode_config
 from blockwright.runtime.node.node import Node
 from blockwright.runtime.node.peers import Peer
 from blockwright.transport.address import PeerId, check_name
+from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import Refused
 from blockwright.transport.handshake import Admission

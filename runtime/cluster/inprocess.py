@@ -10,10 +10,10 @@ import asyncio
 import logging
 import signal
 
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.cluster.launcher import NodeSpec, OnExit
 from blockwright.runtime.cluster.node_process import run_node
 from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.loopback import LoopbackTransport, Network

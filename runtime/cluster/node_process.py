@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.codec import decode, encode, pack, unpack
 from blockwright.runtime.base.names import import_module
 from blockwright.runtime.cluster.launcher import NodeSpec
 from blockwright.runtime.node.node import Node
 from blockwright.transport.address import parse_identity
+from blockwright.transport.clock import Clock
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 

@@ -16,7 +16,7 @@ from blockwright.runtime.actor.instance import ActorInstance, Delivery
 from blockwright.runtime.actor.reply import CastReply, FutureReply
 from blockwright.runtime.actor.streams import Inlet, Stream
 from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.clock import LONGEST, Clock, seconds
+from blockwright.runtime.base.clock import LONGEST, seconds
 from blockwright.runtime.base.dead_letters import DeadLetters
 from blockwright.runtime.base.errors import ActorDied, DeadlineExceeded, NodeDown, NoSuchActor
 from blockwright.runtime.base.scope import CURRENT
@@ -24,6 +24,7 @@ from blockwright.runtime.node.remote_calls import RemoteCall, RemoteCalls
 from blockwright.runtime.node.remote_streams import RemoteStreams
 from blockwright.runtime.node.requests import Requests, wrong_loop
 from blockwright.runtime.node.routing import Router
+from blockwright.transport.clock import Clock
 
 
 class Calls:

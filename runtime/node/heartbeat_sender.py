@@ -13,12 +13,12 @@ from typing import Any
 from blockwright.runtime.actor.instance import ActorInstance
 from blockwright.runtime.base import envelope
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.clock import Clock, Timer
 from blockwright.runtime.base.codec import encode, pack
 from blockwright.runtime.node.abandoned import end_abandoned
 from blockwright.runtime.node.heartbeat import measure
 from blockwright.runtime.node.peers import PeerTable
 from blockwright.runtime.node.sender import PeerSender
+from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Transport
 

@@ -11,7 +11,6 @@ from collections import Counter
 from typing import Any
 
 from blockwright.runtime.base import envelope
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.codec import decode
 from blockwright.runtime.base.dead_letters import DeadLetters
 from blockwright.runtime.base.errors import DecodeError, fault_to_wire
@@ -24,6 +23,7 @@ from blockwright.runtime.node.remote_streams import RemoteStreams, size_of
 from blockwright.runtime.node.routing import Router
 from blockwright.runtime.node.sender import PeerSender
 from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock
 from blockwright.transport.errors import AddressError, KeysError
 from blockwright.transport.link_table import LinkTable
 from blockwright.transport.wire import Buffer, WireError

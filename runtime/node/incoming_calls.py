@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.runtime.actor.endpoint import Endpoint
+from blockwright.runtime.actor.endpoint import ActorEndpoint
 from blockwright.runtime.actor.instance import ActorInstance, Delivery
 from blockwright.runtime.actor.reply import CastReply
 from blockwright.runtime.base import envelope
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.clock import LONGEST, Clock
+from blockwright.runtime.base.clock import LONGEST
 from blockwright.runtime.base.codec import bare, encode
 from blockwright.runtime.base.dead_letters import DeadLetters
 from blockwright.runtime.base.errors import DeadlineExceeded, EncodeError, RuntimeFault, fault_to_wire
 from blockwright.runtime.node.peers import Peer
 from blockwright.runtime.node.sender import PeerSender
+from blockwright.transport.clock import Clock
 
-Admitted = tuple[ActorInstance, Endpoint, tuple[tuple[Any, ...], dict[str, Any]]]
+Admitted = tuple[ActorInstance, ActorEndpoint, tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 class RemoteReply:
@@ -32,7 +33,7 @@ class RemoteReply:
     def __init__(self, sender: PeerSender, peer: Peer, number: int) -> None:
         self._sender, self._peer, self._number = sender, peer, number
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         if bare(value):
             self._sender.reply(self._peer, self._number, [envelope.REPLY, self._number, False, value], [])
             return

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from blockwright.runtime.actor.ref import Caller
+from blockwright.runtime.actor.ref import EndpointCaller
 from blockwright.runtime.base.address import NODE_SERVICE, Address
-from blockwright.runtime.base.clock import Clock, first_within
+from blockwright.runtime.base.clock import first_within
 from blockwright.runtime.base.down import Down, OnDown, notify
 from blockwright.runtime.base.errors import DeadlineExceeded, MailboxFull, NodeDown, RuntimeFault
 from blockwright.runtime.node.lifecycle import ActorLife, LocalActors, OnEnd
 from blockwright.runtime.node.peers import Peer, PeerTable
 from blockwright.transport.address import PeerId, parse_identity
+from blockwright.transport.clock import Clock
 
 log = logging.getLogger("blockwright.runtime")
 ASK = 5.0  # seconds until an unanswered request between monitors is sent again
@@ -44,7 +45,7 @@ class ActorMonitor:
 class Monitors:
     """See the module. ``caller`` reaches the services of other nodes."""
 
-    def __init__(self, node: PeerId, clock: Clock, table: PeerTable, actors: LocalActors, caller: Caller) -> None:
+    def __init__(self, node: PeerId, clock: Clock, table: PeerTable, actors: LocalActors, caller: EndpointCaller) -> None:
         self._node, self._clock, self._table, self._actors, self._caller = node, clock, table, actors, caller
         self._numbers = itertools.count(1)
         self._watches: dict[int, ActorMonitor] = {}  # by number

@@ -16,7 +16,7 @@ from typing import Any
 from blockwright.runtime.actor.actor import MAILBOX, Actor, OnLink, PeerInfo
 from blockwright.runtime.actor.ref import CALL_TIMEOUT, Ref
 from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
-from blockwright.runtime.base.clock import Clock, LoopClock, seconds
+from blockwright.runtime.base.clock import LoopClock, seconds
 from blockwright.runtime.base.down import Down, OnDown
 from blockwright.runtime.base.errors import NodeDown
 from blockwright.runtime.base.node_view import Measure, NodeView, measures
@@ -30,6 +30,7 @@ from blockwright.runtime.node.service import MAILBOX as SERVICE_MAILBOX
 from blockwright.runtime.node.spawning import SpawnRequest
 from blockwright.runtime.tracing.message_log import MessageLog
 from blockwright.transport.address import PeerId, check_name
+from blockwright.transport.clock import Clock
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.link import Link

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright.runtime.actor.actor import ActorNode, OnLink
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.dead_letters import DeadLetters
 from blockwright.runtime.base.errors import NodeDown
 from blockwright.runtime.base.node_view import NodeView
@@ -38,6 +37,7 @@ from blockwright.runtime.node.service import NodeService
 from blockwright.runtime.node.spawning import Spawner
 from blockwright.runtime.tracing.message_log import MessageLog
 from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock
 from blockwright.transport.interface import Transport
 from blockwright.transport.link_table import LinkTable
 from blockwright.transport.wire import Traffic

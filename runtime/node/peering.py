@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright.runtime.base import envelope
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.codec import decode
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import DecodeError, NodeDown
@@ -22,6 +21,7 @@ from blockwright.runtime.node.remote_calls import RemoteCalls
 from blockwright.runtime.node.routing import Router
 from blockwright.runtime.node.sender import PeerSender
 from blockwright.transport.address import PeerId, check_name
+from blockwright.transport.clock import Clock
 from blockwright.transport.errors import Refused
 from blockwright.transport.handshake import Admission
 from blockwright.transport.interface import UNREACHABLE, Transport

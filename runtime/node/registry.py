@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.ref import CALL_TIMEOUT, Caller, Ref
+from blockwright.runtime.actor.ref import CALL_TIMEOUT, EndpointCaller, Ref
 from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
-from blockwright.runtime.base.clock import Clock, first_within, seconds
+from blockwright.runtime.base.clock import first_within, seconds
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import NoSuchActor
 from blockwright.runtime.node.monitors import Monitors
 from blockwright.transport.address import check_name
+from blockwright.transport.clock import Clock
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +102,7 @@ class RegistryClient:
     head: its name; this node's where it is alone or the head itself.
     """
 
-    def __init__(self, caller: Caller, head: Callable[[], str]) -> None:
+    def __init__(self, caller: EndpointCaller, head: Callable[[], str]) -> None:
         self._caller, self._head = caller, head
 
     async def register(self, name: str, ref: Ref, *, wait: float = 0.0) -> None:

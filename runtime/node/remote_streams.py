@@ -17,13 +17,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blockwright.runtime.actor.endpoint import Endpoint
+from blockwright.runtime.actor.endpoint import ActorEndpoint
 from blockwright.runtime.actor.instance import ActorInstance, Delivery
 from blockwright.runtime.actor.streams import Inlet, LocalOutlet
 from blockwright.runtime.base import envelope
 from blockwright.runtime.base.address import Address
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.codec import encode, pack, received
 from blockwright.runtime.base.errors import DecodeError, EncodeError, RuntimeFault, fault_to_wire
 from blockwright.runtime.base.scope import inherited_deadline
@@ -32,6 +31,7 @@ from blockwright.runtime.node.incoming_calls import Admitted
 from blockwright.runtime.node.peers import Peer
 from blockwright.runtime.node.requests import Requests
 from blockwright.runtime.node.sender import PeerSender
+from blockwright.transport.clock import Clock
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.wire import Buffer
 
@@ -105,7 +105,7 @@ class RemoteOutlet:
         self.unread = 0  # heartbeats since the consumer last said how far it has read
         self._sender, self._peer, self._number = sender, peer, number
 
-    async def item(self, endpoint: Endpoint, value: Any) -> None:
+    async def item(self, endpoint: ActorEndpoint, value: Any) -> None:
         sink = Sink()
         data = encode(value, sink)
         body = pack([envelope.ITEM, self._number, self.window.sent + 1, sink.typed, data])
@@ -122,7 +122,7 @@ class RemoteOutlet:
             else:
                 return
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         self._sender.reply(self._peer, self._number, [envelope.END, self._number, self.window.sent], [])
 
     def failed(self, fault: RuntimeFault) -> None:

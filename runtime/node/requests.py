@@ -11,10 +11,11 @@ import itertools
 import threading
 
 from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.clock import LONGEST, Clock
+from blockwright.runtime.base.clock import LONGEST
 from blockwright.runtime.base.errors import DeadlineExceeded
 from blockwright.runtime.base.scope import CURRENT, inherited_deadline, new_trace, next_span
 from blockwright.runtime.tracing.message_log import MessageLog
+from blockwright.transport.clock import Clock
 
 
 class Requests:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright.runtime.base import envelope
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.codec import pack
 from blockwright.runtime.base.dead_letters import DeadLetters
 from blockwright.runtime.base.errors import EncodeError, MailboxFull, NodeDown, fault_to_wire
 from blockwright.runtime.node.peers import Peer
 from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.interface import Transport
 from blockwright.transport.link_table import LinkTable

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockwright.runtime.actor.actor import Actor, ActorNode
-from blockwright.runtime.actor.ref import Caller, Ref
+from blockwright.runtime.actor.ref import EndpointCaller, Ref
 from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
 from blockwright.runtime.base.clock import LONGEST
 from blockwright.runtime.base.errors import DeadlineExceeded, NoSuchActor, remote_error
@@ -58,7 +58,7 @@ class SpawnRequest:
 class Spawner:
     """Of one node. ``node`` is what its actors get as ``node``."""
 
-    def __init__(self, node: ActorNode, actors: LocalActors, links: Links, caller: Caller) -> None:
+    def __init__(self, node: ActorNode, actors: LocalActors, links: Links, caller: EndpointCaller) -> None:
         self._node, self._actors, self._links, self._caller = node, actors, links, caller
 
     async def here(self, request: SpawnRequest, ticket: str = "") -> Ref:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from blockwright.runtime import Actor, DeadlineExceeded, ManualClock, RuntimeFault, endpoint
-from blockwright.runtime.actor.endpoint import Endpoint
+from blockwright.runtime.actor.endpoint import ActorEndpoint
 from blockwright.runtime.actor.instance import ActorInstance, Delivery
 
 
@@ -22,7 +22,7 @@ class Result:
         self.values: list[object] = []
         self.faults: list[RuntimeFault] = []
 
-    def returned(self, endpoint: Endpoint, value: object) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: object) -> None:
         self.values.append(value)
 
     def failed(self, fault: RuntimeFault) -> None:
