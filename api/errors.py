@@ -1,6 +1,6 @@
 """Errors as clients see them: HTTP status, OpenAI's shape and string codes, and the headers that steer a client's retries.
 
-The one place that says a ``Refused`` (or what aiohttp raises) in these words. Never decides what is an error.
+The one place that says a ``RequestRefused`` (or what aiohttp raises) in these words. Never decides what is an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 _CODES = {
     400: "invalid_value",
@@ -61,7 +61,7 @@ class ApiError(Exception):
         self.headers: dict[str, str] = {}  # further ones that the answer carries
 
 
-def in_words(refused: Refused) -> ApiError:
+def in_words(refused: RequestRefused) -> ApiError:
     """What the gateway refused, or failed, as HTTP and OpenAI say it."""
     status, param, code = _WORDS[refused.why]
     return ApiError(status, refused.message, param=param, code=code, retry_after=refused.retry_after)

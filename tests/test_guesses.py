@@ -28,6 +28,8 @@ GUESSES = (
     ("what a token costs", "policies/plan/cost.py", "Coefficients"),
     ("what the device does next", "policies/plan/sweep_plan.py", "SweepPlan"),
     ("who holds a page of KV", "policies/memory/pages.py", "PageTable"),
+    ("who is preempted: preemption", "policies/sweep/preemption.py", "choose_victim"),
+    ("what goes first when memory runs out: eviction", "policies/memory/eviction.py", "evict_oldest"),
     ("leases of pages between workers", "policies/sweep/leases.py", "arrive"),
     ("what a worker is told and tells", "policies/sweep/events.py", "TokensEmitted"),
     ("what the gateway knows of one request", "actors/gateway/record.py", "RequestRecord"),
@@ -77,7 +79,17 @@ def test_a_guess_that_misses_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "term", ["rate limit", "overload", "routing table", "retry after", "restart policy", "request ownership"]
+    "term",
+    [
+        "rate limit",
+        "overload",
+        "routing table",
+        "eviction",
+        "preemption",
+        "retry after",
+        "restart policy",
+        "request ownership",
+    ],
 )
 def test_a_term_of_the_field_is_the_name_of_one_file(term: str) -> None:
     name = term.replace(" ", "_") + ".py"

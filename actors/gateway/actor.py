@@ -18,17 +18,17 @@ from blockwright.actors.gateway.messages import (
     CancelAt,
     Closed,
     Deliver,
-    Down,
     Drain,
     End,
     Event,
     Fail,
+    GatewayTick,
     Heard,
     Replay,
     Submit,
-    Tick,
     Unsent,
-    Up,
+    WorkerEnded,
+    WorkerJoined,
 )
 from blockwright.actors.gateway.port import Census, Generation, ModelInfo, Readiness, RequestView
 from blockwright.actors.gateway.queue_position import QueuePositions
@@ -38,10 +38,10 @@ from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.requests.overload import Held
 from blockwright.policies.requests.rate_limit import Verdict
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.request_ownership import sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
-from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RuntimeFault
@@ -49,7 +49,7 @@ from blockwright.runtime.base.scope import trace
 from blockwright.runtime.node.inspection import inspect_peers
 
 MAILBOX = 1 << 13  # messages: where the loop was held up for a moment, the reports of thousands of short sweeps wait
-TICK = 0.1  # seconds between looks at heartbeats and waiting requests
+TICK = 0.1  # seconds between looks at waiting requests
 
 
 class Gateway(Actor):
@@ -77,7 +77,6 @@ class Gateway(Actor):
         self._idle = asyncio.Event()  # set while nothing is active
         self._sending: set[asyncio.Task[None]] = set()
         self._unwanted: dict[str, list[str]] = {}  # worker -> requests that it is told to end with this turn of the loop
-        self._heard: dict[str, float] = {}  # worker -> when the last heartbeat that was looked at came
         self._conditions = Conditions()
         self._timer: Timer | None = None
 
@@ -85,11 +84,13 @@ class Gateway(Actor):
         self.state.address = str(self.ref)
         self.node.heartbeat = lambda: {"routes": self.state.table.version}
         self._idle.set()
+        self._deafen = self.node.on_heartbeat(self._beat)
         self._tick()
 
     async def on_stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._deafen()
         self._handle(Drain(now=True))
         self._send_cancellations()
         for task in self._sending:
@@ -124,10 +125,10 @@ class Gateway(Actor):
         self.state.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
 
     def worker_up(self, worker: str, incarnation: int) -> None:
-        self._handle(Up(worker, incarnation))
+        self._handle(WorkerJoined(worker, incarnation))
 
     def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
-        self._handle(Down(worker, incarnation, cause))
+        self._handle(WorkerEnded(worker, incarnation, cause))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition on the state holds."""
@@ -147,7 +148,7 @@ class Gateway(Actor):
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""
         if generation.id in self._streams:
-            raise Refused(Refusal.INVALID, f"request {generation.id!r} is running already")
+            raise RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
         stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
         self._idle.clear()
         self._handle(generation)
@@ -168,7 +169,7 @@ class Gateway(Actor):
         for id in sequences:
             stream = self._streams[id]
             self._handle(End(id))
-            stream.fail(Refused(Refusal.CANCELLED, "the request was cancelled"))
+            stream.fail(RequestRefused(Refusal.CANCELLED, "the request was cancelled"))
         return bool(sequences)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
@@ -178,7 +179,7 @@ class Gateway(Actor):
             verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
         except RuntimeFault as fault:
             message = f"the account of tenant {tenant!r} cannot be read now ({fault}); try again"
-            raise Refused(Refusal.UNAVAILABLE, message, 1.0) from fault
+            raise RequestRefused(Refusal.UNAVAILABLE, message, 1.0) from fault
         return verdict
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
@@ -212,15 +213,13 @@ class Gateway(Actor):
 
     def _tick(self) -> None:
         self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first: a fault must not end it
-        for name, peer in self.node.peers().items():
-            at = peer.heartbeat_at
-            if at is not None and self._heard.get(name) != at:
-                self._heard[name] = at
-                serial = peer.payload.get("reports", {}).get(self.state.address, 0)
-                self._handle(Heard(name, peer.incarnation, serial))
-        self._handle(Tick())
+        self._handle(GatewayTick())
         if self._others:
             self._share()
+
+    def _beat(self, peer: PeerInfo) -> None:
+        serial = peer.payload.get("reports", {}).get(self.state.address, 0)
+        self._handle(Heard(peer.id.name, peer.incarnation, serial))
 
     def _share(self) -> None:
         """Tell the other gateways what this one holds, and take a part of what is free in all."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from blockwright.actors.gateway.port import Generation, ModelInfo, Readiness
 from blockwright.policies.requests.admission import admit
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.routing_table import RoutingTable
 
 
@@ -48,24 +48,24 @@ class Catalogue:
         waiting = "waiting" in applications.values()
         return Readiness(False, "no worker is up" if waiting else "models are loading", 1.0, applications)
 
-    def unknown(self, application: str) -> Refused | None:
+    def unknown(self, application: str) -> RequestRefused | None:
         """For a model that is not served, or no more."""
         if application in self.configured and application not in self._table.withdrawn:
             return None
         served = ", ".join(model.id for model in self.models())
-        return Refused(Refusal.UNKNOWN_MODEL, f"model {application!r} does not exist; there are: {served}")
+        return RequestRefused(Refusal.UNKNOWN_MODEL, f"model {application!r} does not exist; there are: {served}")
 
-    def unfit(self, generation: Generation) -> Refused | None:
+    def unfit(self, generation: Generation) -> RequestRefused | None:
         """For a sequence that no worker could ever hold."""
         application, prompt, answer = generation.application, len(generation.prompt), generation.max_tokens
         if not prompt or answer < 1:
-            return Refused(Refusal.INVALID, "prompt and max_tokens need at least one token each")
+            return RequestRefused(Refusal.INVALID, "prompt and max_tokens need at least one token each")
         limit = self._table.max_length.get(application, self.configured[application].max_length)
         if prompt + answer > limit:
             message = (
                 f"the prompt has {prompt} tokens and the answer up to {answer}, together more than the {limit} of model "
                 f"{application!r}; shorten the prompt or lower max_tokens"
             )
-            return Refused(Refusal.TOO_LONG, message)
+            return RequestRefused(Refusal.TOO_LONG, message)
         sentence = admit(prompt + answer, self._table.room.get(application, prompt + answer))
-        return Refused(Refusal.TOO_LONG, sentence) if sentence else None
+        return RequestRefused(Refusal.TOO_LONG, sentence) if sentence else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from blockwright.actors.gateway.port import Generation, StreamNews
 from blockwright.actors.worker.messages import Submission, SweepReport
-from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.sweep.events import RoutesChanged
 
 
@@ -23,13 +23,13 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
+class WorkerJoined:
     worker: str
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
-class Down:
+class WorkerEnded:
     worker: str
     incarnation: int
     cause: str = ""
@@ -54,7 +54,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class GatewayTick:
     """Time has passed."""
 
 
@@ -65,7 +65,7 @@ class Drain:
     now: bool = False
 
 
-Event = Generation | End | RoutesChanged | Up | Down | SweepReport | Unsent | Heard | Tick | Drain
+Event = Generation | End | RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | Unsent | Heard | GatewayTick | Drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Fail:
     """The request ends with an error, before or after it began."""
 
     request: str
-    refused: Refused
+    refused: RequestRefused
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,8 @@ class Census:
     waiting: dict[str, int] = field(default_factory=dict)  # "capacity" | "no_worker" | "isolated" -> sequences
 
 
-class Stream(Protocol):
-    """A running generation. Iterating may raise Refused: no worker came, or the request is poison."""
+class TokenStream(Protocol):
+    """A running generation. Iterating may raise RequestRefused: no worker came, or the request is poison."""
 
     def __aiter__(self) -> AsyncIterator[StreamNews]: ...
 
@@ -120,8 +120,8 @@ class GatewayPort(Protocol):
 
     def ready(self) -> Readiness: ...
 
-    def generate(self, generation: Generation) -> Stream:
-        """Admit and start. Raises Refused: it can never fit, there is no such model, there is no room, the server ends."""
+    def generate(self, generation: Generation) -> TokenStream:
+        """Admit and start. Raises RequestRefused: no such model, it can never fit, there is no room, the server ends."""
 
     def describe(self, request: str) -> RequestView | None: ...
 

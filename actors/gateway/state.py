@@ -16,18 +16,18 @@ from blockwright.actors.gateway.messages import (
     CancelAt,
     Closed,
     Deliver,
-    Down,
     Drain,
     Effect,
     End,
     Event,
     Fail,
+    GatewayTick,
     Heard,
     Replay,
     Submit,
-    Tick,
     Unsent,
-    Up,
+    WorkerEnded,
+    WorkerJoined,
 )
 from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
@@ -37,7 +37,7 @@ from blockwright.policies.requests.dispatch import dispatch
 from blockwright.policies.requests.overload import Overload
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.queue import WaitingQueue
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
 
@@ -89,9 +89,9 @@ class GatewayState:
             case RoutesChanged():
                 self.table.update(event.version, event.chains, event.routes, event.withdrawn, event.capacity, now)
                 self._pump(now)
-            case Up(worker, incarnation):
+            case WorkerJoined(worker, incarnation):
                 self._up(worker, incarnation, now)
-            case Down(worker, incarnation, cause):
+            case WorkerEnded(worker, incarnation, cause):
                 self._down(worker, incarnation, cause, now)
             case Unsent(request, attempt, reason):
                 record = self.active.get(request)
@@ -99,7 +99,7 @@ class GatewayState:
                     self._given_back(record, reason, now)
             case Heard(worker, incarnation, serial):
                 self._effects += self.workers.heard(worker, incarnation, serial)
-            case Tick():
+            case GatewayTick():
                 self._expire(now)
                 self._pump(now)
             case Drain(at_once):
@@ -150,15 +150,15 @@ class GatewayState:
         if record.state == "waiting":
             record.note(now, "queued", ahead=self.queue.ahead(record.key))
 
-    def _refusal(self, generation: Generation, now: float) -> Refused | None:
+    def _refusal(self, generation: Generation, now: float) -> RequestRefused | None:
         unknown = self.catalogue.unknown(generation.application)
         if unknown is not None:
             return unknown
         if self.draining:
             message = "the server is shutting down; send the request elsewhere or again later"
-            return Refused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
+            return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
         if generation.id in self.active:
-            return Refused(Refusal.INVALID, f"request {generation.id!r} is running already")
+            return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
         tokens = len(generation.prompt) + generation.max_tokens
         return self.catalogue.unfit(generation) or self.overload.refusal(tokens, len(self.queue), now)
 
@@ -191,7 +191,7 @@ class GatewayState:
         for application in self.table.withdrawn.intersection(self.queue.applications()):
             message = f"model {application!r} is no longer served; choose another one"
             for request in self.queue.in_order([application]):
-                self._fail(self.active[request], now, Refused(Refusal.UNKNOWN_MODEL, message))
+                self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
         whole = [application for application in self.queue.applications() if self.table.routes.get(application)]
         for request in self.queue.in_order(whole):
             record = self.active[request]
@@ -229,7 +229,7 @@ class GatewayState:
             self.past.popitem(last=False)
         self._freed |= bool(self.quarantine.routes)
 
-    def _fail(self, record: RequestRecord, now: float, refused: Refused) -> None:
+    def _fail(self, record: RequestRecord, now: float, refused: RequestRefused) -> None:
         self._effects.append(Fail(record.id, refused))
         self._finish(record, now, "failed", "failed", refused.message)
 
@@ -260,13 +260,13 @@ class GatewayState:
                 request, since = longest
                 if now - max(since, vanished) < self.worker_wait:
                     break
-                self._fail(self.active[request], now, Refused(Refusal.UNAVAILABLE, message, RETRY_SECONDS))
+                self._fail(self.active[request], now, RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS))
 
     def _abort(self, now: float) -> None:
         message = "the server shut down before the answer was complete"
         for record in list(self.active.values()):
             self._cancel(record)
-            self._fail(record, now, Refused(Refusal.UNAVAILABLE, message, RETRY_SECONDS))
+            self._fail(record, now, RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS))
 
     # workers
 
@@ -298,7 +298,7 @@ class GatewayState:
             return
         deaths = record.deaths.present
         message = f"the request was present when {deaths} workers died, the last time alone; it is not tried again"
-        self._fail(record, now, Refused(Refusal.POISON, message))
+        self._fail(record, now, RequestRefused(Refusal.POISON, message))
 
     # reports
 
@@ -357,7 +357,7 @@ class GatewayState:
         record.note(now, "returned", reason=reason)
         if reason.startswith("refused"):
             message = reason.partition(": ")[2] or "a worker refused the request"
-            self._fail(record, now, Refused(Refusal.TOO_LONG, message))
+            self._fail(record, now, RequestRefused(Refusal.TOO_LONG, message))
             return
         assert record.route is not None
         record.avoid, record.avoid_until = record.route.id, now + AVOID_SECONDS

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from blockwright.actors.gateway.port import StreamNews, StreamProgress
-from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
@@ -24,7 +24,7 @@ class RequestStream:
         self._end = end
         self._scored: PromptScored | None = None  # comes before any token
         self._pending: TokensEmitted | None = None
-        self._error: Refused | None = None
+        self._error: RequestRefused | None = None
         self._over = False  # nothing more will be put
         self._wake: asyncio.Future[None] | None = None
 
@@ -42,7 +42,7 @@ class RequestStream:
         self._over = isinstance(news, TokensEmitted) and bool(news.finish)
         self._notify()
 
-    def fail(self, error: Refused) -> None:
+    def fail(self, error: RequestRefused) -> None:
         self._error, self._over = error, True
         self._notify()
 
@@ -64,7 +64,7 @@ class RequestStream:
         return self
 
     async def __anext__(self) -> StreamNews:
-        """Raises Refused when the request failed, after all that was delivered before."""
+        """Raises RequestRefused when the request failed, after all that was delivered before."""
         while (news := self._scored or self._pending) is None:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -79,7 +79,7 @@ class RequestStream:
             self._pending = None
         return news
 
-    def refused(self) -> Refused | None:
+    def refused(self) -> RequestRefused | None:
         """The error, if the request failed before anything was delivered; it is not raised again."""
         error = self._error if self._scored is None and self._pending is None else None
         if error is not None:

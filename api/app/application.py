@@ -17,7 +17,7 @@ from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ENDPOINTS, PUBLIC, Handler
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
-from blockwright.api.http.auth import Caller, Keys, ModelAccess
+from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.context import BEGUN, CALLER, DESK, FRONT, MODEL, TRACE, Front
 from blockwright.api.http.cors import Cors
@@ -29,7 +29,7 @@ from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.starting import Stages
 from blockwright.api.version import VERSION
 from blockwright.gpu.errors import CheckpointError
-from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
 
 log = logging.getLogger(__name__)
@@ -98,8 +98,8 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
         request[CALLER] = _authenticate(front, request)
         with _traced(request):
             return await handler(request)
-    except (ApiError, Refused) as raised:
-        error = in_words(raised) if isinstance(raised, Refused) else raised
+    except (ApiError, RequestRefused) as raised:
+        error = in_words(raised) if isinstance(raised, RequestRefused) else raised
         if error.status in (429, 503) and request.method == "POST":
             front.metrics.rejected(request.get(MODEL, ""), error.code)
         return error_response(error)
@@ -132,7 +132,7 @@ def _traced(request: web.Request) -> contextlib.AbstractContextManager[object]:
     return trace(request[TRACE])
 
 
-def _authenticate(front: Front, request: web.Request) -> Caller:
+def _authenticate(front: Front, request: web.Request) -> ApiCaller:
     """A 401 without a valid key, for every path but the health probes (unknown paths included)."""
     caller = front.keys.caller(request.headers.get("Authorization"), own_page=_own_page(request))
     resource = request.match_info.route.resource
@@ -142,7 +142,7 @@ def _authenticate(front: Front, request: web.Request) -> Caller:
             raise ApiError(403, "this API key may not use /admin; send one that is marked admin", code="permission_denied")
         return caller
     if path in PUBLIC:
-        return Caller(admin=False)
+        return ApiCaller(admin=False)
     found = "is not valid" if "Authorization" in request.headers else "is missing"
     error = ApiError(401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key")
     if "text/html" in request.headers.get("Accept", ""):  # a person who opens a page: the browser asks for the key

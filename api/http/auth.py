@@ -16,7 +16,7 @@ from blockwright.api.errors import ApiError
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ApiCaller:
     """``key`` names the key without telling it; a request is shown to nobody else."""
 
     tenant: str = ""
@@ -35,21 +35,21 @@ class Keys:
         self._callers = [(_digest(key), self._caller(key, tenant, admins or {})) for key, tenant in known.items()]
 
     @staticmethod
-    def _caller(key: str, tenant: str, admins: Mapping[str, str]) -> Caller:
-        return Caller(tenant, _digest(key).hex()[:16], admin=not admins or key in admins)
+    def _caller(key: str, tenant: str, admins: Mapping[str, str]) -> ApiCaller:
+        return ApiCaller(tenant, _digest(key).hex()[:16], admin=not admins or key in admins)
 
     @property
     def required(self) -> bool:
         return bool(self._callers)
 
-    def caller(self, authorization: str | None, *, own_page: bool = False) -> Caller | None:
+    def caller(self, authorization: str | None, *, own_page: bool = False) -> ApiCaller | None:
         """Of an ``Authorization`` header; None for a missing or wrong key.
 
         own_page: no page of another site makes the browser ask, so that what the browser adds by itself (Basic, with the
         key as the password) may count too.
         """
         if not self._callers:
-            return Caller()
+            return ApiCaller()
         scheme, _, key = (authorization or "").partition(" ")
         known = scheme.lower() == "bearer"
         if own_page and scheme.lower() == "basic":
@@ -76,11 +76,11 @@ class ModelAccess:
     def __init__(self, models: Mapping[str, str]) -> None:
         self._models = {tenant: frozenset(m.strip() for m in text.split(",")) for tenant, text in models.items()}
 
-    def may_use(self, caller: Caller, model: str) -> bool:
+    def may_use(self, caller: ApiCaller, model: str) -> bool:
         allowed = self._models.get(caller.tenant)
         return allowed is None or model in allowed
 
-    def check(self, caller: Caller, model: str) -> None:
+    def check(self, caller: ApiCaller, model: str) -> None:
         """Raises a 403."""
         if not self.may_use(caller, model):
             served = ", ".join(sorted(self._models[caller.tenant]))

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, RequestView, StreamProgress
-from blockwright.api.http.auth import Caller, Keys, ModelAccess
+from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.hosts import Hosts
@@ -67,7 +67,7 @@ class Front:
 
 FRONT = web.AppKey("front", Front)
 DESK: web.AppKey[list[Desk]] = web.AppKey("desk", list)  # empty until the cluster is up
-CALLER = web.RequestKey("caller", Caller)  # who asks
+CALLER = web.RequestKey("caller", ApiCaller)  # who asks
 MODEL = web.RequestKey("model", str)  # the id of the one that answers
 NAME = web.RequestKey("name", str)  # the id that the client chose
 TRACE = web.RequestKey("trace", str)  # the traceparent of what is done for it

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.errors import ApiError
-from blockwright.api.http.auth import Caller
+from blockwright.api.http.auth import ApiCaller
 from blockwright.policies.requests.rate_limit import Standing, Verdict
 
 _WORDS = {
@@ -45,7 +45,7 @@ class TenantLimits:
     def __init__(self, port: GatewayPort) -> None:
         self._port = port
 
-    async def enter(self, caller: Caller, tokens: int) -> Charge:
+    async def enter(self, caller: ApiCaller, tokens: int) -> Charge:
         """Charge a request that costs ``tokens`` at most. Raises a 429 with what to wait for."""
         asking = asyncio.ensure_future(self._port.charge(caller.tenant, tokens))
         try:

@@ -17,10 +17,10 @@ from blockwright.actors.gateway.port import (
     ModelInfo,
     Readiness,
     RequestView,
-    Stream,
+    TokenStream,
 )
 from blockwright.policies.requests.rate_limit import Verdict
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 
 class Stages:
@@ -65,7 +65,7 @@ class StartingPort:
     def ready(self) -> Readiness:
         return self._real.ready() if self._real is not None else Readiness(False, "the cluster is starting")
 
-    def generate(self, generation: Generation) -> Stream:
+    def generate(self, generation: Generation) -> TokenStream:
         return self._there().generate(generation)
 
     def describe(self, request: str) -> RequestView | None:
@@ -98,5 +98,5 @@ class StartingPort:
 
     def _there(self) -> GatewayPort:
         if self._real is None:
-            raise Refused(Refusal.UNAVAILABLE, "the cluster is starting; try again soon", 1.0)
+            raise RequestRefused(Refusal.UNAVAILABLE, "the cluster is starting; try again soon", 1.0)
         return self._real

@@ -14,9 +14,9 @@ from blockwright.api.errors import bad_request
 from blockwright.api.http.catalog import ServedModel
 from blockwright.api.http.context import Front
 from blockwright.api.openai.bodies import parse_chat
-from blockwright.api.openai.choice import Choice, Piece
+from blockwright.api.openai.choice import ChoiceText, TextPiece
 from blockwright.api.openai.fields import TemplateOptions
-from blockwright.api.openai.generate import Call, Shape, generate, open_call
+from blockwright.api.openai.generate import AnswerShape, GenerateCall, generate, open_call
 from blockwright.api.openai.logprobs import chat_logprobs, prompt_logprobs
 from blockwright.api.text.chat_template import Rendering
 
@@ -49,21 +49,21 @@ async def render(
     return await asyncio.to_thread(served.template.render, messages, how)
 
 
-class ChatShape(Shape):
+class ChatShape(AnswerShape):
     """A choice's role comes in one write with its first news."""
 
     prefix = "chatcmpl"
 
     _tail = '},"logprobs":null,"finish_reason":null}]'
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GenerateCall) -> None:
         super().__init__(call)
         self._prompt = [("prompt_token_ids", tokens) for tokens in call.prompts if call.options.return_token_ids]
 
     def chunk(self, kind: str = "chat.completion.chunk") -> dict[str, Any]:
         return {"object": kind, "id": self._call.id, **self._top}
 
-    def events(self, choice: Choice, piece: Piece) -> bytes:
+    def events(self, choice: ChoiceText, piece: TextPiece) -> bytes:
         if not piece.text and not piece.finish and self._plain:
             return b""
         events = ""
@@ -81,7 +81,7 @@ class ChatShape(Shape):
             events += self._event(choice, {}, finish=piece.finish, stop_reason=piece.stop_reason)
         return events.encode()
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self, pieces: Sequence[TextPiece]) -> dict[str, Any]:
         choices = []
         for choice, piece in zip(self._call.choices, pieces, strict=True):
             message = {"role": "assistant", "content": piece.text, "refusal": None}
@@ -99,7 +99,7 @@ class ChatShape(Shape):
             made["prompt_logprobs"] = prompt_logprobs(self._call.served.codec, first.prompt, first.prompt_logprobs, k)
         return made
 
-    def _news(self, piece: Piece) -> dict[str, Any]:
+    def _news(self, piece: TextPiece) -> dict[str, Any]:
         options = self._call.options
         made: dict[str, Any] = {"logprobs": None}
         if options.scored >= 0:
@@ -110,9 +110,9 @@ class ChatShape(Shape):
 
     def _event(
         self,
-        choice: Choice,
+        choice: ChoiceText,
         delta: dict[str, Any],
-        piece: Piece | None = None,
+        piece: TextPiece | None = None,
         *,
         finish: str | None = None,
         stop_reason: str | int | None = None,

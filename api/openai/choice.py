@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from blockwright.actors.gateway.port import Generation, Stream, StreamNews
+from blockwright.actors.gateway.port import Generation, StreamNews, TokenStream
 from blockwright.api.openai.fields import Options
 from blockwright.api.text.detokenize import Detokenizer
 from blockwright.api.text.stops import StopScanner
@@ -18,7 +18,7 @@ from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
 @dataclass(slots=True)
-class Piece:
+class TextPiece:
     """What news of a stream add to an answer. Text may lag behind tokens: half characters and half stop strings are held."""
 
     text: str = ""
@@ -29,7 +29,7 @@ class Piece:
     stop_reason: str | int | None = None  # the stop string that was found, or the id of stop_token_ids
     shown_prompt: list[int] = field(default_factory=list)  # the echo's tokens, which are none of the answer's
 
-    def join(self, other: Piece) -> None:
+    def join(self, other: TextPiece) -> None:
         """Add what came later."""
         self.text += other.text
         self.tokens += other.tokens
@@ -56,12 +56,12 @@ def make_echo(text: str, tokens: Sequence[int], detokenizer: Detokenizer) -> Ech
 
 
 @dataclass(slots=True, eq=False)
-class Choice:
+class ChoiceText:
     """See the module. ``echo``: what the answer begins with, if anything; it is shown once."""
 
     index: int
     generation: Generation
-    stream: Stream
+    stream: TokenStream
     _detokenizer: Detokenizer
     options: Options
     _echo: Echo | None = None
@@ -85,13 +85,13 @@ class Choice:
         """Into the prefix cache."""
         return self.options.prompt_scored < 0 and not (self.options.echoed and self.options.scored >= 0)
 
-    def take(self, news: StreamNews) -> Piece:
+    def take(self, news: StreamNews) -> TextPiece:
         """Ends the stream when a stop string is found; tokens after it are dropped."""
         if isinstance(news, PromptScored):  # comes before the first token
             self.prompt_logprobs = news.entries
-            piece = Piece()
+            piece = TextPiece()
         elif self.options.limit == 0:
-            piece = Piece(finish=news.finish and "length")
+            piece = TextPiece(finish=news.finish and "length")
         elif self._scanner is None and self.options.scored < 0:
             piece = self._take_together(news)
         else:
@@ -102,13 +102,13 @@ class Choice:
         whole.join(piece)
         return whole
 
-    def _take_together(self, news: TokensEmitted) -> Piece:
+    def _take_together(self, news: TokensEmitted) -> TextPiece:
         tokens, stop = news.tokens, self._stop_token(news)
         text = self._text(tokens) if stop is None else self._text(tokens[:-1]) + self._stop_text(stop)
         if news.finish:
             text += self._detokenizer.flush()
         self.completion_tokens += len(tokens)
-        return Piece(text, tokens, finish=news.finish, stop_reason=self._reason(stop))
+        return TextPiece(text, tokens, finish=news.finish, stop_reason=self._reason(stop))
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self._detokenizer.push(tokens) if tokens else ""
@@ -125,9 +125,9 @@ class Choice:
         """The stop token, if it is the client's and not the checkpoint's."""
         return stop if stop in self.options.stop_token_ids else None
 
-    def _take_singly(self, news: TokensEmitted) -> Piece:
+    def _take_singly(self, news: TokensEmitted) -> TextPiece:
         """Token by token: where each begins is wanted, or which one completes a stop string."""
-        piece, stop = Piece(), self._stop_token(news)
+        piece, stop = TextPiece(), self._stop_token(news)
         last = len(news.tokens) - 1
         for i, token in enumerate(news.tokens):
             piece.offsets.append(self._length)
@@ -144,7 +144,7 @@ class Choice:
         piece.logprobs = list(news.logprobs[: len(piece.tokens)]) if self.options.scored >= 0 else []
         return piece
 
-    def _pass(self, piece: Piece, text: str) -> bool:
+    def _pass(self, piece: TextPiece, text: str) -> bool:
         """Through the scanner; True when a stop string ended the answer."""
         self._length += len(text)
         if self._scanner is None or self.completion_tokens <= self.options.min_tokens:
@@ -159,8 +159,8 @@ class Choice:
         self.stream.stop()
         return True
 
-    def _echoed(self, echo: Echo) -> Piece:
-        piece = Piece(echo.text, shown_prompt=list(self.prompt))
+    def _echoed(self, echo: Echo) -> TextPiece:
+        piece = TextPiece(echo.text, shown_prompt=list(self.prompt))
         if self.options.scored >= 0:
             k = self.options.scored
             piece.offsets = list(echo.offsets)

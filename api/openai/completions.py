@@ -11,9 +11,9 @@ from aiohttp import web
 
 from blockwright.api.http.catalog import ServedModel
 from blockwright.api.openai.bodies import parse_completion
-from blockwright.api.openai.choice import Choice, Echo, Piece, make_echo
+from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece, make_echo
 from blockwright.api.openai.fields import Options
-from blockwright.api.openai.generate import Shape, generate, open_call
+from blockwright.api.openai.generate import AnswerShape, generate, open_call
 from blockwright.api.openai.logprobs import completion_logprobs, prompt_logprobs
 
 
@@ -33,7 +33,7 @@ def _echo(served: ServedModel, prompt: str | list[int], tokens: list[int], optio
     return make_echo(text, tokens, served.codec.detokenizer(special=special))
 
 
-class CompletionShape(Shape):
+class CompletionShape(AnswerShape):
     """A plain text chunk is one concatenation."""
 
     prefix = "cmpl"
@@ -44,7 +44,7 @@ class CompletionShape(Shape):
     def chunk(self) -> dict[str, Any]:
         return {"id": self._call.id, "object": "text_completion", **self._top}
 
-    def events(self, choice: Choice, piece: Piece) -> bytes:
+    def events(self, choice: ChoiceText, piece: TextPiece) -> bytes:
         if self._plain and not piece.finish:
             if not piece.text:
                 return b""
@@ -53,11 +53,11 @@ class CompletionShape(Shape):
         choice.started = True
         return f"{self._head}{one}]{self.usage_now()}}}\n\n".encode()
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self, pieces: Sequence[TextPiece]) -> dict[str, Any]:
         choices = [self._choice(choice, piece, first=True) for choice, piece in zip(self._call.choices, pieces, strict=True)]
         return {**self.chunk(), "choices": choices, "usage": self._call.usage()}
 
-    def _choice(self, choice: Choice, piece: Piece, *, first: bool) -> dict[str, Any]:
+    def _choice(self, choice: ChoiceText, piece: TextPiece, *, first: bool) -> dict[str, Any]:
         options = self._call.options
         made: dict[str, Any] = {
             "index": choice.index,

@@ -17,7 +17,7 @@ from blockwright.api.errors import bad_request
 Schema = dict[str, Any]
 
 
-class Kind(Protocol):
+class FieldType(Protocol):
     def read(self, value: Any, name: str) -> Any:
         """The value as the server uses it; ``name`` is the field's, for the refusal."""
 
@@ -229,7 +229,7 @@ class Field:
     """One field of a body."""
 
     name: str
-    kind: Kind
+    kind: FieldType
     text: str  # a sentence for the reference
     required: bool = False
     default: Any = None  # for the reference; None where it depends

@@ -18,9 +18,9 @@ from blockwright.api.openai.field_types import (
     Anything,
     Biases,
     Field,
+    FieldType,
     Flag,
     Integer,
-    Kind,
     Mapping,
     Number,
     OneOf,
@@ -45,7 +45,7 @@ STREAM_OPTIONS = (
 )
 
 
-def given(kind: Kind, text: str, default: Any = None, *, sampling: bool = False) -> Any:
+def given(kind: FieldType, text: str, default: Any = None, *, sampling: bool = False) -> Any:
     """An attribute that is a field of the body.
 
     default: a value, or how one is made. sampling: it goes as it stands into ``SamplingParams``, where it has the same name.

@@ -26,13 +26,13 @@ from blockwright.api.http.headers import log_names
 from blockwright.api.http.limits import CHARGE, Charge
 from blockwright.api.http.metrics import Meter
 from blockwright.api.http.sse import EventStream
-from blockwright.api.openai.choice import Choice, Echo, Piece
+from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece
 from blockwright.api.openai.fields import Options
 from blockwright.api.openai.request_body import read_body
 from blockwright.api.openai.sampling import sampling_of, stop_tokens
 from blockwright.api.version import FINGERPRINT
 from blockwright.policies.requests.admission import part
-from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.requests.request_ownership import sequence_id
 from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.runtime.base.scope import current_traceparent
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class GenerateCall:
     """One HTTP request being answered. ``prompts`` are token ids; choice i answers prompt ``i // options.n``."""
 
     front: Front
@@ -52,7 +52,7 @@ class Call:
     id: str = ""
     created: int = 0  # seconds of the epoch
     prompts: list[list[int]] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[ChoiceText] = field(default_factory=list)
 
     async def tokens(self, prompt: str | list[int], *, special: bool) -> list[int]:
         """Of a prompt, cut to what the request wants. Raises a 400. ``special``: a text gets the tokenizer's own too."""
@@ -83,23 +83,23 @@ class Checked(Protocol):
 Parsed = TypeVar("Parsed", bound=Checked)
 
 
-async def open_call(request: web.Request, parse: Callable[[Body, str], Parsed]) -> tuple[Call, Parsed]:
+async def open_call(request: web.Request, parse: Callable[[Body, str], Parsed]) -> tuple[GenerateCall, Parsed]:
     """The checked body, and a call of the model that it names."""
     front = request.app[FRONT]
     body = await read_body(request, lambda raw: parse(raw, front.settings.unknown_fields))
     request[IGNORED] = body.options.ignored
     info = front.model(request, body.options.model)
     served = await front.catalog.load(info)
-    return Call(front=front, request=request, info=info, served=served, options=body.options), body
+    return GenerateCall(front=front, request=request, info=info, served=served, options=body.options), body
 
 
-class Shape:
+class AnswerShape:
     """How an endpoint writes its answer. Events are complete: each ends in a blank line. What is constant is made once."""
 
     prefix: ClassVar[str]  # of the ids of its requests
     default_tokens: ClassVar[int | None] = None  # new tokens where the request names no limit; None: all that fit
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GenerateCall) -> None:
         options = call.options
         self._call = call
         self._top = {"created": call.created, "model": call.info.id, "system_fingerprint": FINGERPRINT}
@@ -113,11 +113,11 @@ class Shape:
         """What each event begins with."""
         raise NotImplementedError
 
-    def events(self, choice: Choice, piece: Piece) -> bytes:
+    def events(self, choice: ChoiceText, piece: TextPiece) -> bytes:
         """The events for one piece of one choice; empty when there is nothing to show yet."""
         raise NotImplementedError
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self, pieces: Sequence[TextPiece]) -> dict[str, Any]:
         """The body of an answer that is not streamed; one piece for each choice."""
         raise NotImplementedError
 
@@ -176,9 +176,9 @@ def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]
 
 
 async def generate(
-    call: Call, prompts: list[list[int]], shape: type[Shape], *, continues: bool, echoes: Sequence[Echo] = ()
+    call: GenerateCall, prompts: list[list[int]], shape: type[AnswerShape], *, continues: bool, echoes: Sequence[Echo] = ()
 ) -> web.StreamResponse:
-    """The response, complete. Raises ApiError or Refused where nothing of it was sent.
+    """The response, complete. Raises ApiError or RequestRefused where nothing of it was sent.
 
     continues: the answer's text continues its prompt's. echoes: for each prompt, where it is to stand before its answers.
     """
@@ -197,7 +197,7 @@ async def generate(
             before = sequence.prompt if continues else ()
             detokenizer = call.served.codec.detokenizer(before, special=not options.skip_special_tokens)
             echo = echoes[index // options.n] if echoes else None
-            call.choices.append(Choice(index, sequence, stream, detokenizer, options, echo))
+            call.choices.append(ChoiceText(index, sequence, stream, detokenizer, options, echo))
     except BaseException:
         for choice in call.choices:
             choice.stream.cancel()
@@ -208,7 +208,7 @@ async def generate(
     return await _answer(call, shape, charge)
 
 
-def _sequences(call: Call, limits: Sequence[int]) -> list[Generation]:
+def _sequences(call: GenerateCall, limits: Sequence[int]) -> list[Generation]:
     """One for each choice of each prompt. Raises a 400."""
     options, caller = call.options, call.request[CALLER]
     sampling, ends = sampling_of(options, call.served), stop_tokens(options, call.served)
@@ -253,7 +253,7 @@ def _check_count(front: Front, prompts: int, n: int) -> None:
         raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")
 
 
-async def _answer(call: Call, shape_of: type[Shape], charge: Charge) -> web.StreamResponse:
+async def _answer(call: GenerateCall, shape_of: type[AnswerShape], charge: Charge) -> web.StreamResponse:
     options, usage = call.options, call.usage()
     shape = shape_of(call)
     meter = call.front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit)
@@ -261,9 +261,9 @@ async def _answer(call: Call, shape_of: type[Shape], charge: Charge) -> web.Stre
     try:
         if options.stream:
             return await _stream(call, shape, meter, ended)
-        pieces = [Piece() for _ in call.choices]
+        pieces = [TextPiece() for _ in call.choices]
 
-        async def collect(choice: Choice) -> None:
+        async def collect(choice: ChoiceText) -> None:
             await _consume(choice, meter, ended, pieces[choice.index].join)
 
         await _each(call.choices, collect)
@@ -277,12 +277,12 @@ async def _answer(call: Call, shape_of: type[Shape], charge: Charge) -> web.Stre
         charge.end(call.usage()["total_tokens"])
 
 
-async def _stream(call: Call, shape: Shape, meter: Meter, ended: set[int]) -> web.StreamResponse:
+async def _stream(call: GenerateCall, shape: AnswerShape, meter: Meter, ended: set[int]) -> web.StreamResponse:
     keep_alive = call.front.settings.keep_alive
     async with EventStream(call.request, keep_alive, lambda: _progress(call.choices[0])) as out:
 
-        async def forward(choice: Choice) -> None:
-            async def send(piece: Piece) -> None:
+        async def forward(choice: ChoiceText) -> None:
+            async def send(piece: TextPiece) -> None:
                 events = shape.events(choice, piece)
                 if events:
                     await out.write(events)
@@ -297,7 +297,7 @@ async def _stream(call: Call, shape: Shape, meter: Meter, ended: set[int]) -> we
         except Exception as error:
             if not out.started:
                 raise
-            if isinstance(error, Refused):
+            if isinstance(error, RequestRefused):
                 error = in_words(error)
             if not isinstance(error, ApiError):
                 log.exception("%s failed", call.id, extra=log_names(call.request))
@@ -306,7 +306,7 @@ async def _stream(call: Call, shape: Shape, meter: Meter, ended: set[int]) -> we
         return out.response
 
 
-def _progress(choice: Choice) -> str:
+def _progress(choice: ChoiceText) -> str:
     """Where the first choice is, for a comment."""
     if choice.completion_tokens or choice.started:
         return "keep-alive"
@@ -316,7 +316,9 @@ def _progress(choice: Choice) -> str:
     return f"prefill {100 * now.computed // max(1, now.prompt)}%"
 
 
-async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[[Piece], Awaitable[None] | None]) -> None:
+async def _consume(
+    choice: ChoiceText, meter: Meter, ended: set[int], use: Callable[[TextPiece], Awaitable[None] | None]
+) -> None:
     """One sequence, to its end."""
     async for news in choice.stream:
         if not choice.completion_tokens and isinstance(news, TokensEmitted) and news.tokens:
@@ -336,7 +338,7 @@ async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[
     raise ApiError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
 
 
-async def _each(choices: list[Choice], consume: Callable[[Choice], Awaitable[None]]) -> None:
+async def _each(choices: list[ChoiceText], consume: Callable[[ChoiceText], Awaitable[None]]) -> None:
     """All choices together; the first failure ends the others."""
     if len(choices) == 1:
         await consume(choices[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blockwright.api.openai.choice import Piece
+from blockwright.api.openai.choice import TextPiece
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 
@@ -27,7 +27,7 @@ def _finite(logprob: float) -> float:
     return max(logprob, LOWEST)
 
 
-def completion_logprobs(codec: TextCodec, piece: Piece) -> dict[str, Any]:
+def completion_logprobs(codec: TextCodec, piece: TextPiece) -> dict[str, Any]:
     """``tokens``, ``token_logprobs``, ``top_logprobs`` (the chosen token is always in it), ``text_offset``.
 
     The echo's tokens come first; the first of all has no probability.
@@ -47,7 +47,7 @@ def completion_logprobs(codec: TextCodec, piece: Piece) -> dict[str, Any]:
     return {"tokens": tokens, "token_logprobs": chosen, "top_logprobs": tops, "text_offset": list(piece.offsets)}
 
 
-def chat_logprobs(codec: TextCodec, piece: Piece) -> dict[str, Any]:
+def chat_logprobs(codec: TextCodec, piece: TextPiece) -> dict[str, Any]:
     """``content``: one object for each token."""
 
     def one(token: int, logprob: float) -> dict[str, Any]:

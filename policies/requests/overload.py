@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blockwright.policies.requests.admission import part
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.retry_after import Pace
 
 SILENT = 1.0  # seconds after which a gateway that says nothing holds nothing: it is gone, and its requests with it
@@ -68,7 +68,7 @@ class Overload:
         """Requests that this gateway may hold now."""
         return self._most.requests
 
-    def refusal(self, tokens: int, waiting: int, now: float) -> Refused | None:
+    def refusal(self, tokens: int, waiting: int, now: float) -> RequestRefused | None:
         """For a newcomer of so many tokens, prompt and answer; None where there is room.
 
         A server with nothing to do takes whatever comes.
@@ -85,6 +85,6 @@ class Overload:
         tokens = part(self._all.tokens, held.tokens, sum(other.tokens for other in others), sharers)
         return Held(requests, tokens)
 
-    def _full(self, held: str, waiting: int, now: float) -> Refused:
+    def _full(self, held: str, waiting: int, now: float) -> RequestRefused:
         wait = self.pace.forecast(1 + waiting, now)
-        return Refused(Refusal.OVERLOADED, f"the gateway has {held}; try again in about {wait:.0f} s", wait)
+        return RequestRefused(Refusal.OVERLOADED, f"the gateway has {held}; try again in about {wait:.0f} s", wait)

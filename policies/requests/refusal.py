@@ -17,7 +17,7 @@ class Refusal(Enum):
     POISON = "poison"  # present at too many worker deaths
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """``message``: one sentence with the numbers and the remedy. ``retry_after``: seconds, where trying again may help."""
 
     def __init__(self, why: Refusal, message: str, retry_after: float | None = None) -> None:

@@ -13,12 +13,12 @@ from blockwright.actors.gateway.messages import (
     CancelAt,
     Closed,
     Deliver,
-    Down,
     Fail,
     Heard,
     Replay,
     Submit,
-    Up,
+    WorkerEnded,
+    WorkerJoined,
 )
 from blockwright.actors.gateway.port import Generation, ModelInfo, StreamNews
 from blockwright.actors.gateway.state import GatewayState
@@ -158,7 +158,7 @@ class Fleet:
     def start(self, name: str) -> None:
         self.incarnations[name] = self.incarnations.get(name, 0) + 1
         self.workers[name] = FakeWorker(name, self.incarnations[name])
-        self.feed(Up(name, self.incarnations[name]))
+        self.feed(WorkerJoined(name, self.incarnations[name]))
         self.publish()
 
     def kill(self, name: str) -> None:
@@ -168,7 +168,7 @@ class Fleet:
             return
         for report in [r for r in self.in_flight if r.worker == name and self.random.random() < 0.5]:
             self.in_flight.remove(report)
-        self.feed(Down(name, worker.incarnation, "killed"))
+        self.feed(WorkerEnded(name, worker.incarnation, "killed"))
         for other in self.workers.values():  # homes drop what had a hop on the dead worker
             for request, (s, _, _) in list(other.running.items()):
                 if name in s.route.partition("@")[2].split("+"):

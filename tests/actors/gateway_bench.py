@@ -1,6 +1,6 @@
 """A gateway's state machine with workers that say what a test makes them say; every event is followed by a check."""
 
-from blockwright.actors.gateway.messages import Deliver, Down, Submit, Up
+from blockwright.actors.gateway.messages import Deliver, Submit, WorkerEnded, WorkerJoined
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
 from blockwright.tests.actors.fake_fleet import GATEWAY, chain, gateway, generation, route
@@ -14,7 +14,7 @@ class Bench:
         self.version = 0
         self.serials = {}
         for worker in workers:
-            self(Up(worker, 1))
+            self(WorkerJoined(worker, 1))
         self.publish(routes if routes is not None else [route(w) for w in workers], chains, capacity)
 
     def __call__(self, event, now=0.0):
@@ -39,10 +39,10 @@ class Bench:
     def die(self, worker, now=0.0, back=True):
         """Down and, unless told, up again with its routes."""
         incarnation = self.state.workers.incarnation(worker)
-        effects = self(Down(worker, incarnation, "killed"), now)
+        effects = self(WorkerEnded(worker, incarnation, "killed"), now)
         if back:
             routes = [r for rs in self.state.table.routes.values() for r in rs]
-            self(Up(worker, incarnation + 1), now)
+            self(WorkerJoined(worker, incarnation + 1), now)
             effects += self.publish([*routes, route(worker)], now=now)
         return effects
 

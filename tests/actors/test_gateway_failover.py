@@ -5,13 +5,13 @@ import pytest
 from blockwright.actors.gateway.messages import (
     CancelAt,
     Closed,
-    Down,
     End,
     Fail,
+    GatewayTick,
     Heard,
-    Tick,
     Unsent,
-    Up,
+    WorkerEnded,
+    WorkerJoined,
 )
 from blockwright.actors.gateway.state import KEEP
 from blockwright.policies.model.lineage import page_hashes
@@ -48,7 +48,7 @@ def test_a_new_attempt_is_prompt_plus_emitted_with_the_same_sampling():
     bench = Bench("w0", "w1")
     first = bench.generate("a", prompt=5)[0].submission
     bench.report("w0", emitted("a", 1, 5, [10, 11]))
-    (submit,) = bench(Down("w0", 1, "killed"))
+    (submit,) = bench(WorkerEnded("w0", 1, "killed"))
     second = submit.submission
     assert submit.worker == "w1"
     assert second.tokens == [1, 2, 3, 4, 5, 10, 11]
@@ -64,7 +64,7 @@ def test_failed_over_requests_keep_their_place_ahead_of_later_ones():
     bench.generate("a")
     bench.die("w0", back=False)
     bench.generate("b")
-    bench(Up("w0", 2))
+    bench(WorkerJoined("w0", 2))
     assert submits(bench.publish([route("w0")])) == [("w0", "a", 2), ("w0", "b", 1)]
 
 
@@ -75,7 +75,7 @@ def test_a_request_is_shown_where_it_is_and_nowhere_while_it_waits():
     bench.die("w0", back=False)
     waiting = bench.state.describe("a")
     assert (waiting.state, waiting.home, waiting.route) == ("waiting", None, [])
-    bench(Up("w0", 2))
+    bench(WorkerJoined("w0", 2))
     bench.publish([route("w0")])
     bench.report("w0", emitted("a", 2, 5, [10], [], "length"), incarnation=2)
     assert (bench.state.describe("a").state, bench.state.describe("a").home) == ("finished", "w0"), "the last, once ended"
@@ -84,9 +84,9 @@ def test_a_request_is_shown_where_it_is_and_nowhere_while_it_waits():
 def test_a_newer_incarnation_fences_the_older():
     bench = Bench("w0", "w1")
     bench.generate("a")
-    assert submits(bench(Up("w0", 2))) == [("w1", "a", 2)]
-    assert bench(Down("w0", 1)) == []
-    assert bench(Up("w0", 1)) == []
+    assert submits(bench(WorkerJoined("w0", 2))) == [("w1", "a", 2)]
+    assert bench(WorkerEnded("w0", 1)) == []
+    assert bench(WorkerJoined("w0", 1)) == []
 
 
 @pytest.mark.parametrize("reason", ["route", "host-lost", "cancelled"])
@@ -102,8 +102,8 @@ def test_the_only_route_is_tried_again_after_a_pause():
     bench = Bench("w0")
     bench.generate("a")
     assert submits(bench.report("w0", given_back("a", 1, "route"), now=1.0)) == []
-    assert submits(bench(Tick(), 1.1)) == []
-    assert submits(bench(Tick(), 1.3)) == [("w0", "a", 2)]
+    assert submits(bench(GatewayTick(), 1.1)) == []
+    assert submits(bench(GatewayTick(), 1.3)) == [("w0", "a", 2)]
 
 
 def test_a_refusal_by_the_worker_fails_the_request_with_its_sentence():
@@ -173,12 +173,12 @@ def test_of_several_suspects_one_holds_a_route_while_others_have_work():
     bench = Bench("w0", "w1")
     for name in "abc":
         bench.generate(name)
-    bench(Down("w0", 1))
+    bench(WorkerEnded("w0", 1))
     for name in "ab":
         bench.state.active[name].deaths.present = 2
-    bench(Down("w1", 1))
+    bench(WorkerEnded("w1", 1))
     for worker in ("w0", "w1"):
-        bench(Up(worker, 2))
+        bench(WorkerJoined(worker, 2))
     assert submits(bench.publish([route("w0"), route("w1")])) == [("w0", "a", 3), ("w1", "c", 3)]
     running = {name: bench.state.describe(name).state for name in "abc"}
     assert running["a"] == running["c"] == "running"
@@ -193,20 +193,20 @@ def test_of_several_suspects_one_holds_a_route_while_others_have_work():
 def test_requests_wait_for_workers_and_then_fail():
     bench = Bench("w0", worker_wait=30.0)
     bench.generate("a", now=0.0)
-    bench(Down("w0", 1), 10.0)
+    bench(WorkerEnded("w0", 1), 10.0)
     bench.generate("b", now=25.0)
-    assert bench(Tick(), 39.9) == []
-    (fail,) = bench(Tick(), 40.0)
+    assert bench(GatewayTick(), 39.9) == []
+    (fail,) = bench(GatewayTick(), 40.0)
     assert (fail.request, fail.refused.why, fail.refused.retry_after) == ("a", Refusal.UNAVAILABLE, 5.0)
-    (fail,) = bench(Tick(), 55.0)
+    (fail,) = bench(GatewayTick(), 55.0)
     assert fail.request == "b"
 
 
 def test_before_any_route_exists_the_wait_counts_from_arrival():
     bench = Bench(routes=[])
     bench.generate("a", now=5.0)
-    assert bench(Tick(), 34.0) == []
-    assert bench(Tick(), 35.0)[0].refused.why is Refusal.UNAVAILABLE
+    assert bench(GatewayTick(), 34.0) == []
+    assert bench(GatewayTick(), 35.0)[0].refused.why is Refusal.UNAVAILABLE
 
 
 # ends
@@ -264,7 +264,7 @@ def test_the_view_tells_the_story():
     assert bench.state.describe("a").computed_tokens == 3
     bench.report("w0", emitted("a", 1, 5, [10]), now=2.0)
     assert bench.state.describe("a").computed_tokens == 5
-    bench(Down("w0", 1, "killed"), 3.0)
+    bench(WorkerEnded("w0", 1, "killed"), 3.0)
     bench.report("w1", emitted("a", 2, 6, [11]), preempted("a"), now=4.0)
     bench.report("w1", emitted("a", 2, 7, [12, 13], [], "length"), now=5.0)
     view = bench.state.describe("a")
@@ -312,7 +312,7 @@ def test_readiness_follows_the_routes():
     ready = bench.state.catalogue.ready(bench.state.draining)
     assert ready.ready
     assert ready.applications == {"m": "ready", "n": "loading"}
-    bench(Down("w0", 1))
+    bench(WorkerEnded("w0", 1))
     ready = bench.state.catalogue.ready(bench.state.draining)
     assert not ready.ready
     assert ready.applications["m"] == "waiting"

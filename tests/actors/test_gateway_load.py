@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.actors.gateway.messages import CancelAt, Fail, Unsent, Up
+from blockwright.actors.gateway.messages import CancelAt, Fail, Unsent, WorkerJoined
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.events import RoutesChanged
@@ -56,4 +56,4 @@ def test_a_worker_that_goes_on_with_an_old_attempt_is_told_to_stop() -> None:
     assert bench.report(home, emitted("a", 1, 5, [10])) == [CancelAt(home, ("a",))]
     assert not any(isinstance(e, CancelAt) for e in bench.report(other, emitted("a", 2, 5, [10])))
     assert route(home).id != bench.state.active["a"].route.id
-    bench(Up(home, 2))
+    bench(WorkerJoined(home, 2))

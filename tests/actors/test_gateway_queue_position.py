@@ -1,6 +1,6 @@
 """Places in the queue, prefill and reasons, as a client is told of them."""
 
-from blockwright.actors.gateway.messages import Down
+from blockwright.actors.gateway.messages import WorkerEnded
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.actors.gateway.queue_position import FRESH, QueuePositions
 from blockwright.tests.actors.fake_fleet import generation
@@ -43,7 +43,7 @@ def test_reasons():
         bench.generate(name)
     bench.report("w0", progressed("a", 1, 5, 0))
     assert queue.census() == {"m": Census(1, {"capacity": 2})}
-    bench(Down("w0", 1, "killed"))
+    bench(WorkerEnded("w0", 1, "killed"))
     assert queue.census() == {"m": Census(0, {"no_worker": 3})}
     for _ in range(2):
         bench.state.active["a"].deaths.count(present=True)

@@ -4,12 +4,12 @@ from blockwright.actors.gateway.messages import (
     Acknowledge,
     CancelAt,
     Deliver,
-    Down,
     Drain,
     Heard,
     Replay,
     Submit,
-    Up,
+    WorkerEnded,
+    WorkerJoined,
 )
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
@@ -42,7 +42,7 @@ def test_what_no_worker_can_hold_is_refused():
     (fail,) = bench.generate(prompt=90, max_tokens=11)
     assert fail.refused.why is Refusal.TOO_LONG
     assert "100" in fail.refused.message
-    bench(Down("w0", 1))
+    bench(WorkerEnded("w0", 1))
     (fail,) = bench.generate(prompt=90, max_tokens=11)
     assert fail.refused.why is Refusal.TOO_LONG, "what was known of the capacity holds while no worker is up"
 
@@ -97,9 +97,9 @@ def test_requests_go_where_least_is_left_to_do():
 def test_a_pipeline_needs_all_of_its_workers():
     bench = Bench("w0", routes=[route("w0", "w1")])
     assert bench.generate("a") == []
-    bench(Up("w1", 1))
+    bench(WorkerJoined("w1", 1))
     assert submits(bench.publish([route("w0", "w1")])) == [("w0", "a", 1)]
-    effects = bench(Down("w1", 1))
+    effects = bench(WorkerEnded("w1", 1))
     assert effects == [CancelAt("w0", ("a",))], "the home frees what it has"
     assert bench.state.describe("a").state == "waiting"
 
@@ -175,7 +175,7 @@ def test_scores_of_the_prompt_are_told_once_and_survive_an_attempt():
     assert told == []
     told = bench.report(other, scored("a", 2, 4, entries[3:]), emitted("a", 2, 5, [9]))
     assert told == [Deliver(scored("a", 2, 1, entries)), delivered("a", 2, 5, [9])]
-    bench(Up(home, 2))
+    bench(WorkerJoined(home, 2))
     bench.publish([route(home)])
     last = [e for e in bench.die(other, back=False) if isinstance(e, Submit)]
     assert last[0].submission.sampling.prompt_logprobs == -1, "all is known: the prefix cache may be used"

@@ -6,7 +6,7 @@ import pytest
 
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.actors.gateway_bench import emitted, scored
 
 
@@ -50,17 +50,17 @@ async def test_a_waiting_reader_wakes_for_all_news():
 async def test_an_error_comes_after_what_was_delivered():
     s, _ = stream()
     s.put(emitted("r", 1, 5, [1]))
-    s.fail(Refused(Refusal.UNAVAILABLE, "no worker"))
+    s.fail(RequestRefused(Refusal.UNAVAILABLE, "no worker"))
     assert s.refused() is None, "something was delivered: it is no refusal"
     assert await anext(s) == emitted("r", 1, 5, [1])
-    with pytest.raises(Refused, match="no worker"):
+    with pytest.raises(RequestRefused, match="no worker"):
         await anext(s)
     assert await anext(s, None) is None
 
 
 async def test_a_refusal_is_taken_once():
     s, _ = stream()
-    s.fail(Refused(Refusal.UNKNOWN_MODEL, "no model"))
+    s.fail(RequestRefused(Refusal.UNKNOWN_MODEL, "no model"))
     error = s.refused()
     assert error is not None
     assert error.why is Refusal.UNKNOWN_MODEL

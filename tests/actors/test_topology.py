@@ -10,7 +10,7 @@ from blockwright.actors.topology import StartError, start
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.api.serve.gateway_process import GatewayConfig
 from blockwright.gpu.errors import CheckpointError
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference
 from blockwright.tests.waiting import PATIENCE
@@ -134,7 +134,7 @@ async def test_a_stalled_worker_is_replaced(checkpoint, fate):
 async def test_without_workers_requests_wait_and_then_fail_with_503(checkpoint, fate):
     fate.room = 0
     async with cluster({"m": checkpoint()}, ready=False, workers=1, worker_wait=0.01) as running:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             await collect(running.port.generate(generation()))
         assert caught.value.why is Refusal.UNAVAILABLE
         assert caught.value.retry_after
@@ -153,7 +153,7 @@ async def test_undeploy_unloads_and_deploy_serves_again(checkpoint, fate):
         await running.controller.undeploy("b")
         assert fate.unloaded == [("w0", "b", 8)]
         await running.gateway.until(lambda: [m.id for m in running.port.models()] == ["a"])
-        with pytest.raises(Refused, match="'b' does not exist; there are: a"):
+        with pytest.raises(RequestRefused, match="'b' does not exist; there are: a"):
             running.port.generate(generation(application="b"))
         await running.controller.deploy("b")
         await running.ready(whole=True)
@@ -187,14 +187,14 @@ async def test_drain_lets_running_requests_finish_and_ends_what_takes_too_long(c
         await asyncio.sleep(0)
         await running.port.drain(PATIENCE)
         assert await answer == (reference(g), "length")
-        with pytest.raises(Refused, match="shutting down"):
+        with pytest.raises(RequestRefused, match="shutting down"):
             running.port.generate(generation("late"))
     fake_worker.reset().hold = asyncio.Event()
     async with cluster({"m": checkpoint()}, workers=1) as running:
         answer = asyncio.create_task(collect(running.port.generate(generation())))
         await asyncio.sleep(0)
         await running.port.drain(0.01)
-        with pytest.raises(Refused, match="shut down before"):
+        with pytest.raises(RequestRefused, match="shut down before"):
             await answer
 
 
@@ -241,7 +241,7 @@ async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate)
         head, other = running.gateway, fate.gateways["g1"]
 
         def fill(gateway, name):
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RequestRefused):
                 while True:
                     gateway.generate(generation(f"{name}{len(gateway.state.active)}"))
             return len(gateway.state.active)

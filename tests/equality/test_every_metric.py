@@ -15,7 +15,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from blockwright.actors.gateway.messages import Up
+from blockwright.actors.gateway.messages import WorkerJoined
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
@@ -117,7 +117,7 @@ def deadly(seen: Seen) -> None:
         note(seen, Metrics(queue.census).render({}).decode())
         bench.die("w0", back=False)
         note(seen, Metrics(queue.census).render({}).decode())
-        bench(Up("w0", incarnation + 1))
+        bench(WorkerJoined("w0", incarnation + 1))
         bench.publish([route("w0")])
     note(seen, Metrics(queue.census).render({}).decode())
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from blockwright.api.http.auth import Caller
+from blockwright.api.http.auth import ApiCaller
 from blockwright.api.http.limits import TenantLimits
 from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
 ANN, BOB = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta-key"}
@@ -94,7 +94,7 @@ async def test_a_request_that_the_gateway_refuses_costs_nothing(serve: Any, say:
 
     client, port = await serve(say("x"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(concurrent_requests=1)})
-    port.refuse = Refused(Refusal.UNAVAILABLE, "full", 7.2)
+    port.refuse = RequestRefused(Refusal.UNAVAILABLE, "full", 7.2)
     for _ in range(3):
         refused = await client.post("/v1/completions", json=ASK, headers=ANN)
         assert (refused.status, refused.headers["Retry-After"], refused.headers["retry-after-ms"]) == (503, "8", "7200")
@@ -114,7 +114,7 @@ async def test_a_client_that_leaves_while_it_is_charged_keeps_no_place(serve: An
         return verdict
 
     port.charge = slow
-    entering = asyncio.ensure_future(limits.enter(Caller("ann"), 5))
+    entering = asyncio.ensure_future(limits.enter(ApiCaller("ann"), 5))
     await asked.wait()
     entering.cancel()
     await asyncio.gather(entering, return_exceptions=True)

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.api.http.metrics import REASONS, Metrics
-from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime import Actor, Node, RemoteError, endpoint
 from blockwright.tests.api.fake_port import tokens_emitted
 
@@ -124,9 +124,9 @@ def test_a_sequence_that_did_not_look_into_the_cache_does_not_count_there() -> N
 
 async def test_refusals_for_want_of_room_are_counted(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"))
-    port.refuse = Refused(Refusal.OVERLOADED, "full")
+    port.refuse = RequestRefused(Refusal.OVERLOADED, "full")
     await client.post("/v1/completions", json={"prompt": "a"})
-    port.refuse = Refused(Refusal.INVALID, "wrong")
+    port.refuse = RequestRefused(Refusal.INVALID, "wrong")
     await client.post("/v1/completions", json={"prompt": "a"})
     seen = samples(await (await client.get("/metrics")).text())
     assert {key: value for key, value in seen.items() if "rejections_total" in key[0]} == {

@@ -1,7 +1,9 @@
 """Routes are compared by what their workers have left to do."""
 
 from blockwright.policies.model.chain import Hop, Route
-from blockwright.policies.requests.dispatch import choose, is_idle, outstanding, workers_of
+from blockwright.policies.requests.dispatch import Wanted, choose, dispatch, is_idle, outstanding, workers_of
+from blockwright.policies.requests.poison import Quarantine
+from blockwright.policies.requests.routing_table import RoutingTable
 
 
 def route(*workers: str) -> Route:
@@ -40,3 +42,41 @@ def test_idle_means_no_request_on_any_worker():
 def test_a_worker_with_two_hops_counts_once():
     twice = Route("m@w0", 1, "m", (Hop("w0", 0, 1), Hop("w0", 1, 2)))
     assert workers_of(twice) == ("w0",)
+
+
+def two_workers(capacity: dict[str, int] | None = None) -> RoutingTable:
+    table = RoutingTable(["m"])
+    for worker in ("w0", "w1"):
+        table.join(worker)
+    table.update(1, [], [], [], {}, 0.0)
+    table.routes["m"] = [route("w0"), route("w1")]
+    table.capacity = capacity or {}
+    return table
+
+
+def test_a_route_that_holds_the_request_goes_before_one_with_less_to_do():
+    table, quarantine = two_workers({"m@w0": 10, "m@w1": 100}), Quarantine()
+    table.place("other", ("w1",), 50)
+    assert dispatch(Wanted("a", "m", 10), table, quarantine, True) == route("w0")
+    assert dispatch(Wanted("a", "m", 11), table, quarantine, True) == route("w1")
+    assert dispatch(Wanted("a", "m", 101), table, quarantine, True) == route("w0"), "the worker says why it cannot"
+    assert dispatch(Wanted("a", "unknown", 1), table, quarantine, True) is None
+
+
+def test_a_suspect_waits_for_a_route_of_its_own_that_takes_nobody_meanwhile():
+    table, quarantine = two_workers(), Quarantine()
+    table.place("a", ("w0",), 5)
+    table.place("b", ("w1",), 9)
+    suspect = Wanted("s", "m", 10, suspect=True)
+    assert dispatch(suspect, table, quarantine, True) is None, "w0 is busy"
+    assert quarantine.routes == {"s": route("w0")}
+    assert dispatch(Wanted("c", "m", 10), table, quarantine, True) == route("w1"), "though w1 has more to do"
+    assert dispatch(Wanted("t", "m", 10, suspect=True), table, quarantine, True) is None
+    assert set(quarantine.routes) == {"s"}, "one route at a time, while others have work"
+    table.remove("a", ("w0",), 5)
+    assert dispatch(suspect, table, quarantine, True) == route("w0")
+    table.place("s", ("w0",), 10)
+    assert dispatch(Wanted("d", "m", 10, avoid="m@w1"), table, quarantine, True) is None
+    assert dispatch(Wanted("t", "m", 10, suspect=True), table, quarantine, False) is None
+    assert quarantine.routes["t"] == route("w1"), "with suspects only, each has a route of its own"
+    quarantine.check()

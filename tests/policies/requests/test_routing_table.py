@@ -1,0 +1,68 @@
+"""The routing table: which routes are whole, what they hold, how much work is where."""
+
+from __future__ import annotations
+
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
+from blockwright.policies.requests.routing_table import RoutingTable
+
+CHAIN = Chain("m", (Block((Component(b"c" * 16, Kind.MLP, 100, 8, 8),)),), 64)
+
+
+def route(*workers: str) -> Route:
+    return Route("m@" + "+".join(workers), 1, "m", tuple(Hop(w, i, i + 1) for i, w in enumerate(workers)))
+
+
+def table(*workers: str, capacity: dict[str, int] | None = None) -> RoutingTable:
+    made = RoutingTable(["m"])
+    for worker in workers:
+        made.join(worker)
+    made.update(1, [CHAIN], [route("w0"), route("w0", "w1")], [], capacity or {}, 0.0)
+    made.check()
+    return made
+
+
+def test_a_route_is_whole_while_all_of_its_workers_live() -> None:
+    made = table("w0")
+    assert made.routes["m"] == [route("w0")]
+    made.join("w1")
+    assert made.routes["m"] == [route("w0")], "its routes come with the next update"
+    made.update(2, [CHAIN], [route("w0"), route("w0", "w1")], [], {}, 0.0)
+    assert made.routes["m"] == [route("w0"), route("w0", "w1")]
+    made.lose("w0", 7.0)
+    assert (made.routes["m"], made.vanished) == ([], {"m": 7.0})
+    made.check()
+
+
+def test_an_older_version_changes_nothing() -> None:
+    made = table("w0")
+    made.update(1, [], [], ["m"], {}, 0.0)
+    assert made.routes["m"] == [route("w0")]
+    assert made.withdrawn == set()
+
+
+def test_room_is_remembered_when_the_routes_are_gone() -> None:
+    made = table("w0", capacity={"m@w0": 40})
+    assert (made.room, made.rooms("m")) == ({"m": 40}, (40,))
+    made.lose("w0", 1.0)
+    assert (made.room, made.rooms("m")) == ({"m": 40}, ())
+
+
+def test_an_application_is_withdrawn_until_it_is_served_again() -> None:
+    made = table("w0")
+    made.update(2, [CHAIN], [], ["m"], {}, 0.0)
+    assert made.withdrawn == {"m"}
+    made.update(3, [CHAIN], [route("w0")], [], {}, 0.0)
+    assert made.withdrawn == set()
+
+
+def test_work_is_counted_on_each_worker_of_a_request_and_returns_to_nothing() -> None:
+    made = table("w0", "w1")
+    made.place("a", ("w0", "w1"), 10)
+    made.place("b", ("w1",), 5)
+    made.charge(("w0", "w1"), -3)
+    assert made.work == {"w0": 7, "w1": 12}
+    assert made.lose("w1", 0.0) == {"a", "b"}
+    made.remove("a", ("w0", "w1"), 7)
+    made.remove("b", ("w1",), 5)
+    assert made.work == {"w0": 0, "w1": 0}
+    assert not any(made.on.values())
