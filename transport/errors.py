@@ -1,4 +1,4 @@
-"""What can go wrong between processes, below actors.
+"""Transport errors, below the errors of actors.
 
     TransportError
       AddressError     the caller named a node or endpoint that cannot be

@@ -1,4 +1,4 @@
-"""What is said on a connection before anything else: who connects, whom it means to reach, and in which version.
+"""The handshake of a connection: who connects, which node it means to reach, in which version.
 
 A ZeroMQ connection says only that something listens there. So the connecting end greets and sends nothing more until it is
 welcomed: a process that took the port of another, a node of another release, a second bearer of a name and an address

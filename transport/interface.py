@@ -1,4 +1,4 @@
-"""What a transport offers a node and what it tells it: the seam between ``runtime`` and sockets.
+"""The transport interface: what a node calls (``Transport``) and what it is called with (``Receiver``).
 
 ``sockets.py`` (ZeroMQ, between processes) and ``loopback.py`` (one process, for tests) implement ``Transport``. Everything
 happens on one event loop: no method blocks, and the receiver's methods are called from the loop, never from within a

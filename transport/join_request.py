@@ -1,6 +1,6 @@
-"""One question to a head, before there is a node: may one of this name join, and under which number?
+"""The join request: ask a head, before there is a node, to join its cluster and under which incarnation.
 
-Owns the connection for that question, which ends with the answer. Everything after it is said by the node itself.
+Owns the connection for that request, which ends with the answer. Everything after it is said by the node itself.
 """
 
 from __future__ import annotations

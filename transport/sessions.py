@@ -1,4 +1,4 @@
-"""Which incoming connection is whose: filled by greetings, asked for each message that arrives.
+"""Sessions: which peer an incoming connection belongs to, known from its handshake.
 
 Owns the refusal of connections that mean another node (the port changed hands, or the address is old) and of a second
 bearer of a name and incarnation, which a ROUTER by itself would ignore without a word (libzmq#4503). A connection has

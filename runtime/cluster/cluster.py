@@ -1,4 +1,4 @@
-"""The head's view of the cluster: who was launched, who is up, who is down and why.
+"""Cluster membership, on the head: nodes launched, up and down, and failure detection.
 
 Owns incarnation numbers and the declaration of a node's end, made exactly once for each life, with its cause:
 

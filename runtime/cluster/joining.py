@@ -1,4 +1,4 @@
-"""A node that nobody launched becomes a member of a cluster: by hand, from another terminal or another machine.
+"""Joining a running cluster by hand, from another terminal or another machine.
 
 Owns the steps: ask the head for a number, open a node under it, run its entry, leave in order. The head admits whoever
 brings an invitation (over TCP) or may enter its directory (over a socket file); nothing else is asked.

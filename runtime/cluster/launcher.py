@@ -1,6 +1,6 @@
-"""How the head gets processes: the seam behind which local processes, one process for tests, or an engine like Ray stand.
+"""The launcher interface: how the head gets processes (local ones, one process for tests, an engine like Ray).
 
-Owns the ``Launcher`` protocol and ``NodeSpec``, all that a new node is told. Decides nothing: who lives and who is killed is
+Owns the ``Launcher`` protocol and ``NodeSpec``, all that a new node is told. Decides nothing: which nodes start and end is
 the cluster's business.
 
 An engine is asked for processes only; messages, fencing and failure detection stay ours. With Ray: one placement group with

@@ -4,9 +4,9 @@
         ref = await cluster.node.spawn(Counter, name="counter", on="w1")
         await cluster.restart("w1")
 
-Owns which worker nodes there should be, and their restarts: by hand, or by itself within limits (the decision is
-``policies/restarts``). Processes are a launcher's, membership is ``cluster.Cluster``'s. Nothing outlives it: leaving the
-block ends all, and when this process dies, whatever kills it, the forkserver ends and cleans up what is left.
+Owns the list of wanted worker nodes, and their restarts: by hand, or by itself within limits (decided by
+``policies/cluster/restart_policy.py``). Processes are a launcher's, membership is ``cluster.py``'s. Nothing outlives it:
+leaving the block ends all, and when this process dies, whatever kills it, the forkserver ends and cleans up what is left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a node that is a head asks about its peers: the seam between ``node`` and ``cluster.Cluster``.
+"""The membership interface: what a head's node asks ``cluster.Cluster`` about its peers.
 
 Owns the protocol alone. A node without a membership is a worker, which obeys its head, or stands alone.
 """
