@@ -63,7 +63,7 @@ class Member:
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # up, or down before it was
 
 
-class Cluster:
+class ClusterHead:
     """See the module. Its ``node`` is the head: spawn actors on it, ask it for references.
 
     heartbeat: seconds between heartbeats of all nodes. silence: seconds without any after which a node is down.

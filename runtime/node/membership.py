@@ -1,4 +1,4 @@
-"""The membership interface: what a head's node asks ``cluster.Cluster`` about its peers.
+"""The membership interface: what a head's node asks ``cluster.ClusterHead`` about its peers.
 
 Owns the protocol alone. A node without a membership is a worker, which obeys its head, or stands alone.
 """

@@ -1,7 +1,7 @@
 """Peers of a node: how they meet, how a lost connection is reported, and what follows when one is declared down.
 
 A worker obeys its head, which alone decides who is down, and why, for all alike; a node without a head or membership only
-knows that a connection broke. The head's decisions are ``cluster.Cluster``'s, behind ``Membership``.
+knows that a connection broke. The head's decisions are ``cluster.ClusterHead``'s, behind ``Membership``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.runtime import Down, LocalCluster, ManualClock, Node, NodeDown, RemoteError
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.invitations import Invitation
 from blockwright.runtime.cluster.joining import default_name, join
@@ -208,7 +208,7 @@ async def test_a_member_that_is_removed_stays_out(rig, until):
 
 async def test_an_invitation_is_over_in_time():
     clock = ManualClock()
-    hub = Cluster("head", launcher=InProcessLauncher(clock=clock), clock=clock, keys=NodeKeys.generate())
+    hub = ClusterHead("head", launcher=InProcessLauncher(clock=clock), clock=clock, keys=NodeKeys.generate())
     await hub.start()
     early, late = [Invitation.parse(hub.invite(seconds)).secret for seconds in (10.0, 20.0)]
     clock.advance(10.0)
@@ -248,7 +248,7 @@ def test_names_by_default_can_be_used(monkeypatch):
 
 async def test_numbers_given_to_those_that_ask():
     clock = ManualClock()
-    hub = Cluster("head", launcher=InProcessLauncher(clock=clock), clock=clock, heartbeat=0.25, startup=10.0)
+    hub = ClusterHead("head", launcher=InProcessLauncher(clock=clock), clock=clock, heartbeat=0.25, startup=10.0)
     await hub.start()
     downs: list[Down] = []
     hub.on_down(downs.append)
