@@ -91,7 +91,7 @@ class Running:
 
     def _serves(self, whole: bool) -> bool:
         """As the gateway knows it, which learns of routes a moment after the controller."""
-        state, known = self.controller.state, self.gateway.state.board
+        state, known = self.controller.state, self.gateway.state.table
         told = bool(state.blocks) and known.version == state.version
         return told and (state.whole if whole else all(known.routes[name] for name in state.blocks))
 
@@ -138,8 +138,7 @@ class Running:
                 self.controller.fatal.set_result(str(error))
 
     async def _watch(self) -> None:
-        workers = self.controller.state.workers.values()
-        await self.controller.until(lambda: all(worker.alive for worker in workers))
+        await self.controller.until(lambda: self.controller.state.all_up)
         self.reached("workers up")
         await self.controller.until(lambda: self.controller.state.whole)
         self.reached("loaded")
