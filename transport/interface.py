@@ -43,7 +43,7 @@ class Receiver(Protocol):
 
     def on_join(self, name: str, key: str, secret: str) -> Admission:
         """A node of that name asks to be a member. key: of its connection, "" where there are none; secret: of an
-        invitation. Raises Refused."""
+        invitation. Raises HandshakeRefused."""
 
     def on_garbage(self, reason: str) -> None:
         """A message that fits no layout was dropped."""

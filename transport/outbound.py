@@ -22,7 +22,7 @@ from blockwright.transport import handshake as greeting
 from blockwright.transport import wire
 from blockwright.transport.address import split_key
 from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import AddressError, PeerGone, QueueFull, Refused
+from blockwright.transport.errors import AddressError, PeerGone, QueueFull, HandshakeRefused
 from blockwright.transport.handshake import Greeting, Lane
 from blockwright.transport.wire import Buffer, WireError
 
@@ -191,8 +191,8 @@ class Outbound:
             return
         try:
             if greeting.parse_answer(answer) != (self._hello.to, self._hello.sender):
-                raise Refused("another node answered")
-        except (Refused, WireError, AddressError) as error:
+                raise HandshakeRefused("another node answered")
+        except (HandshakeRefused, WireError, AddressError) as error:
             self._end(f"refused: {error}")
             return
         self._welcomed = True

@@ -37,7 +37,7 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
     there are no keys. The node makes its own.
 
     listen: "tcp://HOST:PORT", where others reach this node; by default beside the head's socket file, or at the address of
-    this machine that faces the head. Raises TransportError: Refused (with the head's reason), PeerGone, KeysError,
+    this machine that faces the head. Raises TransportError: HandshakeRefused (with the head's reason), PeerGone, KeysError,
     AddressError.
     """
     address, secret, keys = where, "", None

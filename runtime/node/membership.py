@@ -29,7 +29,7 @@ class Membership(Protocol):
 
     def join(self, name: str, key: str, secret: str) -> Admission:
         """A node that was not launched asks to be a member; with the secret of an invitation where it came with a key.
-        Raises Refused."""
+        Raises HandshakeRefused."""
 
     def left(self, peer: Peer) -> None:
         """A node that joined has stopped in order."""
