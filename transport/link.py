@@ -17,7 +17,7 @@ from blockwright.transport.address import PeerId
 from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.shared_memory import SharedPool, Slot
-from blockwright.transport.transfer import Outgoing, Transfer, as_bytes
+from blockwright.transport.transfer import OutgoingTransfer, Transfer, as_bytes
 from blockwright.transport.wire import Buffer
 
 __all__ = ["Link", "Slot", "Traffic", "Transfer"]
@@ -51,7 +51,7 @@ class Link:
         self.peer, self.rate = peer, rate
         self._carrier, self._clock, self._pool = carrier, clock, pool
         self._order = ChunkOrder(whole=carrier.link_kind == "reference")
-        self._messages: dict[int, Outgoing] = {}
+        self._messages: dict[int, OutgoingTransfer] = {}
         self._numbers = itertools.count()
         self._bytes = 0  # of the messages
         self._taken = (0, 0, 0)  # chunks of each class that the receiver has
@@ -103,7 +103,7 @@ class Link:
             )
         transfer, number = Transfer(self.peer, kind, size), next(self._numbers)
         slots = [buffer if isinstance(buffer, Slot) else None for buffer in buffers]
-        self._messages[number] = Outgoing(transfer, header, views, sizes, slots)
+        self._messages[number] = OutgoingTransfer(transfer, header, views, sizes, slots)
         self._bytes += size
         self._order.add(kind, number, size)
         self._pump()

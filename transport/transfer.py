@@ -59,7 +59,7 @@ class Transfer:
             self._ended.set()
 
 
-class Outgoing:
+class OutgoingTransfer:
     """A message that is being sent. ``views``: its buffers; ``slots``: those of them that the caller has written."""
 
     __slots__ = ("_begun", "_slots", "_views", "_written", "header", "sizes", "transfer")
