@@ -30,7 +30,7 @@ from blockwright.policies.plan.cost import Coefficients
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import NoSuchActor
 from blockwright.runtime.base.node_view import Measure
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.launcher import Launcher
 from blockwright.runtime.cluster.processes import ForkserverLauncher
@@ -48,7 +48,7 @@ class StartError(Exception):
 class Hub:
     """The cluster's membership as the controller needs it: workers by name alone."""
 
-    def __init__(self, cluster: Cluster, entry: str, configs: dict[str, WorkerConfig]) -> None:
+    def __init__(self, cluster: ClusterHead, entry: str, configs: dict[str, WorkerConfig]) -> None:
         self._cluster, self._entry, self._configs = cluster, entry, configs
 
     async def launch(self, worker: str) -> None:
@@ -65,7 +65,9 @@ class Hub:
 class Running:
     """A started cluster. ``stages``: (name, seconds since ``start`` was called) of what is done, in order."""
 
-    def __init__(self, cluster: Cluster, controller: Controller, gateway: Gateway, launcher: Launcher, began: float) -> None:
+    def __init__(
+        self, cluster: ClusterHead, controller: Controller, gateway: Gateway, launcher: Launcher, began: float
+    ) -> None:
         self.cluster, self.controller, self.gateway, self.launcher = cluster, controller, gateway, launcher
         self.port: GatewayPort = gateway
         self.stages: list[tuple[str, float]] = []
@@ -162,7 +164,7 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
     configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
     launcher: Launcher = InProcessLauncher() if in_process else _processes(settings)
     entry = worker_entry or (WORKER_IN_PROCESS if in_process else WORKER)
-    cluster = Cluster(HEAD, launcher=launcher, heartbeat=settings.heartbeat, silence=settings.silence)
+    cluster = ClusterHead(HEAD, launcher=launcher, heartbeat=settings.heartbeat, silence=settings.silence)
     try:
         await cluster.start()
     except BaseException as error:

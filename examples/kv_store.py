@@ -33,7 +33,7 @@ from blockwright.runtime import (
     endpoint,
     run,
 )
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.processes import ForkserverLauncher
 from blockwright.runtime.node.node import Node
 
@@ -179,7 +179,7 @@ class Service:
 
     def __init__(self, count: int) -> None:
         self.shards = [f"shard-{i}" for i in range(count)]
-        self.cluster = Cluster("head", launcher=ForkserverLauncher())
+        self.cluster = ClusterHead("head", launcher=ForkserverLauncher())
         self.cluster.on_down(self._replace)
         self.downs: list[Down] = []
         self._launches: set[asyncio.Task[int]] = set()

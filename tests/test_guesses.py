@@ -45,6 +45,13 @@ GUESSES = (
     ("all endpoints", "api/app/routes.py", "ENDPOINTS"),
     ("stop strings", "api/text/stops.py", "StopScanner"),
     ("chat templates", "api/text/chat_template.py", "ChatTemplate"),
+    ("starting and stopping an actor: lifecycle", "runtime/node/lifecycle.py", "LocalActors"),
+    ("who is told that an actor died: monitors", "runtime/node/monitors.py", "Monitors"),
+    ("actors that die together: links", "runtime/node/links.py", "Links"),
+    ("what a heartbeat says", "runtime/node/heartbeat.py", "Heartbeat"),
+    ("names in the cluster: registry", "runtime/node/registry.py", "Registry"),
+    ("who is in the cluster: head", "runtime/cluster/cluster.py", "ClusterHead"),
+    ("how a connection begins: handshake", "transport/handshake.py", "Greeting"),
 )
 
 

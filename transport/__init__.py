@@ -1,1 +1,1 @@
-"""How messages and tensors move between processes. Knows nothing of actors or models."""
+"""Transport of messages and tensors between processes: ZeroMQ, shared memory, loopback. Knows no actors and no models."""

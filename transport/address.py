@@ -1,4 +1,4 @@
-"""Names of nodes on the wire and where their sockets lie.
+"""Node identities (name and incarnation) and socket addresses.
 
 Owns the identity of a peer (name and incarnation), its text form ``name#incarnation``, the path of its socket in the
 cluster's private directory, and the form of TCP endpoints. Knows nothing of actors and opens no socket but to learn which

@@ -1,7 +1,7 @@
-"""Who may talk to nodes whose sockets can be reached by others: a pair of CURVE keys for each node.
+"""CURVE encryption and authentication: a key pair for each node.
 
-A node lets in the keys on its roster; everybody else is refused in the handshake, before a byte of a message is read. Owns
-the pair, the settings of sockets, and the authenticator that libzmq asks about each connection. It fails closed: a socket
+A node lets in the keys on its roster; all others are refused in the handshake, before a byte of a message is read. Owns
+the key pair, the socket options, and the authenticator that libzmq asks about each connection. It fails closed: a socket
 insists on an answer of the authenticator for exactly its domain (ZAP_ENFORCE_DOMAIN), so while that is dead or does not know
 the domain nobody gets in. Secret keys travel in pipes, or not at all; never in environments or command lines.
 """

@@ -1,9 +1,9 @@
-"""What can go wrong between processes, below actors.
+"""Transport errors, below the errors of actors.
 
     TransportError
       AddressError     the caller named a node or endpoint that cannot be
       KeysError        keys that cannot be used, or an address that needs keys and has none
-      Refused          the other end does not want this connection, and says why
+      HandshakeRefused          the other end does not want this connection, and says why
       PeerGone         the peer was never connected, or its connection is lost for good
       QueueFull        the peer reads too slowly: its bounded out-queue holds no more
       MessageTooLarge  the caller sends more than the receiver would take
@@ -26,7 +26,7 @@ class KeysError(TransportError):
     """Keys that are missing, unreadable or do not fit."""
 
 
-class Refused(TransportError):
+class HandshakeRefused(TransportError):
     """The other end refused a connection; the text is its reason."""
 
 

@@ -1,4 +1,4 @@
-"""What is said on a connection before anything else: who connects, whom it means to reach, and in which version.
+"""The handshake of a connection: who connects, which node it means to reach, in which version.
 
 A ZeroMQ connection says only that something listens there. So the connecting end greets and sends nothing more until it is
 welcomed: a process that took the port of another, a node of another release, a second bearer of a name and an address
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from blockwright.transport.address import PeerId, check_name, parse_identity
-from blockwright.transport.errors import AddressError, Refused
+from blockwright.transport.errors import AddressError, HandshakeRefused
 from blockwright.transport.wire import WireError
 
 VERSION = 3  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
@@ -74,13 +74,13 @@ class JoinRequest:
 
 
 def parse(frame: bytes) -> Greeting | JoinRequest:
-    """Raises WireError (no greeting) and Refused (another version)."""
+    """Raises WireError (no greeting) and HandshakeRefused (another version)."""
     if frame[:1] != GREETING or len(frame) > LONGEST:
         raise WireError(f"a connection begins with {frame[:16].hex()}, which is no greeting")
     try:
         words = frame[1:].decode("ascii").split(" ")
         if len(words) >= 2 and words[0] == "blockwright" and words[1] != str(VERSION):
-            raise Refused(
+            raise HandshakeRefused(
                 f"version {words[1][:16]} was offered and this node speaks {VERSION}; run the same release everywhere"
             )
         if len(words) in (4, 5) and words[2] == "join":
@@ -100,7 +100,7 @@ def pack_refusal(reason: str) -> bytes:
 
 
 def parse_answer(frame: bytes) -> tuple[PeerId, PeerId]:
-    """(who welcomes, whom). Raises Refused with the other end's sentence, WireError, AddressError."""
+    """(who welcomes, whom). Raises HandshakeRefused with the other end's sentence, WireError, AddressError."""
     own, other = _welcome(frame, 2)
     return parse_identity(own), parse_identity(other)
 
@@ -116,7 +116,7 @@ def parse_admission(frame: bytes) -> Admission:
 def _welcome(frame: bytes, words: int) -> list[str]:
     text = _UNPRINTABLE.sub("?", frame[1:LONGEST].decode("latin-1"))
     if frame[:1] == REFUSAL:
-        raise Refused(text)
+        raise HandshakeRefused(text)
     if frame[:1] != WELCOME or len(found := text.split(" ")) != words:
         raise WireError(f"a greeting was answered with {frame[:16].hex()}")
     return found

@@ -1,4 +1,4 @@
-"""What a transport offers a node and what it tells it: the seam between ``runtime`` and sockets.
+"""The transport interface: what a node calls (``Transport``) and what it is called with (``Receiver``).
 
 ``sockets.py`` (ZeroMQ, between processes) and ``loopback.py`` (one process, for tests) implement ``Transport``. Everything
 happens on one event loop: no method blocks, and the receiver's methods are called from the loop, never from within a
@@ -43,7 +43,7 @@ class Receiver(Protocol):
 
     def on_join(self, name: str, key: str, secret: str) -> Admission:
         """A node of that name asks to be a member. key: of its connection, "" where there are none; secret: of an
-        invitation. Raises Refused."""
+        invitation. Raises HandshakeRefused."""
 
     def on_garbage(self, reason: str) -> None:
         """A message that fits no layout was dropped."""

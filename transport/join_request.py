@@ -1,6 +1,6 @@
-"""One question to a head, before there is a node: may one of this name join, and under which number?
+"""The join request: ask a head, before there is a node, to join its cluster and under which incarnation.
 
-Owns the connection for that question, which ends with the answer. Everything after it is said by the node itself.
+Owns the connection for that request, which ends with the answer. Everything after it is said by the node itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ async def ask_to_join(
     address: str, name: str, keys: NodeKeys | None, secret: str = "", *, patience: float = 10.0
 ) -> Admission:
     """What the head at ``address`` says. keys: of the node that asks, secret: of its invitation, where the address names a
-    key. patience: seconds. Raises Refused, PeerGone, AddressError, KeysError."""
+    key. patience: seconds. Raises HandshakeRefused, PeerGone, AddressError, KeysError."""
     where = split_key(address)[0]
     if address.startswith("tcp://"):
         check_endpoint(address, keys)

@@ -2,7 +2,7 @@
 
 Owns the link's life (asking the receiver until it answers, again after a broken connection), what was sent and is not
 acknowledged, the pace of a limited link, and the measurement of bandwidth. Which chunk goes next is ``chunk_order``; how
-frames get across is the lane's. Never looks into headers or buffers.
+frames get across is the carrier's. Never looks into headers or buffers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blockwright.transport.address import PeerId
 from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.shared_memory import SharedPool, Slot
-from blockwright.transport.transfer import Outgoing, Transfer, as_bytes
+from blockwright.transport.transfer import OutgoingTransfer, Transfer, as_bytes
 from blockwright.transport.wire import Buffer
 
 __all__ = ["Link", "Slot", "Traffic", "Transfer"]
@@ -42,16 +42,16 @@ class Link:
     def __init__(
         self,
         peer: PeerId,
-        lane: LinkCarrier,
+        carrier: LinkCarrier,
         clock: Clock,
         pool: Callable[[], SharedPool | None],
         *,
         rate: float | None = None,
     ) -> None:
         self.peer, self.rate = peer, rate
-        self._lane, self._clock, self._pool = lane, clock, pool
-        self._order = ChunkOrder(whole=lane.link_kind == "reference")
-        self._messages: dict[int, Outgoing] = {}
+        self._carrier, self._clock, self._pool = carrier, clock, pool
+        self._order = ChunkOrder(whole=carrier.link_kind == "reference")
+        self._messages: dict[int, OutgoingTransfer] = {}
         self._numbers = itertools.count()
         self._bytes = 0  # of the messages
         self._taken = (0, 0, 0)  # chunks of each class that the receiver has
@@ -79,7 +79,7 @@ class Link:
     @property
     def kind(self) -> str:
         """ "reference", "shared-memory" or "frames"; settled when the receiver has answered."""
-        return "shared-memory" if self._attached else self._lane.link_kind
+        return "shared-memory" if self._attached else self._carrier.link_kind
 
     def send(self, kind: Traffic, header: bytes = b"", buffers: Sequence[Buffer | Slot] = ()) -> Transfer:
         """Queue one message; it arrives after all of its class that were sent on this link before, or the peer is lost.
@@ -103,7 +103,7 @@ class Link:
             )
         transfer, number = Transfer(self.peer, kind, size), next(self._numbers)
         slots = [buffer if isinstance(buffer, Slot) else None for buffer in buffers]
-        self._messages[number] = Outgoing(transfer, header, views, sizes, slots)
+        self._messages[number] = OutgoingTransfer(transfer, header, views, sizes, slots)
         self._bytes += size
         self._order.add(kind, number, size)
         self._pump()
@@ -180,13 +180,13 @@ class Link:
         self._timer = None
         self._arm(self._delay, self._ask)
         self._delay = min(2 * self._delay, LONGEST_RETRY)
-        pool = self._pool() if self._lane.link_kind == "frames" else None
+        pool = self._pool() if self._carrier.link_kind == "frames" else None
         offer = link_wire.NOTHING if pool is None else pool.offer
         self._offer([link_wire.pack_open(self._attempt, offer)])
 
     def _offer(self, frames: list[Buffer]) -> bool:
         try:
-            self._lane.send_link(self.peer, frames)
+            self._carrier.send_link(self.peer, frames)
         except (PeerGone, QueueFull):  # the peer's end is told by others; else the timer asks again
             return False
         return True
@@ -213,7 +213,7 @@ class Link:
         shared = self._pool() if self._attached else None
         if self.rate is not None:
             self._free_at = max(self._free_at, self._clock.now() - SLACK) + chunk.size / self.rate
-        frames = self._messages[chunk.message].frames(chunk, shared, self._lane.link_kind == "reference")
+        frames = self._messages[chunk.message].frames(chunk, shared, self._carrier.link_kind == "reference")
         if not self._offer(frames):
             self.on_broken()
         elif self._timer is None:

@@ -1,8 +1,8 @@
-"""All links of one node, both ends: who sends to whom, over which lane, and whose shared memory is attached.
+"""All tensor links of one node, both ends: senders, receivers, and attached shared memory.
 
 Owns the senders and receivers by the life of the peer, this process's pool of slots, the acknowledgements, and the release
 of slots that are read no more (numbered, and told again until the owner has confirmed them: a lost one would hold a slot for
-ever). The node above says which peers exist and gets complete messages; the lanes below carry frames.
+ever). The node above says which peers exist and gets complete messages; the carriers below carry frames.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class _From:
 
 
 class LinkTable:
-    """See the module. ``lane`` carries frames to every other node. Everything runs on one loop.
+    """See the module. ``carrier`` takes frames to every other node. Everything runs on one loop.
 
     share: offer and attach shared memory; may be changed as long as there are no links.
     """
 
-    def __init__(self, me: PeerId, lane: LinkCarrier, clock: Clock, deliver: Deliver, *, share: bool = True) -> None:
+    def __init__(self, me: PeerId, carrier: LinkCarrier, clock: Clock, deliver: Deliver, *, share: bool = True) -> None:
         self.me = me
-        self._lane, self._clock, self._deliver = lane, clock, deliver
+        self._carrier, self._clock, self._deliver = carrier, clock, deliver
         self._loop = asyncio.get_running_loop()
         self._links: dict[PeerId, Link] = {}
         self._from: dict[PeerId, _From] = {}
@@ -79,8 +79,8 @@ class LinkTable:
         """The one sender to this life of a node; made when first asked for."""
         link = self._links.get(peer)
         if link is None:
-            lane = _ToSelf(self) if peer == self.me else self._lane
-            link = self._links[peer] = Link(peer, lane, self._clock, self._pool)
+            carrier = _ToSelf(self) if peer == self.me else self._carrier
+            link = self._links[peer] = Link(peer, carrier, self._clock, self._pool)
         return link
 
     def kind(self, peer: PeerId) -> str:
@@ -150,7 +150,7 @@ class LinkTable:
             link.on_ack(message)
 
     def on_broken(self, peer: PeerId) -> None:
-        """The lane to ``peer`` broke; it may be made again."""
+        """The connection to ``peer`` broke; it may be made again."""
         if (link := self._links.get(peer)) is not None:
             link.on_broken()
         if peer in self._from:
@@ -265,9 +265,9 @@ class LinkTable:
     # ---- shared
 
     def _tell(self, peer: PeerId, frame: bytes) -> None:
-        lane = _ToSelf(self) if peer == self.me else self._lane
+        carrier = _ToSelf(self) if peer == self.me else self._carrier
         with contextlib.suppress(PeerGone, QueueFull):  # asked or told again, or the peer is declared down
-            lane.send_link(peer, [frame])
+            carrier.send_link(peer, [frame])
 
     def _pool(self) -> SharedPool | None:
         if self._shared is None and self.share and not self._closed:
@@ -280,7 +280,7 @@ class LinkTable:
 
 
 class _ToSelf:
-    """The lane of a node to itself."""
+    """The carrier of a node to itself."""
 
     link_kind = "reference"
 

@@ -1,4 +1,4 @@
-"""What the two ends of a link say to each other, in frames.
+"""The wire format of links: message layouts and their checks.
 
 Owns the layouts and their checks; what does not fit raises ``WireError``. Frame 0 starts with a byte that says what it is:
 

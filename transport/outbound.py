@@ -1,9 +1,9 @@
-"""One direction to one peer: a DEALER socket that only sends, and its bounded out-queue.
+"""Outgoing messages to one peer: a DEALER socket that only sends, and its bounded send queue.
 
 Owns coalescing (the small messages of a loop tick leave at its end, as one ZeroMQ message: waking the other end costs more
 than all the rest of a short message), back-pressure (NOBLOCK sends; what libzmq does not take waits here, bounded in
 messages and bytes, until POLLOUT) and the watch for a broken connection (socket monitor). Receives
-nothing but the answer to its greeting, before which it sends nothing else, and the word that it is not wanted any more.
+nothing but the answer to its greeting, before which it sends nothing else, and the notice that it is not wanted any more.
 Never reconnects: an endpoint belongs to one incarnation, so a broken connection is the end of that peer and no message can
 be lost in a silent reconnect. Only for links, which count what arrived, another is made.
 """
@@ -22,7 +22,7 @@ from blockwright.transport import handshake as greeting
 from blockwright.transport import wire
 from blockwright.transport.address import split_key
 from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import AddressError, PeerGone, QueueFull, Refused
+from blockwright.transport.errors import AddressError, PeerGone, QueueFull, HandshakeRefused
 from blockwright.transport.handshake import Greeting, Lane
 from blockwright.transport.wire import Buffer, WireError
 
@@ -191,8 +191,8 @@ class Outbound:
             return
         try:
             if greeting.parse_answer(answer) != (self._hello.to, self._hello.sender):
-                raise Refused("another node answered")
-        except (Refused, WireError, AddressError) as error:
+                raise HandshakeRefused("another node answered")
+        except (HandshakeRefused, WireError, AddressError) as error:
             self._end(f"refused: {error}")
             return
         self._welcomed = True

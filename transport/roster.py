@@ -1,7 +1,7 @@
-"""Whose keys are let in at this node: each node has a pair of its own, and here are the public ones of those it knows.
+"""The allow-list of CURVE public keys: which nodes may connect to this one.
 
-Filled by the head's word (launches, redeemed invitations, the address book) and emptied by it (a node that is declared down
-or removed). Asked by the authenticator about each connection, and about each greeting. Opens no socket. Keys are hexadecimal
+Filled by the head (launches, redeemed invitations, the address book) and emptied by it (a node that is declared down or
+removed). Asked by the authenticator about each connection, and about each greeting. Opens no socket. Keys are hexadecimal
 text.
 """
 

@@ -1,4 +1,4 @@
-"""Which incoming connection is whose: filled by greetings, asked for each message that arrives.
+"""Sessions: which peer an incoming connection belongs to, known from its handshake.
 
 Owns the refusal of connections that mean another node (the port changed hands, or the address is old) and of a second
 bearer of a name and incarnation, which a ROUTER by itself would ignore without a word (libzmq#4503). A connection has
@@ -12,7 +12,7 @@ import os
 import socket
 
 from blockwright.transport.address import PeerId
-from blockwright.transport.errors import Refused
+from blockwright.transport.errors import HandshakeRefused
 from blockwright.transport.handshake import Greeting, Lane
 
 MOST = 16384  # connections remembered; three for each peer
@@ -30,14 +30,14 @@ class Sessions:
         self._own = own
 
     def admit(self, connection: bytes, said: Greeting) -> None:
-        """From here on the connection speaks for the sender. Raises Refused."""
+        """From here on the connection speaks for the sender. Raises HandshakeRefused."""
         claim = (said.sender, said.lane)
         if said.to != self._own:
-            raise Refused(f"this is node {self._own}, not {said.to}; its address is out of date")
+            raise HandshakeRefused(f"this is node {self._own}, not {said.to}; its address is out of date")
         if said.sender in self._past:  # it was given up before its connections were all there
-            raise Refused(f"{self._own} has given {said.sender} up")
+            raise HandshakeRefused(f"{self._own} has given {said.sender} up")
         if claim in self._claims and said.lane is Lane.CONTROL:  # the others may be taken up again
-            raise Refused(f"node {said.sender} is connected already; names and incarnations must be unique")
+            raise HandshakeRefused(f"node {said.sender} is connected already; names and incarnations must be unique")
         if len(self.peers) >= MOST:
             self._forget()
         self._claims[claim] = connection
@@ -54,13 +54,13 @@ class Sessions:
                 self.over.add(connection)
 
     def _forget(self) -> None:
-        """Connections of peers that are over. Raises Refused when there are none."""
+        """Connections of peers that are over. Raises HandshakeRefused when there are none."""
         living = set(self._claims.values())
         for connection in [c for c in self.peers if c not in living]:
             del self.peers[connection]
             self.over.discard(connection)
         if len(self.peers) >= MOST:
-            raise Refused(f"{MOST} connections are open; no more are taken")
+            raise HandshakeRefused(f"{MOST} connections are open; no more are taken")
 
 
 class Wires:

@@ -1,4 +1,4 @@
-"""Large bytes between processes of one host: the sender writes a slot, its offset travels, the receiver reads it in place.
+"""Shared memory between processes of one host: the sender writes a slot, only its offset travels.
 
 Owns a process's pool of slots (an anonymous memory file; nothing in any folder, so nothing remains whoever is killed), what
 is lent to whom, and the other end: memory of a peer, mapped read-only, whose views tell when nobody reads them any more.

@@ -23,7 +23,7 @@ from blockwright.transport import handshake as greeting
 from blockwright.transport import wire
 from blockwright.transport.address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
 from blockwright.transport.curve import Authenticator, NodeKeys, check_endpoint
-from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
+from blockwright.transport.errors import AddressError, KeysError, PeerGone, HandshakeRefused
 from blockwright.transport.handshake import Greeting, JoinRequest, Lane
 from blockwright.transport.interface import UNREACHABLE, Receiver
 from blockwright.transport.outbound import HIGH_WATER, Outbound
@@ -313,12 +313,12 @@ class SocketTransport:
                 self.admit(admission.own, key)
                 return admission.pack()
             if self._roster is not None and not self._roster.speaks_for(key, greeted.sender):
-                raise Refused(f"this key does not speak for {greeted.sender}")
+                raise HandshakeRefused(f"this key does not speak for {greeted.sender}")
             self._sessions.admit(connection, greeted)
             if self._roster is not None:
                 self._wires.note(greeted.sender, int(first.get(zmq.SRCFD)))
             return greeting.pack_welcome(self.peer, greeted.sender)
-        except (Refused, KeysError) as error:
+        except (HandshakeRefused, KeysError) as error:
             log.warning("node %s refused a connection: %s", self.peer, error)
             return greeting.pack_refusal(str(error))
 

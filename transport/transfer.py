@@ -1,4 +1,4 @@
-"""One message on its way over a link: what the caller sees of it, and how its bytes are laid into chunks.
+"""One transfer over a link: its progress as the caller sees it, and the cut of its bytes into chunks.
 
 Owns the count of what the receiver acknowledged and the slots of shared memory that the message lies in. Decides nothing:
 which chunk goes when is ``policies/cluster/chunk_order.py``.
@@ -59,7 +59,7 @@ class Transfer:
             self._ended.set()
 
 
-class Outgoing:
+class OutgoingTransfer:
     """A message that is being sent. ``views``: its buffers; ``slots``: those of them that the caller has written."""
 
     __slots__ = ("_begun", "_slots", "_views", "_written", "header", "sizes", "transfer")

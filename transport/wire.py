@@ -1,4 +1,4 @@
-"""How messages lie in ZeroMQ frames: batches of small ones, single ones with buffers, link traffic.
+"""The framing of messages in ZeroMQ: batches of small ones, single ones with buffers, link traffic.
 
 Every ZeroMQ message (after the routing id) starts with a frame whose first byte says what follows:
 

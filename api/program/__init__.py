@@ -1,1 +1,1 @@
-"""For programs: the client, the embedded cluster, ``generate``, the pytest plugin."""
+"""The Python API: client, embedded cluster, offline ``generate``, pytest plugin."""

@@ -1,4 +1,4 @@
-"""The same without ``await``: a session on a loop of its own, in a thread of its own.
+"""The blocking client: a session without ``await``, on an event loop in a thread of its own.
 
 So it works in a script, in a notebook (whose loop is running already) and in a test. Ctrl-C in the calling thread cancels
 what runs on the loop, lets it clean up, and goes on as KeyboardInterrupt.

@@ -1,4 +1,4 @@
-"""Talks to a server of this package over HTTP: generate, chat, look around. What the commands and an embedded cluster use.
+"""The HTTP client: generate, chat, list models, explain requests. The commands and the embedded cluster use it.
 
 Owns the connection and the translation between JSON and ``results.py``. A request has no time limit of its own; leaving a
 stream cancels it at the server.

@@ -1,4 +1,4 @@
-"""A cluster inside a program: ``async with Cluster(model) as c: await c.generate(...)``, or plain ``with``.
+"""The embedded cluster: ``async with Cluster(model) as c: await c.generate(...)``, or plain ``with``.
 
 Starts the same controller, gateway and HTTP front as ``blockwright serve``, with workers as processes, but listens on a
 socket in the cluster's private directory alone (and on a port where one is given). So an embedded cluster answers exactly

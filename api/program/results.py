@@ -1,6 +1,6 @@
-"""What a program gets that generates through this package: answers, pieces of them, and the one error.
+"""Results of generation: answers, streamed pieces, and the one error.
 
-Values only; the same whether a server elsewhere answered or a cluster inside the program. Imports nothing heavy.
+Plain values, the same from a remote server and from an embedded cluster. Imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What all of the runtime stands on: errors, clock, codec, envelope, mailbox. Knows no node and no actor."""
+"""The foundation of the runtime: errors, clock, codec, message formats, mailbox. Knows no node and no actor."""

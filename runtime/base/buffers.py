@@ -1,4 +1,4 @@
-"""Large values beside the message: numpy arrays, torch tensors, and bytes over 256, travel as frames of their own.
+"""Out-of-band buffers: numpy arrays, torch tensors and bytes over 256 travel as frames of their own.
 
 Owns the MessagePack extension types that stand for them in a body (an index into the frames, for arrays with dtype and
 shape) and the checks when they are put back. Imports numpy only when an array is at hand, and torch never: where nobody has

@@ -1,7 +1,7 @@
-"""What was sent and reached nobody: casts, answers, messages of links.
+"""Dead letters: casts, replies and link messages that reached nobody, counted by cause.
 
-Owns the counts by cause, which ``node.inspect()`` and the metrics show, and the words for the log. Whoever drops a message
-says so here; nothing is sent again.
+Owns the counts by cause, which ``node.inspect()`` and the metrics show, and what is logged of them. Whoever drops a message
+reports it here; nothing is sent again.
 """
 
 from __future__ import annotations

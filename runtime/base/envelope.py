@@ -1,4 +1,4 @@
-"""What nodes say to each other: a MessagePack array that starts with a numeric tag.
+"""The wire format between nodes: a MessagePack array that starts with a numeric tag.
 
 Owns the tags, the shape of each message and its check on arrival; bodies of calls are the codec's. Nothing here acts.
 
@@ -7,7 +7,7 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     BOOK       [[node, incarnation, endpoint]]  head to all: who is up
     DOWN       node, incarnation, cause         head to all: declared down, fence it
     STOP                                        head to worker: stop in order
-    HEARTBEAT  vitals, payload                  from the event loop of a node that is alive
+    HEARTBEAT  state, payload                   from the event loop of a node that is alive
     CALL       id (upwards, of casts and OPEN too), actor, endpoint, seconds left, trace, args, kwargs
     CAST       id, actor, endpoint, trace, args, kwargs
     SEEN       count                            casts that have come from the peer, with heartbeats

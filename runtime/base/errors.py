@@ -1,4 +1,4 @@
-"""How a call can fail, by who is at fault.
+"""Errors of calls, by who is at fault.
 
     RuntimeFault
       NodeDown          the callee's node is unknown or was declared down (or: is fenced, being an old incarnation)

@@ -1,6 +1,6 @@
-"""What an actor's code may raise that is no error of one message: SystemExit, GeneratorExit, KeyboardInterrupt.
+"""Fatal exceptions in an actor: SystemExit, GeneratorExit, KeyboardInterrupt.
 
-Owns the rule: each is the end of the actor that raised it, answered and told like any other crash, and never of its node. An
+Owns the rule: each ends the actor that raised it, is answered and reported like any other crash, and never ends its node. An
 interrupt is besides passed on, as Ctrl-C must end the program, except where the process ignores interrupts: there only the
 code itself can have raised it.
 """

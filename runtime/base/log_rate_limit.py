@@ -1,7 +1,7 @@
-"""Says a thing in the log at once, and afterwards how often it came again, at most once a second.
+"""Log rate limit: the first message of a kind at once, later ones as a count, at most once a second.
 
-Owns what was said lately and how often since, by a key (what happened, to whom). Without it a flood of messages that cannot
-be delivered is a flood of lines. Counts nothing that anybody reads: that is done where things are dropped.
+Owns what was logged lately and how often since, by a key (what happened, to whom). Without it a flood of undeliverable
+messages would be a flood of lines. The counters that people read are kept where messages are dropped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bounded queue with two lanes; the urgent one is always emptied first.
+"""A bounded mailbox with two priorities; the urgent lane is always emptied first.
 
 Owns order (first in, first out within a lane) and the bound, which is tested before a message enters. Never waits: a full
 lane is an answer, so that two actors that write to each other cannot deadlock.

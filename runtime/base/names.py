@@ -1,6 +1,6 @@
-"""By which name another process imports a class or function of this one. Nothing of theirs travels but the name.
+"""Import names: how a class or function travels to another process, as ``module:Qualname``.
 
-Owns that import, too, during which no program may be started.
+Owns the import on the other side, too, during which no program may be started.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What work is being done on whose behalf: the deadline that calls made inside inherit, and the trace that they continue.
+"""Deadline and trace propagation: what calls made inside an endpoint inherit from the message it serves.
 
 Owns the one context variable of the runtime. A scope counts as long as its message is being handled: a task that an endpoint
 started and left behind keeps the trace, but not the deadline of a call that was answered long ago.

@@ -1,4 +1,4 @@
-"""Running a coroutine inside the current task, but in a context of its own.
+"""Running a coroutine in the current task with a copy of its context variables.
 
 Owns one trick: the coroutine is stepped by hand within a copy of the task's context, so that context variables which it sets
 (and tasks which it starts inherit) end with it. A task of its own would do the same for several times the cost; here

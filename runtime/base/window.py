@@ -1,7 +1,7 @@
-"""Credit of a stream: how far its producer may run ahead of its consumer, in items and bytes.
+"""Flow control of streams: the window by which a producer may run ahead of its consumer, in items and bytes.
 
-Owns the producer's counts and its wait for room. Counts are totals since the start, so that saying one twice does no harm
-and the next one makes up for one that was lost.
+Owns the producer's counts and its wait for room. Counts are totals since the start, so a duplicate does no harm and the
+next one makes up for one that was lost.
 """
 
 from __future__ import annotations

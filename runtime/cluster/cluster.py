@@ -1,4 +1,4 @@
-"""The head's view of the cluster: who was launched, who is up, who is down and why.
+"""Cluster membership, on the head: nodes launched, up and down, and failure detection.
 
 Owns incarnation numbers and the declaration of a node's end, made exactly once for each life, with its cause:
 
@@ -35,7 +35,7 @@ from blockwright.runtime.node.peers import Peer
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import Refused
+from blockwright.transport.errors import HandshakeRefused
 from blockwright.transport.handshake import Admission
 from blockwright.transport.interface import UNREACHABLE
 
@@ -63,7 +63,7 @@ class Member:
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # up, or down before it was
 
 
-class Cluster:
+class ClusterHead:
     """See the module. Its ``node`` is the head: spawn actors on it, ask it for references.
 
     heartbeat: seconds between heartbeats of all nodes. silence: seconds without any after which a node is down.
@@ -296,11 +296,11 @@ class Cluster:
         if key:
             self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
         if self._stopping:
-            raise Refused(f"the cluster of {self._id} is stopping")
+            raise HandshakeRefused(f"the cluster of {self._id} is stopping")
         if last is not None and last.joined and last.state == "starting" and self.node.table.find(last.id) is None:
             self._declare(last, "asked for another number")
         elif name == self._id.name or (last is not None and last.state != "down"):
-            raise Refused(f"the cluster of {self._id} has a node {name} already; choose another name")
+            raise HandshakeRefused(f"the cluster of {self._id} has a node {name} already; choose another name")
         if key:
             self._invitations.redeem(secret, now)
         node = PeerId(name, last.id.incarnation + 1 if last is not None else 1)

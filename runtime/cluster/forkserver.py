@@ -1,4 +1,4 @@
-"""A small process that forks worker processes from an interpreter with the heavy imports done.
+"""The forkserver process: forks worker processes from an interpreter with the heavy imports done.
 
 Started by ``ForkserverLauncher`` with one end of a socket pair, whose descriptor is its one argument.
 Owns the children: reports each exit as it happens, and when the other end of the socket closes, whatever killed the head,

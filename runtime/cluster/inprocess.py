@@ -1,4 +1,4 @@
-"""A launcher without processes: nodes on the head's own event loop, messages over the loopback transport.
+"""The in-process launcher: nodes on the head's own event loop, messages over the loopback transport.
 
 Messages are encoded as between processes, so that what works here works there; only the process boundary is missing. For
 tests of whole systems, where it starts and kills nodes in microseconds.

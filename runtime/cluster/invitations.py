@@ -15,7 +15,7 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blockwright.transport.errors import AddressError, Refused
+from blockwright.transport.errors import AddressError, HandshakeRefused
 
 PREFIX = "bw1-"
 MOST = 256  # open at once
@@ -80,11 +80,11 @@ class Invitations:
         return bool(self._open)
 
     def check(self, secret: str, now: float) -> None:
-        """Raises Refused unless it can be redeemed."""
+        """Raises HandshakeRefused unless it can be redeemed."""
         self._find(secret, now)
 
     def redeem(self, secret: str, now: float) -> None:
-        """Once. Raises Refused."""
+        """Once. Raises HandshakeRefused."""
         digest = self._find(secret, now)
         del self._open[digest]
 
@@ -94,7 +94,7 @@ class Invitations:
             for digest in self._open:
                 if hmac.compare_digest(digest, wanted):
                     return digest
-        raise Refused("the invitation was used, is over, or is none; ask the head for another")
+        raise HandshakeRefused("the invitation was used, is over, or is none; ask the head for another")
 
 
 def _digest(secret: str) -> bytes:

@@ -1,4 +1,4 @@
-"""A node that nobody launched becomes a member of a cluster: by hand, from another terminal or another machine.
+"""Joining a running cluster by hand, from another terminal or another machine.
 
 Owns the steps: ask the head for a number, open a node under it, run its entry, leave in order. The head admits whoever
 brings an invitation (over TCP) or may enter its directory (over a socket file); nothing else is asked.
@@ -37,7 +37,7 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
     there are no keys. The node makes its own.
 
     listen: "tcp://HOST:PORT", where others reach this node; by default beside the head's socket file, or at the address of
-    this machine that faces the head. Raises TransportError: Refused (with the head's reason), PeerGone, KeysError,
+    this machine that faces the head. Raises TransportError: HandshakeRefused (with the head's reason), PeerGone, KeysError,
     AddressError.
     """
     address, secret, keys = where, "", None

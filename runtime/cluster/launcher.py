@@ -1,17 +1,16 @@
-"""How the head gets processes: the seam behind which local processes, one process for tests, or an engine like Ray stand.
+"""The launcher interface: how the head gets processes (local ones, one process for tests, an engine like Ray).
 
-Owns the ``Launcher`` protocol and ``NodeSpec``, all that a new node is told. Decides nothing: who lives and who is killed is
+Owns the ``Launcher`` protocol and ``NodeSpec``, all that a new node is told. Decides nothing: which nodes start and end is
 the cluster's business.
 
 An engine is asked for processes only; messages, fencing and failure detection stay ours. With Ray: one placement group with
 a bundle for each node and one named actor in each (``num_gpus`` set on it, ``max_restarts=0``, since restarts are decided
 here). ``spawn`` calls that actor with the spec as a plain value, never in an environment, as it holds the keys; the actor
 starts ``node_process.run_node(spec)`` in a child process that dies with it (PR_SET_PDEATHSIG). ``kill`` kills that child,
-``list`` is what this launcher spawned, ``on_exit`` follows from the actor's own reference, or from its answer when the child
-ends.
-``head_transport`` is a ``SocketTransport`` on the head's address (``Cluster(listen="tcp://HOST:PORT", keys=...)``); since
-``spec.listen`` names the head's host, the actor replaces it by its own machine's address. The test of this module is such a
-launcher, of plain subprocesses.
+``list`` is what this launcher spawned, ``on_exit`` follows from the actor's own reference, or from its answer when the
+child ends. ``head_transport`` is a ``SocketTransport`` on the head's address (``ClusterHead(listen="tcp://HOST:PORT",
+keys=...)``); since ``spec.listen`` names the head's host, the actor replaces it by its own machine's address. The test of
+this module is such a launcher, of plain subprocesses.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Launcher(Protocol):
         """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause."""
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
-        """The transport on which the head is reached by what this launcher spawns; listen, keys: see ``Cluster``."""
+        """The transport on which the head is reached by what this launcher spawns; listen, keys: see ``ClusterHead``."""
 
     @property
     def directory(self) -> str:

@@ -4,9 +4,9 @@
         ref = await cluster.node.spawn(Counter, name="counter", on="w1")
         await cluster.restart("w1")
 
-Owns which worker nodes there should be, and their restarts: by hand, or by itself within limits (the decision is
-``policies/restarts``). Processes are a launcher's, membership is ``cluster.Cluster``'s. Nothing outlives it: leaving the
-block ends all, and when this process dies, whatever kills it, the forkserver ends and cleans up what is left.
+Owns the list of wanted worker nodes, and their restarts: by hand, or by itself within limits (decided by
+``policies/cluster/restart_policy.py``). Processes are a launcher's, membership is ``cluster.py``'s. Nothing outlives it:
+leaving the block ends all, and when this process dies, whatever kills it, the forkserver ends and cleans up what is left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, 
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import NodeDown
 from blockwright.runtime.base.names import import_name
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.launcher import Launcher, LaunchError
 from blockwright.runtime.cluster.processes import ForkserverLauncher
 from blockwright.runtime.node.node import Node
@@ -41,7 +41,7 @@ class LocalCluster:
     nodes: how many (they are called w0, w1, ...), or their names. entry: ``async def f(node, config)`` at the top of a
     module, or its import name, which every node runs first; without it nodes are empty and actors are spawned on them.
     preload: modules that processes find imported, besides the entry's (imported only: none that starts threads).
-    listen, keys, heartbeat, silence, startup: see ``Cluster``; over TCP, keys are made if none are given.
+    listen, keys, heartbeat, silence, startup: see ``ClusterHead``; over TCP, keys are made if none are given.
     restarts: how many automatic restarts within ``period`` seconds are allowed; one more and no node is restarted any
     more (``gave_up`` says why). None by default. launcher: the forkserver's by default.
     """
@@ -78,7 +78,7 @@ class LocalCluster:
             launcher = ForkserverLauncher(directory, preload=[self._entry.partition(":")[0], *preload])
         self._launcher, self._automatic = launcher, restarts > 0
         self._keys = NodeKeys.generate() if keys is None and listen else keys
-        self.hub = Cluster(
+        self.hub = ClusterHead(
             "head",
             launcher=launcher,
             heartbeat=heartbeat,
@@ -112,7 +112,7 @@ class LocalCluster:
         return f"blockwright node --join @{path}"
 
     def invite(self, lasting: float = 600.0) -> str:
-        """A text with which one node can join (``node --join TEXT``), once, within ``lasting`` seconds: see ``Cluster``."""
+        """A text with which one node can join (``node --join TEXT``), once, within ``lasting`` seconds (``ClusterHead``)."""
         return self.hub.invite(lasting)
 
     async def __aenter__(self) -> Self:
@@ -160,7 +160,7 @@ class LocalCluster:
         return incarnation
 
     async def remove(self, name: str) -> None:
-        """End a member for good, one that joined by hand for instance: see ``Cluster.remove``. Raises KeyError."""
+        """End a member for good, one that joined by hand for instance: see ``ClusterHead.remove``. Raises KeyError."""
         if name not in (members := self.hub.members()):
             raise KeyError(f"there is no node {name!r}; there are {sorted(members)}")
         self._by_hand.add(name)

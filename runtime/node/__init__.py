@@ -1,1 +1,1 @@
-"""One process of a cluster: its actors, the calls and streams that cross to other nodes, monitors and links."""
+"""One node (process) of a cluster: its actors, calls and streams between nodes, monitors, links, registry, peers."""

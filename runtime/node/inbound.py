@@ -1,7 +1,7 @@
-"""Inbound messages: checks who speaks, then dispatches to calls, streams, links or the peering.
+"""Inbound messages: checks the sender, then dispatches to calls, streams, links or peering.
 
 Owns the gate (strangers and fenced incarnations are counted and dropped; garbage never raises), the dropping of duplicates,
-and the answer to what cannot be read. Makes no decision of its own.
+and the reply to unreadable requests. Makes no decision of its own.
 """
 
 from __future__ import annotations

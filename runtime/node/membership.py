@@ -1,4 +1,4 @@
-"""What a node that is a head asks about its peers: the seam between ``node`` and ``cluster.Cluster``.
+"""The membership interface: what a head's node asks ``cluster.ClusterHead`` about its peers.
 
 Owns the protocol alone. A node without a membership is a worker, which obeys its head, or stands alone.
 """
@@ -29,7 +29,7 @@ class Membership(Protocol):
 
     def join(self, name: str, key: str, secret: str) -> Admission:
         """A node that was not launched asks to be a member; with the secret of an invitation where it came with a key.
-        Raises Refused."""
+        Raises HandshakeRefused."""
 
     def left(self, peer: Peer) -> None:
         """A node that joined has stopped in order."""

@@ -1,7 +1,8 @@
 """A node: the actors of one process, and the nodes it talks to.
 
-Owns what an application may ask of it, its start and its end. Everything else is done by its parts (``parts.py``). Who is
-declared down, and why, is decided by the head (``cluster.Cluster``); a node on its own only knows that a connection broke.
+Owns what an application may ask of it, its start and its end. Everything else is done by its parts (``parts.py``). Which
+nodes are declared down, and why, is decided by the head (``cluster.ClusterHead``); a node on its own only knows that a
+connection broke.
 """
 
 from __future__ import annotations

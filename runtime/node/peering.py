@@ -1,7 +1,7 @@
 """Peers of a node: how they meet, how a lost connection is reported, and what follows when one is declared down.
 
 A worker obeys its head, which alone decides who is down, and why, for all alike; a node without a head or membership only
-knows that a connection broke. The head's decisions are ``cluster.Cluster``'s, behind ``Membership``.
+knows that a connection broke. The head's decisions are ``cluster.ClusterHead``'s, behind ``Membership``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from blockwright.runtime.node.routing import Router
 from blockwright.runtime.node.sender import PeerSender
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.clock import Clock
-from blockwright.transport.errors import Refused
+from blockwright.transport.errors import HandshakeRefused
 from blockwright.transport.handshake import Admission
 from blockwright.transport.interface import UNREACHABLE, Transport
 from blockwright.transport.link_table import LinkTable
@@ -123,7 +123,7 @@ class Peering:
 
     def on_join(self, name: str, key: str, secret: str) -> Admission:
         if self._membership is None:
-            raise Refused(f"node {self._node} is not the head of a cluster")
+            raise HandshakeRefused(f"node {self._node} is not the head of a cluster")
         return self._membership.join(name, key, secret)
 
     # ---- system messages

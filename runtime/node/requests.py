@@ -1,4 +1,4 @@
-"""What every request of this node gets before it leaves: a number, a deadline, a trace.
+"""Request ids, inherited deadlines and trace contexts of outgoing calls, casts and streams.
 
 Owns the numbers, the rule that a request never outlives the deadline of the message in whose service it is made, and the
 check that it is made on the node's own event loop.

@@ -1,4 +1,4 @@
-"""Routing: where a message for an actor goes, to an instance in this process or to a peer."""
+"""Routing: resolves the address of an actor to an instance in this process or to a peer."""
 
 from __future__ import annotations
 

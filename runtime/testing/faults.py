@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation, and when: values that say it, and random plans of them.
+"""Fault injection: the faults of a simulation as values, and random plans of them.
 
 Times are virtual seconds from the moment at which all nodes are up. A fault names nodes, not lives: it hits whichever life
 of the node is current. Nothing here acts; ``simulation.py`` does.

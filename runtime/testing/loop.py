@@ -1,4 +1,4 @@
-"""An event loop without a machine below it: time is a number that jumps to the next timer when nothing is ready.
+"""A deterministic event loop under virtual time, which jumps to the next timer when nothing is ready.
 
 Owns virtual time, the order in which callbacks run (first in, first out; timers by time, then by age), and the *lives* that
 callbacks belong to: a context variable says which simulated process a callback is of, so that a process can be stopped

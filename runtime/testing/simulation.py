@@ -28,7 +28,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from blockwright.runtime.base.down import Down
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.launcher import LaunchError
 from blockwright.runtime.node.node import Node
 from blockwright.runtime.testing.faults import Fault, FaultPlan, Kill, Pause
@@ -59,7 +59,7 @@ class Simulation:
     nodes: names, or how many ("w0", "w1", ...), besides the head. faults: a plan, or how many random ones.
     within: seconds in which random faults begin. restart: seconds after which a node that is down is launched again; None:
     never. latency: least and most seconds of a message. patience: seconds of a partition until connections break.
-    heartbeat, silence, startup: as for ``Cluster``. limit: virtual seconds after which a scenario is ``Stalled``.
+    heartbeat, silence, startup: as for ``ClusterHead``. limit: virtual seconds after which a scenario is ``Stalled``.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Simulation:
 
     async def _main(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
         heartbeat, silence, startup = self._intervals
-        self.cluster = Cluster(HEAD, launcher=self._launcher, heartbeat=heartbeat, silence=silence, startup=startup)
+        self.cluster = ClusterHead(HEAD, launcher=self._launcher, heartbeat=heartbeat, silence=silence, startup=startup)
         await self.cluster.start()
         self._meet(self.cluster.node)
         self.cluster.on_up(lambda name, incarnation: self.trace.add(self.time, "up", f"{name}#{incarnation}"))

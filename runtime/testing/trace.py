@@ -1,4 +1,4 @@
-"""What happened in a simulation, in order: two runs are the same when their traces are.
+"""The event trace of a simulation: two runs are the same when their traces are.
 
 Owns the record and its digest. A line holds only what is the same in every process: times, names, sizes; no addresses, ids
 of objects or hashes of strings.

@@ -1,1 +1,1 @@
-"""Logs of messages: written by every node, read as trees of calls."""
+"""Message logs: written by every node, read as trees of calls."""

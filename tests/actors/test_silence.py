@@ -8,7 +8,7 @@ import pytest
 
 from blockwright.actors.config import Settings
 from blockwright.runtime import Down, ManualClock, Node
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.transport.address import PeerId
 
@@ -31,7 +31,7 @@ async def test_what_is_silent_is_declared_down_within_3_seconds(phase: float, of
     """Wherever between two beats it stops, and these between two checks of the head; no sooner than the setting says."""
     settings, clock = Settings(), ManualClock()
     launcher = InProcessLauncher(clock=clock)
-    head = Cluster("head", launcher=launcher, clock=clock, heartbeat=settings.heartbeat, silence=settings.silence)
+    head = ClusterHead("head", launcher=launcher, clock=clock, heartbeat=settings.heartbeat, silence=settings.silence)
     downs: list[Down] = []
     head.on_down(downs.append)
     await head.start()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blockwright.runtime import Backoff, Child, ChildState, Down, NoSuchActor, Supervisor
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.processes import ForkserverLauncher
 from blockwright.tests.runtime.lives import Mortal, Placed, Spot
 from blockwright.tests.waiting import PATIENCE
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 async def hub(tmp_path):
     from cluster_entries import CounterConfig
 
-    made = Cluster("head", launcher=ForkserverLauncher(tmp_path / "s"), silence=PATIENCE)
+    made = ClusterHead("head", launcher=ForkserverLauncher(tmp_path / "s"), silence=PATIENCE)
     await made.start()
     for name in ("w0", "w1"):
         await made.launch(name, "cluster_entries:counter", CounterConfig())

@@ -6,7 +6,7 @@ import uvloop
 
 from blockwright.tests.waiting import PATIENCE
 from blockwright.transport.address import PeerId
-from blockwright.transport.errors import Refused
+from blockwright.transport.errors import HandshakeRefused
 
 
 class Recorder:
@@ -43,7 +43,7 @@ class Recorder:
         self._changed.set()
 
     def on_join(self, name, key, secret):
-        raise Refused(f"{name} is not wanted")
+        raise HandshakeRefused(f"{name} is not wanted")
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from blockwright.runtime import ActorDied, Child, Down, ManualClock, NodeDown, RemoteError, Supervisor
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.launcher import LaunchError
 from blockwright.tests.runtime.lives import Mortal
@@ -19,7 +19,7 @@ class Rig:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.launcher = InProcessLauncher(clock=self.clock)
-        self.hub = Cluster("head", launcher=self.launcher, clock=self.clock, heartbeat=0.5, silence=2.5, startup=60.0)
+        self.hub = ClusterHead("head", launcher=self.launcher, clock=self.clock, heartbeat=0.5, silence=2.5, startup=60.0)
         self.ups: list[tuple[str, int]] = []
         self.downs: list[Down] = []
         self.hub.on_up(lambda *up: self.ups.append(up))
@@ -57,7 +57,7 @@ async def test_a_start_that_is_cancelled_leaves_no_socket():
     """At whatever turn of the loop."""
     for count in range(50):
         launcher = InProcessLauncher(clock=ManualClock())
-        hub = Cluster("head", launcher=launcher, heartbeat=0.5, silence=2.5, startup=60.0)
+        hub = ClusterHead("head", launcher=launcher, heartbeat=0.5, silence=2.5, startup=60.0)
         starting = asyncio.create_task(hub.start())
         await turns(count)
         if not starting.cancel():

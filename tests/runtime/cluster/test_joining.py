@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from blockwright.runtime import Down, LocalCluster, ManualClock, Node, NodeDown, RemoteError
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.invitations import Invitation
 from blockwright.runtime.cluster.joining import default_name, join
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
+from blockwright.transport.errors import AddressError, KeysError, PeerGone, HandshakeRefused
 from blockwright.transport.handshake import Admission
 
 TCP = "tcp://127.0.0.1:0"
@@ -201,23 +201,23 @@ async def test_a_member_that_is_removed_stays_out(rig, until):
         await until(lambda again=again: again.peers() == {})
         assert "does not take this node's key" in again.table.last_down[peer.name].cause
         await again.stop()
-    with pytest.raises((Refused, PeerGone)):
+    with pytest.raises((HandshakeRefused, PeerGone)):
         await join(token, name="hand")
     await (await join(cluster.invite(), name="hand")).stop()
 
 
 async def test_an_invitation_is_over_in_time():
     clock = ManualClock()
-    hub = Cluster("head", launcher=InProcessLauncher(clock=clock), clock=clock, keys=NodeKeys.generate())
+    hub = ClusterHead("head", launcher=InProcessLauncher(clock=clock), clock=clock, keys=NodeKeys.generate())
     await hub.start()
     early, late = [Invitation.parse(hub.invite(seconds)).secret for seconds in (10.0, 20.0)]
     clock.advance(10.0)
-    with pytest.raises(Refused, match="was used, is over, or is none"):
+    with pytest.raises(HandshakeRefused, match="was used, is over, or is none"):
         hub.join("hand", "ab" * 32, early)
-    with pytest.raises(Refused, match="has a node head already"):
+    with pytest.raises(HandshakeRefused, match="has a node head already"):
         hub.join("head", "ab" * 32, late)
     assert hub.join("hand", "ab" * 32, late).own == PeerId("hand", 1), "a name that is taken used nothing up"
-    with pytest.raises(Refused, match="was used, is over, or is none"):
+    with pytest.raises(HandshakeRefused, match="was used, is over, or is none"):
         hub.join("other", "cd" * 32, late)
     assert not hub._invitations.any(clock.now())
     await hub.stop()
@@ -235,7 +235,7 @@ async def test_where_nobody_is(tmp_path):
 async def test_a_node_that_is_no_head_admits_nobody(tmp_path):
     node = Node("alone", directory=tmp_path / "sockets")
     await node.start()
-    with pytest.raises(Refused, match="node alone#1 is not the head of a cluster"):
+    with pytest.raises(HandshakeRefused, match="node alone#1 is not the head of a cluster"):
         await join(node.endpoint, name="hand")
     await node.stop()
 
@@ -248,7 +248,7 @@ def test_names_by_default_can_be_used(monkeypatch):
 
 async def test_numbers_given_to_those_that_ask():
     clock = ManualClock()
-    hub = Cluster("head", launcher=InProcessLauncher(clock=clock), clock=clock, heartbeat=0.25, startup=10.0)
+    hub = ClusterHead("head", launcher=InProcessLauncher(clock=clock), clock=clock, heartbeat=0.25, startup=10.0)
     await hub.start()
     downs: list[Down] = []
     hub.on_down(downs.append)
@@ -260,8 +260,8 @@ async def test_numbers_given_to_those_that_ask():
     for _ in range(90):
         clock.advance(0.125)
     assert downs[1:] == [Down("hand", 2, "not up within 10 s")]
-    with pytest.raises(Refused, match="has a node head already"):
+    with pytest.raises(HandshakeRefused, match="has a node head already"):
         hub.join("head")
     await hub.stop()
-    with pytest.raises(Refused, match="is stopping"):
+    with pytest.raises(HandshakeRefused, match="is stopping"):
         hub.join("hand")

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from blockwright.runtime import Down, LocalCluster, NodeDown, RemoteError
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.launcher import LaunchError
 from blockwright.runtime.cluster.processes import ForkserverLauncher
 from blockwright.tests.waiting import PATIENCE, until_now
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.system
 class Rig:
     def __init__(self, directory: Path, silence: float, **options: object) -> None:
         self.launcher = ForkserverLauncher(directory, preload=["numpy"])
-        self.hub = Cluster("head", launcher=self.launcher, heartbeat=0.05, silence=silence, **options)
+        self.hub = ClusterHead("head", launcher=self.launcher, heartbeat=0.05, silence=silence, **options)
         self.downs: list[Down] = []
         self.down = asyncio.Event()
         self.hub.on_down(self._on_down)
@@ -297,13 +297,13 @@ HEAD = """
 import asyncio, json, signal, sys
 from pathlib import Path
 from blockwright.runtime import run
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.processes import ForkserverLauncher
 from cluster_entries import CounterConfig
 
 async def main():
     launcher = ForkserverLauncher(Path(sys.argv[1]))
-    hub = Cluster("head", launcher=launcher, silence=60.0)
+    hub = ClusterHead("head", launcher=launcher, silence=60.0)
     await hub.start()
     for name in ("w0", "w1"):
         await hub.launch(name, "cluster_entries:counter", CounterConfig())
