@@ -177,8 +177,8 @@ class RowTable(Columns):
         """Take note of one computed position and one drawn token for each row of ``batch`` from place ``at`` on.
 
         Stops at the first row for which that is not all (it ends, it leaves, or it is no decode, which token -1 says) and
-        returns its place. Rows with whose position a page is full are appended to ``full``. ``ends[i]`` is the position after
-        the computed one.
+        returns its place. Rows with whose position a page is full are appended to ``full``. ``ends[i]`` is the position
+        after the computed one.
         """
         size, ready, limit, stop = self.page_size, self.ready, self.limit, self.stop
         computed, length, lists, opened = self.computed, self.length, self.tokens, self.open
