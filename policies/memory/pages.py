@@ -45,7 +45,7 @@ class PageTable:
         """Slots of a layout can be taken from now on. One that is known already is left as it is."""
         if arena not in self._allocators:
             self._allocators[arena] = SlotAllocator(arena, slot_bytes, self._pool)
-            self.idle.slots[arena] = 0
+            self.idle.add_layout(arena)
 
     def allocator(self, arena: str) -> SlotAllocator:
         return self._allocators[arena]
