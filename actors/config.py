@@ -100,6 +100,7 @@ class Settings:
     heartbeat: Annotated[float, "seconds between the reports of a worker"] = 0.5
     silence: Annotated[float, "seconds without a report after which a worker is declared down"] = 2.0
     worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then they fail"] = 30.0
+    request_timeout: Annotated[float, "seconds from arrival after which a request fails, complete or not; 0: never"] = 0.0
     drain_timeout: Annotated[float, "seconds that SIGTERM gives to what runs"] = 30.0
     max_waiting: Annotated[int, "requests in the server, all gateways together, beyond which new ones are refused"] = 4096
     max_waiting_tokens: Annotated[int, "tokens still to compute beyond which new requests are refused; 0: no limit"] = 0
@@ -160,6 +161,8 @@ class Settings:
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
+        if self.request_timeout < 0:
+            raise SettingsError(f"request_timeout is {self.request_timeout}; give seconds, or 0 (the default) for no limit")
         if self.silence < 2 * self.heartbeat:
             raise SettingsError(f"silence is {self.silence} s; give at least twice heartbeat ({self.heartbeat} s)")
         if self.sweep_tokens < self.max_rows:

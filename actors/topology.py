@@ -242,6 +242,7 @@ def gateway_state(settings: Settings, models: list[ModelInfo]) -> GatewayState:
         models,
         page_size=settings.page_size,
         worker_wait=settings.worker_wait,
+        request_timeout=settings.request_timeout,
         max_waiting=settings.max_waiting,
         max_waiting_tokens=settings.max_waiting_tokens,
         gateways=settings.gateways,

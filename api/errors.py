@@ -36,6 +36,7 @@ _WORDS: dict[Refusal, tuple[int, str | None, str]] = {
     Refusal.TOO_LONG: (400, "max_tokens", "context_length_exceeded"),
     Refusal.OVERLOADED: (503, None, "unavailable"),
     Refusal.UNAVAILABLE: (503, None, "unavailable"),
+    Refusal.EXPIRED: (504, None, "timeout"),
     Refusal.CANCELLED: (409, None, "request_cancelled"),
     Refusal.POISON: (500, None, "request_kills_workers"),
 }

@@ -131,8 +131,8 @@ class RequestRecord:
         self.preemptions += 1
         self.note(now, "preempted")
 
-    def submission(self, gateway: str, page_size: int) -> Submission:
-        """The current attempt as its home gets it."""
+    def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:
+        """The current attempt as its home gets it; ``timeout`` as there."""
         generation, route = self.generation, self.route
         assert route is not None
         sampling = generation.sampling
@@ -153,6 +153,7 @@ class RequestRecord:
             tenant=generation.tenant,
             priority=generation.priority,
             arrival=self.arrival,
+            timeout=timeout,
             salt=generation.salt,
             trace=generation.trace,
         )

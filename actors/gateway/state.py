@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import takewhile
 
 from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.messages import (
@@ -43,6 +44,7 @@ from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, 
 
 KEEP = 1024  # ended requests that can still be looked up
 AVOID_SECONDS = 0.25  # how long a route is not tried again after its home gave the request back
+SOON = 1e-3  # seconds: a worker that gets an expired request gives it back at its next plan
 RETRY_SECONDS = 5.0  # what a client is told to wait for another server, or for workers
 
 
@@ -56,12 +58,14 @@ class GatewayState:
         *,
         page_size: int,
         worker_wait: float,
+        request_timeout: float = 0.0,
         max_waiting: int,
         max_waiting_tokens: int = 0,
         gateways: int = 1,
     ) -> None:
         self.address = address  # of the gateway actor, where workers send reports
         self.page_size, self.worker_wait = page_size, worker_wait
+        self.request_timeout = request_timeout  # seconds from arrival; 0: no limit
         self.table = RoutingTable(model.id for model in models)
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
@@ -184,7 +188,7 @@ class GatewayState:
         self.queue.remove(record.id, record.application)
         record.start(route, now)
         self.table.place(record.id, record.workers, record.counted)
-        self._effects.append(Submit(route.home, record.submission(self.address, self.page_size)))
+        self._effects.append(Submit(route.home, record.submission(self.address, self.page_size, self._left(record, now))))
 
     def _pump(self, now: float) -> None:
         """Start what waits and can start, in order. Where no route is whole, or open, nobody is looked at."""
@@ -250,7 +254,11 @@ class GatewayState:
             self._effects.append(CancelAt(record.workers[0], (record.id,)))
 
     def _expire(self, now: float) -> None:
-        """Fail what has waited too long for any route; those that have waited less are not looked at."""
+        """Fail what has waited too long for any route, or at all; those that have waited less are not looked at."""
+        if self.request_timeout:
+            for record in list(takewhile(lambda record: record.arrival + self.request_timeout <= now, self.active.values())):
+                if record.state == "waiting":  # of others their workers say that they have expired
+                    self._fail(record, now, self._expired())
         for application in self.queue.applications():
             if self.table.routes.get(application):
                 continue
@@ -261,6 +269,14 @@ class GatewayState:
                 if now - max(since, vanished) < self.worker_wait:
                     break
                 self._fail(self.active[request], now, RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS))
+
+    def _left(self, record: RequestRecord, now: float) -> float:
+        """Seconds that a request may still take, however few; 0: as many as it likes."""
+        return self.request_timeout and max(record.arrival + self.request_timeout - now, SOON)
+
+    def _expired(self) -> Refused:
+        message = f"the request was not complete after {self.request_timeout:g} seconds (request_timeout)"
+        return Refused(Refusal.EXPIRED, message)
 
     def _abort(self, now: float) -> None:
         message = "the server shut down before the answer was complete"
@@ -358,6 +374,9 @@ class GatewayState:
         if reason.startswith("refused"):
             message = reason.partition(": ")[2] or "a worker refused the request"
             self._fail(record, now, RequestRefused(Refusal.TOO_LONG, message))
+            return
+        if reason == "deadline":
+            self._fail(record, now, self._expired())
             return
         assert record.route is not None
         record.avoid, record.avoid_until = record.route.id, now + AVOID_SECONDS

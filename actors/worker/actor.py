@@ -111,7 +111,7 @@ class Worker(Actor):
         swept = partial(self._guarded, self._swept)
         self.device = DeviceThread(executor, swept, self._on_fatal, self._outbox.lay_out, self._pace)
         self.device.start()
-        self._loader = ComponentLoader(self.device, self.backend, self._apply, f"worker {config.name}", config.memory)
+        self._loader = ComponentLoader(self.device, self.backend, self._apply, config.name, config.memory)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
         self._apply(Started(self.node.incarnation))

@@ -55,7 +55,7 @@ class ComponentLoader:
                 self._specs.pop(component, None)
         if isinstance(outcome, ComponentRefused):
             raise MemoryError(
-                f"component {spec.component.kind} of {holder} needs {needed} bytes and {self._worker} has "
+                f"component {spec.component.kind} of {holder} needs {needed} bytes and worker {self._worker} has "
                 f"{outcome.free} of {self._memory} left; give workers more memory (--set memory=...)"
             )
         return 0 if outcome is None else needed

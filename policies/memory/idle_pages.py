@@ -19,6 +19,10 @@ class IdlePages:
         self.slots: dict[str, int] = {}  # by arena
         self.count = 0
 
+    def add_layout(self, arena: str) -> None:
+        """Pages of this arena may come."""
+        self.slots[arena] = 0
+
     def add(self, handle: int, arena: str, slots: int) -> None:
         """The page has lost its last reader: it is the most recently used one."""
         place, after, before = handle + 1, self._after, self._before

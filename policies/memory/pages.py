@@ -11,11 +11,10 @@ from array import array
 
 from blockwright.policies.memory.chunks import ChunkPool
 from blockwright.policies.memory.idle_pages import IdlePages
+from blockwright.policies.memory.prefix_index import Key, PrefixIndex
 from blockwright.policies.memory.slots import SlotAllocator
 from blockwright.policies.model.runs import Span
 from blockwright.policies.plain import Plain, from_plain, to_plain
-
-Key = tuple[bytes, bytes, int]  # token hash, lineage, first layer
 
 
 class PageTable:
@@ -34,7 +33,7 @@ class PageTable:
         self._account = array("i")  # who made it, place in ``_accounts``
         self._hash: list[bytes] = []  # of its tokens once published; before, b""
         self._unused: list[int] = []
-        self._index: dict[Key, int] = {}  # published pages
+        self._index = PrefixIndex()
         self.idle = IdlePages()  # published, without references
         self.evicted = 0
         self.shared = 0  # times that a sequence listed a page made by another
@@ -45,7 +44,7 @@ class PageTable:
         """Slots of a layout can be taken from now on. One that is known already is left as it is."""
         if arena not in self._allocators:
             self._allocators[arena] = SlotAllocator(arena, slot_bytes, self._pool)
-            self.idle.slots[arena] = 0
+            self.idle.add_layout(arena)
 
     def allocator(self, arena: str) -> SlotAllocator:
         return self._allocators[arena]
@@ -101,8 +100,8 @@ class PageTable:
         """Let others find a full page. If an equal one is known already, this stays private."""
         span = self.span(handle)
         key = (token_hash, span.lineage, span.layer)
-        if not self._hash[handle] and key not in self._index:
-            self._index[key] = handle
+        if not self._hash[handle] and self._index.get(key) is None:
+            self._index.put(key, handle)
             self._hash[handle] = token_hash
 
     def release(self, handle: int) -> None:
@@ -119,7 +118,7 @@ class PageTable:
         span = self.span(handle)
         self.idle.remove(handle, span.arena, len(self._slots[handle]))
         self.evicted += 1
-        del self._index[self._hash[handle], span.lineage, span.layer]
+        self._index.remove((self._hash[handle], span.lineage, span.layer))
         self._hash[handle] = b""
         self._free(handle)
 
@@ -180,7 +179,7 @@ class PageTable:
         copy._accounts, copy._account_numbers = self._accounts.copy(), self._account_numbers.copy()
         copy._span, copy._references, copy._account = self._span[:], self._references[:], self._account[:]
         copy._slots, copy._hash, copy._unused = self._slots.copy(), self._hash.copy(), self._unused.copy()
-        copy._index, copy.idle = self._index.copy(), self.idle.fork()
+        copy._index, copy.idle = self._index.fork(), self.idle.fork()
         copy.evicted, copy.shared = self.evicted, self.shared
         return copy
 
@@ -212,7 +211,8 @@ class PageTable:
         table._span, table._references = array("i", data["span"]), array("i", data["references"])
         table._account, table._slots = array("i", data["account"]), from_plain(list[list[int]], data["slots"])
         table._hash, table._unused = from_plain(list[bytes], data["hash"]), from_plain(list[int], data["unused"])
-        table._index = table._published()
+        for key, handle in table._published().items():
+            table._index.put(key, handle)
         for handle in data["idle"]:
             table.idle.add(handle, table.span(handle).arena, len(table._slots[handle]))
         table.evicted, table.shared = data["evicted"], data["shared"]
@@ -245,7 +245,7 @@ class PageTable:
                 idle[span.arena] += span.layers
         for arena, slots in taken.items():
             self._allocators[arena].check(slots)
-        assert self._index == self._published(), "the prefix index is wrong"
+        assert self._index.entries() == self._published(), "the prefix index is wrong"
         assert sorted(self._unused) == [h for h, n in enumerate(self._span) if n < 0], "a handle is lost or unused twice"
         assert idle == self.idle.slots, "slots of idle pages are counted wrongly"
         assert self._span_numbers == {(s.lineage, s.layer): n for n, s in enumerate(self._spans)}, "a span is lost"

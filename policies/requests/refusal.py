@@ -13,6 +13,7 @@ class Refusal(Enum):
     TOO_LONG = "too long"  # for the model's context, or for the memory that a sequence can get
     OVERLOADED = "overloaded"
     UNAVAILABLE = "unavailable"  # starting, shutting down, or without a worker
+    EXPIRED = "expired"  # not complete within its time
     CANCELLED = "cancelled"
     POISON = "poison"  # present at too many worker deaths
 

@@ -16,8 +16,9 @@ _TAKE, _COMMIT = 0, 1  # of one sweep: first its plan takes pages, then its comm
 def most(parts: Parts, plan: OpenPlan) -> int:
     """How many sweeps from the only open plan on have the same rows, as far as memory lasts: until one of them ends."""
     rows, queue = parts.rows, parts.queue
-    arrived = parts.leases.next_flight() is not None or parts.leases.pending
-    if not plan.plain or not plan.sequences or arrived or rows.leaving or len(queue.running) != len(plan.sequences):
+    if not plan.plain or not plan.sequences or plan.starved or rows.leaving or len(queue.running) != len(plan.sequences):
+        return 1
+    if parts.leases.next_flight() is not None or parts.leases.pending:
         return 1
     sweeps = min(rows.limit[s] - 1 - start for s, start in zip(plan.sequences, plan.start, strict=True))
     if queue.waiting and rows.free_rows and len(plan.sequences) < parts.config.sweep_tokens:
@@ -67,11 +68,8 @@ def _page_events(parts: Parts, plan: OpenPlan, sweeps: int) -> list[tuple[int, i
         if rows.route[s].spans:
             for sweep in range(rows.paged[s] * size - start, sweeps, size):
                 found.setdefault((sweep, _TAKE), []).append(i)
-        for sweep in range((-start - 2) % size, sweeps, size):  # the token that is drawn completes a page of tokens
+        for sweep in range((-start - 1) % size, sweeps, size):  # the position that is computed completes a page
             found.setdefault((sweep, _COMMIT), []).append(i)
-        if size > 1:
-            for sweep in range((-start - 1) % size, sweeps, size):  # the position that is computed completes a page of KV
-                found.setdefault((sweep, _COMMIT), []).append(i)
     age = {s: n for n, s in enumerate(parts.queue.running)}  # plans take pages by age, commits go through the batch
     for (_, kind), places in found.items():
         places.sort(key=(lambda i: age[plan.sequences[i]]) if kind == _TAKE else None)

@@ -8,9 +8,9 @@ from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.plan.sweep_plan import SweepPlan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenPlan:
-    """Columns of one plan's batch, as in ``SweepPlan``; never changed."""
+    """Columns of one plan's batch, as in ``SweepPlan``; never changed (freezing would cost more than all else here)."""
 
     sequences: list[int]  # of each batch row
     start: list[int]
@@ -18,6 +18,7 @@ class OpenPlan:
     sample: list[int]
     score: list[int]
     plain: bool  # every row computes one position here and draws the token after it
+    starved: bool  # some row lacked memory, so that nobody was admitted
 
 
 class OpenPlans:
@@ -27,9 +28,9 @@ class OpenPlans:
         self._plans: dict[int, OpenPlan] = {}
         self.number = 1  # of the next plan
 
-    def add(self, plan: SweepPlan, sequences: list[int], plain: bool) -> None:
+    def add(self, plan: SweepPlan, sequences: list[int], plain: bool, starved: bool) -> None:
         """The plan is handed to the device."""
-        self._plans[plan.number] = OpenPlan(sequences, plan.start, plan.count, plan.sample, plan.score, plain)
+        self._plans[plan.number] = OpenPlan(sequences, plan.start, plan.count, plan.sample, plan.score, plain, starved)
         self.number += 1
 
     def end(self, number: int) -> OpenPlan:

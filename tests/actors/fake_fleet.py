@@ -40,9 +40,16 @@ def route(*workers: str, application: str = "m", version: int = 1) -> Route:
     return Route(f"{application}@{'+'.join(workers)}", version, application, hops)
 
 
-def gateway(worker_wait: float = 30.0, max_waiting: int = 4096, applications: tuple[str, ...] = ("m",)) -> GatewayState:
+def gateway(
+    worker_wait: float = 30.0,
+    max_waiting: int = 4096,
+    applications: tuple[str, ...] = ("m",),
+    request_timeout: float = 0.0,
+) -> GatewayState:
     models = [ModelInfo(name, "/models/" + name, 4096, 0, False) for name in applications]
-    return GatewayState(GATEWAY, models, page_size=4, worker_wait=worker_wait, max_waiting=max_waiting)
+    return GatewayState(
+        GATEWAY, models, page_size=4, worker_wait=worker_wait, max_waiting=max_waiting, request_timeout=request_timeout
+    )
 
 
 def generation(name: str = "r", prompt: int = 5, max_tokens: int = 4, application: str = "m", **more: object) -> Generation:

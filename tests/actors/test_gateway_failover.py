@@ -9,6 +9,7 @@ from blockwright.actors.gateway.messages import (
     Fail,
     GatewayTick,
     Heard,
+    Submit,
     Unsent,
     WorkerEnded,
     WorkerJoined,
@@ -207,6 +208,25 @@ def test_before_any_route_exists_the_wait_counts_from_arrival():
     bench.generate("a", now=5.0)
     assert bench(GatewayTick(), 34.0) == []
     assert bench(GatewayTick(), 35.0)[0].refused.why is Refusal.UNAVAILABLE
+
+
+def test_a_request_expires_wherever_it_is():
+    """One waits for a worker; one is told to its worker, with the seconds that are left, which gives it back in time."""
+    bench = Bench("w0", request_timeout=10.0)
+    (submit,) = bench.generate("a", now=2.0)
+    assert submit.submission.timeout == 10.0
+    bench(WorkerEnded("w0", 1), 5.0)
+    assert bench(GatewayTick(), 11.9) == []
+    (fail,) = bench(GatewayTick(), 12.0)
+    assert (fail.request, fail.refused.why) == ("a", Refusal.EXPIRED)
+    bench = Bench("w0", "w1", request_timeout=10.0)
+    (submit,) = bench.generate("b", now=0.0)
+    (submit,) = [e for e in bench(WorkerEnded(submit.worker, 1), 4.0) if isinstance(e, Submit)]
+    assert submit.submission.timeout == 6.0
+    assert bench(GatewayTick(), 10.0) == []
+    (fail,) = bench.report(submit.worker, given_back("b", 2, "deadline"), now=10.1)
+    assert (fail.request, fail.refused.why) == ("b", Refusal.EXPIRED)
+    assert not bench.state.active
 
 
 # ends
