@@ -2,10 +2,10 @@
 
     python benchmarks/sweep.py [--quick] [--json PATH] [--beside CHECKOUT]
 
-``plan+commit`` is one sweep of 48 or 256 rows: the median of windows of 16 sweeps, in which every row comes past a page border
-once (borders are spread evenly, as in service); ``plan`` and ``commit`` are its parts. ``fork`` is a forecast's copy of 256
-rows in 80 GB of 2 MiB chunks, ``fork, cache full`` the same with all memory in cached pages; ``jump`` is 64 sweeps of 256 rows
-at once. ``--beside`` measures an older checkout in turn with this one; what it cannot do is left out.
+``plan+commit`` is one sweep of 48 or 256 rows: the median of windows of 16 sweeps, in which every row comes past a page
+border once (borders are spread evenly, as in service); ``plan`` and ``commit`` are its parts. ``fork`` is a forecast's copy
+of 256 rows in 80 GB of 2 MiB chunks, ``fork, cache full`` the same with all memory in cached pages; ``jump`` is 64 sweeps
+of 256 rows at once. ``--beside`` measures an older checkout in turn with this one; what it cannot do is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 
 import harness
-from harness import BESIDE, OURS, Bar, Options, Report
+from harness import BESIDE, Bar, Options, Report
 
 PAGE, LAYERS = 16, 12
 BARS = (

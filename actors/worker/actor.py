@@ -22,7 +22,6 @@ from blockwright.actors.worker.event_recorder import EventRecorder, Machine
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
-    RoutesUpdate,
     Submission,
     WorkerConfig,
     WorkerStatus,
@@ -240,14 +239,14 @@ class Worker(Actor):
         self._do(partial(Executor.unload, component_id=component))
 
     @endpoint(urgent=True)
-    async def routes(self, update: RoutesUpdate) -> None:
+    async def routes(self, update: RoutesChanged) -> None:
         layouts = {c.kv for chain in update.chains for c in chain.components if c.kv is not None}
         for layout in sorted(layouts, key=lambda layout: layout.key):
             self._do(partial(Executor.add_layout, layout=layout))
         for worker in {hop.worker for route in update.planned for hop in route.hops}:
             self._watch(worker)
         self._perform()  # what was unloaded before must be forgotten before runs are composed anew
-        self._apply(RoutesChanged(update.version, update.chains, update.routes, update.planned))
+        self._apply(update)
         routes = self.state.parts.routes
         for local in routes.all_in_force():
             for run in local.runs:

@@ -15,8 +15,8 @@ from blockwright.api.http.context import Front
 from blockwright.api.serve.gateway_peer import PATIENCE, Desk
 from blockwright.api.serve.gateway_process import GatewayConfig
 from blockwright.policies.cluster.restart_policy import Backoff
+from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import RuntimeFault
-from blockwright.runtime.node.peers import Down
 
 log = logging.getLogger(__name__)
 ENTRY = "blockwright.api.serve.gateway_process:start"
@@ -84,7 +84,7 @@ class Gateways:
     async def _launch(self, name: str, pause: float) -> None:
         await asyncio.sleep(pause)
         others = [other for other in gateway_nodes(self._settings) if other != name]
-        models = list(self._running.gateway.state.catalogue.values())
+        models = list(self._running.gateway.state.catalogue.configured.values())
         config = GatewayConfig(self._settings, models, self._port, others, self._running.gateway.limiter)
         try:
             await self._running.cluster.launch(name, ENTRY, config)

@@ -38,13 +38,15 @@ class ChunkPool:
 
     def commit(self, arena: str, offset: int, n: int) -> list[int] | None:
         """Back ``n`` units of ``arena`` from unit ``offset`` on; the ids of the chunks, None when there are not so many."""
-        if n > self.free:
-            return None
         reused = min(n, len(self._returned))
-        chunks = self._returned[len(self._returned) - reused :]
-        del self._returned[len(self._returned) - reused :]
-        chunks += range(self._end, self._end + n - reused)
-        self._end += n - reused
+        fresh = n - reused
+        if self._end + fresh > self.total:
+            return None
+        chunks = list(range(self._end, self._end + fresh))
+        self._end += fresh
+        if reused:
+            chunks += self._returned[-reused:]
+            del self._returned[-reused:]
         self._edits.append(MapGroup(arena, offset, chunks, back=False))
         return chunks
 

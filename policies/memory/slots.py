@@ -46,21 +46,32 @@ class SlotAllocator:
 
     def take(self, n: int) -> list[int] | None:
         """``n`` slots, or None and nothing taken."""
-        if n > self.room:
+        if n > self._idle and n > self.room:
             return None
         taken: list[int] = []
-        while (missing := n - len(taken)) > 0:
-            if not self._partial:
-                self._open_group()
-            group = next(iter(self._partial))
-            free = self._partial[group]
+        missing, partial = n, self._partial
+        while missing:
+            if not partial:
+                first = self._open_group()
+                if missing >= self.group_slots:  # a whole group never shows among the partial ones
+                    taken += range(first, first + self.group_slots)
+                    missing -= self.group_slots
+                    continue
+                end = first + self.group_slots - 1
+                partial[first // self.group_slots] = list(range(end, first + missing - 1, -1))
+                taken += range(first, first + missing)
+                break
+            group = next(iter(partial))
+            free = partial[group]
             if len(free) <= missing:
                 taken += reversed(free)
-                del self._partial[group]
+                missing -= len(free)
+                del partial[group]
             else:
                 free = self._own(group, free)
                 taken += free[: -missing - 1 : -1]
                 del free[-missing:]
+                break
         self.used += n
         self._idle -= n
         return taken
@@ -72,17 +83,20 @@ class SlotAllocator:
             free = self._partial[group] = free.copy()
         return free
 
-    def _open_group(self) -> None:
+    def _open_group(self) -> int:
+        """Back one more group; its first slot."""
         end = len(self._backing) // self.group_chunks
         group = self._empty.pop() if self._empty else end
         first = group * self.group_chunks
         chunks = self._pool.commit(self.arena, first, self.group_chunks)
         assert chunks is not None, "room counted a group that the pool does not have"
-        self._backing[first : first + self.group_chunks] = array("i", chunks)
+        if group == end:
+            self._backing.extend(chunks)
+        else:
+            self._backing[first : first + self.group_chunks] = array("i", chunks)
         self._idle += self.group_slots
-        slot = group * self.group_slots
         self._lent.discard(group)
-        self._partial[group] = list(range(slot + self.group_slots - 1, slot - 1, -1))
+        return group * self.group_slots
 
     def free(self, slots: list[int]) -> None:
         """Return slots; groups that become empty go back to the pool."""

@@ -29,7 +29,7 @@ class SetSampling:
     params: SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made for each page, and freezing would double the time that it takes
 class SetPages:
     """Table edit: the slots of page ``page`` of ``row`` for KV layers ``layer`` .. ``layer + len(slots) - 1``.
 
@@ -45,7 +45,7 @@ class SetPages:
 Edit = WriteTokens | SetSampling | SetPages
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as SetPages
 class MapGroup:
     """Memory edit: back ``count`` chunk-sized units of an arena from ``offset`` on with pool chunks, or give them back."""
 

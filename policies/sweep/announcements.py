@@ -44,14 +44,18 @@ class Announcements:
                     del self._sleepers[key]
                 return
 
+    @property
+    def empty(self) -> bool:
+        """Whether no page is announced."""
+        return not self._makers
+
     def clear(self, keys: Iterable[Key], s: int) -> list[int]:
         """``s`` has published these pages, or will not make them; the sequences that need not wait any more."""
         woken: list[int] = []
-        if self._makers:
-            for key in keys:
-                if self._makers.get(key) == s:
-                    del self._makers[key]
-                    woken += self._sleepers.pop(key, [])
+        for key in keys:
+            if self._makers.get(key) == s:
+                del self._makers[key]
+                woken += self._sleepers.pop(key, [])
         return woken
 
     def fork(self) -> Announcements:

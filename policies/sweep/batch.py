@@ -20,6 +20,7 @@ class Batch:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.starved = False  # some row lacked memory: nobody is admitted
+        self.local = True  # all rows are at home, and their routes end here
         self.flights: list[tuple[Flight, list[int]]] = []  # with the guest of each row
         self.picked: list[int] = []  # sequences at home, in the order of picking
         self.starts: list[int] = []  # first position of each
@@ -29,10 +30,12 @@ class Batch:
 
     def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
         self.flights.append((flight, guests))
+        self.local = False
         self.budget -= tokens
 
-    def add(self, s: int, start: int, count: int, drawn: bool) -> None:
+    def add(self, s: int, start: int, count: int, drawn: bool, local: bool) -> None:
         """``count`` positions of ``s`` from ``start`` on; ``drawn``: the token after them is wanted."""
+        self.local = self.local and local
         self.picked.append(s)
         self.starts.append(start)
         self.budget -= count
@@ -62,12 +65,11 @@ class Batch:
             wanted += range(first, first + len(picked))
         rows = parts.rows
         plan.row = [rows.row[s] for s in sequences]
-        local = not self.flights and all(rows.place[s] == Place.LOCAL for s in picked)
-        plan.sample = wanted if local else [i for i in wanted if rows.route[sequences[i]].next_worker is None]
-        if not self.plain or not local:
+        plan.sample = wanted if self.local else [i for i in wanted if rows.route[sequences[i]].next_worker is None]
+        if not self.plain or not self.local:
             _score(parts, plan, sequences)
         _lay_out_steps(parts, plan, sequences)
-        if not local:
+        if not self.local:
             _lay_out_departures(parts, plan, sequences, set(wanted))
         plan.reasons = {"waiting": parts.queue.waiting, "starved": int(self.starved)}
         return sequences
@@ -86,7 +88,7 @@ class Batch:
 
     def _by_route(self, parts: Parts) -> tuple[list[int], list[int]]:
         """Picked rows and their positions in the order of their routes' ids; nothing is sorted where there is one route."""
-        if len(parts.routes.planned()) < 2:
+        if parts.routes.single:
             return self.picked, self.starts
         names = [parts.rows.route[s].route.id for s in self.picked]
         order = sorted(range(len(names)), key=names.__getitem__)
@@ -105,7 +107,7 @@ def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
     """One step for each run that a row passes, in order of depth; a head only for rows that are sampled or scored."""
     route = parts.rows.route
     groups: dict[str, tuple[LocalRoute, list[int]]] = {}
-    if sequences and len(parts.routes.planned()) == 1:
+    if sequences and parts.routes.single:
         groups[""] = (route[sequences[0]], list(range(len(sequences))))
     else:
         for i, s in enumerate(sequences):
@@ -120,8 +122,8 @@ def _steps(
 ) -> dict[int, tuple[int, list[int]]]:
     """Number of each run -> its depth and batch rows, ascending."""
     steps: dict[int, tuple[int, list[int]]] = {}
-    heads = {*plan.sample, *plan.score}
-    everyone = len(heads) == len(plan.row)
+    everyone = len(plan.sample) == len(plan.row)
+    heads = set() if everyone else {*plan.sample, *plan.score}
     for local, batch in groups:
         for run in local.runs:
             members = [i for i in batch if i in heads] if run.head and not everyone else batch

@@ -36,8 +36,8 @@ class Place(IntEnum):
 
 
 _PLAIN = (
-    "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "cached", "requeue", "deadline",
-    "delta",
+    "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "hashed", "cached", "requeue",
+    "deadline", "delta",
 )  # fmt: skip
 _DERIVED = ("ready", "limit", "stop", "priority", "tenant", "cost_compute", "cost_memory")
 COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "submission", "route")
@@ -55,7 +55,8 @@ class Columns:
         self.row: list[int] = []  # device row; -1 when none
         self.tokens: list[list[int]] = []  # prompt, then answer; the first ``length`` are this sequence's
         self.length: list[int] = []  # known tokens
-        self.hashes: list[list[bytes]] = []  # of the full pages of tokens; none without the prefix cache
+        self.hashes: list[list[bytes]] = []  # of full pages of tokens, of which the first ``hashed`` count
+        self.hashed: list[int] = []  # pages; those submitted, later as many as were computed; none without the prefix cache
         self.computed: list[int] = []  # positions whose KV is written
         self.planned: list[int] = []  # the same once all open plans have ended
         self.known: list[int] = []  # ``length`` once all open plans have ended
@@ -114,8 +115,8 @@ class Columns:
         return self.tokens[s][: self.length[s]]
 
     def hashes_of(self, s: int) -> list[bytes]:
-        """Hashes of its full pages, a copy; empty without the prefix cache."""
-        return self.hashes[s][: self.length[s] // self.page_size]
+        """Hashes of its leading pages, a copy; empty without the prefix cache."""
+        return self.hashes[s][: self.hashed[s]]
 
     def page(self, s: int, page: int) -> list[int]:
         """Handles of one page, one for each span."""
@@ -225,6 +226,7 @@ class Columns:
     def _check_sequence(self, s: int) -> None:
         submission, route, pages = self.submission[s], self.route[s], self.paged[s]
         assert len(self.tokens[s]) >= self.length[s], f"sequence {s} lacks tokens"
+        assert len(self.hashes[s]) >= self.hashed[s], f"sequence {s} lacks hashes of pages"
         assert len(self.pages[s]) == len(route.spans), f"sequence {s} lists pages of other spans"
         assert all(len(handles) >= pages for handles in self.pages[s]), f"sequence {s} lacks pages"
         running = self.status[s] == Status.RUNNING

@@ -67,11 +67,8 @@ def _page_events(parts: Parts, plan: OpenPlan, sweeps: int) -> list[tuple[int, i
         if rows.route[s].spans:
             for sweep in range(rows.paged[s] * size - start, sweeps, size):
                 found.setdefault((sweep, _TAKE), []).append(i)
-        for sweep in range((-start - 2) % size, sweeps, size):  # the token that is drawn completes a page of tokens
+        for sweep in range((-start - 1) % size, sweeps, size):  # the position that is computed completes a page
             found.setdefault((sweep, _COMMIT), []).append(i)
-        if size > 1:
-            for sweep in range((-start - 1) % size, sweeps, size):  # the position that is computed completes a page of KV
-                found.setdefault((sweep, _COMMIT), []).append(i)
     age = {s: n for n, s in enumerate(parts.queue.running)}  # plans take pages by age, commits go through the batch
     for (_, kind), places in found.items():
         places.sort(key=(lambda i: age[plan.sequences[i]]) if kind == _TAKE else None)

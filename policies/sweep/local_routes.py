@@ -51,6 +51,11 @@ class LocalRoutes:
     def all_in_force(self) -> list[LocalRoute]:
         return [self._planned[name] for name in self._in_force]
 
+    @property
+    def single(self) -> bool:
+        """Whether no more than one route can come by here."""
+        return len(self._planned) < 2
+
     def planned(self) -> Sequence[LocalRoute]:
         """Those in force and those that may come into force."""
         return list(self._planned.values())

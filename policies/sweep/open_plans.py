@@ -8,9 +8,9 @@ from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.plan.sweep_plan import SweepPlan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenPlan:
-    """Columns of one plan's batch, as in ``SweepPlan``; never changed."""
+    """Columns of one plan's batch, as in ``SweepPlan``; never changed (freezing would cost more than all else here)."""
 
     sequences: list[int]  # of each batch row
     start: list[int]

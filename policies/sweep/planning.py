@@ -63,18 +63,19 @@ class Planner:
             batch.budget -= len(batch.picked) - before
             if at >= len(running):
                 break
-            s = running[at]
+            s, start = running[at], rows.planned[running[at]]
+            waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # for its last token
+            if rows.place[s] == Place.LOCAL:
+                if waits or batch.budget <= 0 or not self._grow(batch, s, start + 1):
+                    at += 1
+                continue  # with its page the loop picks it
             at += 1
-            if rows.planned[s] >= min(rows.known[s], rows.limit[s] - 1) or self._parts.leases.is_away(s):
-                continue  # it waits for its last token, or to come back
-            if batch.budget <= 0:
-                break
-            if rows.place[s] == Place.FORWARD:
-                quota = self._pipeline.microbatch() if quota < 0 else quota
-                if not quota:
-                    continue
+            if waits or batch.budget <= 0 or self._parts.leases.is_away(s):
+                continue
+            quota = self._pipeline.microbatch() if quota < 0 else quota
+            if quota:
                 quota -= 1
-            self._pick(batch, s, 1)
+                self._pick(batch, s, 1)
         batch.decodes = len(batch.picked)
         chunk = self._parts.config.chunk_size
         for s in prompts:
@@ -88,7 +89,7 @@ class Planner:
         rows = self._rows
         start = rows.planned[s]
         if self._grow(batch, s, start + count):
-            batch.add(s, start, count, rows.plan(s, count))
+            batch.add(s, start, count, rows.plan(s, count), rows.place[s] == Place.LOCAL)
 
     # memory ----------------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class RowTable(Columns):
         self.length[s] = self.known[s] = len(submission.tokens)
         self.tokens[s] = submission.tokens.copy()
         self.hashes[s] = submission.page_hashes.copy() if self._prefix_cache else []
+        self.hashed[s] = len(self.hashes[s])
         self.deadline[s], self.delta[s] = deadline, 0
         self.place[s] = Place.GUEST if guest else Place.LOCAL
         self.reroute(s, route)
@@ -171,21 +172,24 @@ class RowTable(Columns):
         logprobs: Sequence[TokenLogprob | None],
         at: int,
         emitted: list[TokensEmitted],
+        full: list[int],
     ) -> int:
         """Take note of one computed position and one drawn token for each row of ``batch`` from place ``at`` on.
 
-        Stops at the first row for which that is not all (a page is full, it ends, leaves, is a prompt, or no token was
-        drawn, which is -1) and returns its place. ``ends[i]`` is the position after the computed one.
+        Stops at the first row for which that is not all (it ends, it leaves, or it is no decode, which token -1 says) and
+        returns its place. Rows with whose position a page is full are appended to ``full``. ``ends[i]`` is the position
+        after the computed one.
         """
         size, ready, limit, stop = self.page_size, self.ready, self.limit, self.stop
         computed, length, lists, opened = self.computed, self.length, self.tokens, self.open
-        submissions, no_logprobs = self.submission, not logprobs
+        submissions = self.submission
+        told: list[TokenLogprob] = []  # one for all: effects are not changed by whoever gets them
         for i in range(at, len(batch)):
             s, end, token = batch[i], ends[i], tokens[i]
-            if end > ready[s] or (end + 1) % size < 2 or end + 1 >= limit[s] or token < 0 or computed[s] != end - 1:
+            if token < 0 or end > ready[s] or end + 1 >= limit[s] or token in stop[s]:
                 return i
-            if token in stop[s]:
-                return i
+            if end % size == 0:
+                full.append(s)
             own = lists[s]
             if len(own) != end:
                 own = lists[s] = own[:end]
@@ -194,8 +198,9 @@ class RowTable(Columns):
             length[s] = end + 1
             opened[s] -= 1
             of = submissions[s]
-            entry = None if no_logprobs else logprobs[i]
-            told = [] if entry is None else [entry]
+            if logprobs:
+                entry = logprobs[i]
+                told = [] if entry is None else [entry]
             emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, end, [token], told, ""))
         return len(batch)
 
@@ -217,20 +222,27 @@ class RowTable(Columns):
         self.computed[s] = position
 
     def append(self, s: int, tokens: Sequence[int]) -> None:
-        """Tokens that were drawn; pages that become full get their hashes."""
-        own, length, size = self.tokens[s], self.length[s], self.page_size
+        """Tokens that were drawn."""
+        own, length = self.tokens[s], self.length[s]
         if len(own) != length:
             own = self.tokens[s] = own[:length]
-        for token in tokens:
-            own.append(token)
-            length += 1
-            self.length[s] = length
-            if self._prefix_cache and length % size == 0:
-                before = self.hashes_of(s)[: length // size - 1]
-                previous = before[-1] if before else root_hash(self.submission[s].salt)
-                if len(self.hashes[s]) != len(before):
-                    self.hashes[s] = before
-                self.hashes[s].append(next_hash(previous, own[-size:]))
+        own.extend(tokens)
+        self.length[s] = length + len(tokens)
+
+    def hash_pages(self, s: int) -> int:
+        """Pages whose KV is written get their hashes, unless they have them. How many of them have one."""
+        size, hashed = self.page_size, self.hashed[s]
+        full = self.computed[s] // size
+        if hashed < full and self._prefix_cache:
+            own, tokens = self.hashes[s], self.tokens[s]
+            if len(own) != hashed:
+                own = self.hashes[s] = own[:hashed]
+            previous = own[-1] if own else root_hash(self.submission[s].salt)
+            for page in range(hashed, full):
+                previous = next_hash(previous, tokens[page * size : (page + 1) * size])
+                own.append(previous)
+            self.hashed[s] = hashed = full
+        return min(hashed, full)
 
     # pages -----------------------------------------------------------------------------------------------------------
 
@@ -242,5 +254,6 @@ class RowTable(Columns):
             if len(listed) != count:
                 listed = spans[i] = listed[:count]
             listed.append(handle)
-        self.paged[s] = count + 1
-        self.ready[s] = self._ready(s)
+        self.paged[s] = count = count + 1
+        if self.place[s] == Place.LOCAL:
+            self.ready[s] = min(self.limit[s] - 1, count * self.page_size)

@@ -100,7 +100,7 @@ class Sequences:
             if rows.status[s] == Status.RUNNING:
                 self._parts.queue.stop(rows.key(s))
             spans = rows.route[s].spans
-            if spans:
+            if spans and not self._parts.announcements.empty:
                 self.made(s, [(token_hash, spans[-1].lineage) for token_hash in rows.hashes_of(s)])
         rows.leave(s, requeue=requeue)
         self.settle(s)
@@ -152,6 +152,18 @@ class Sequences:
         if computed // rows.page_size > before // rows.page_size and rows.status[s] == Status.RUNNING:
             self.publish(s, before)
 
+    def decoded(self, emitted: list[TokensEmitted], full: list[int]) -> None:
+        """What ``advance`` does beside the columns, for rows that computed one position and drew one token each.
+
+        ``full``: those of them with whose position a page was full.
+        """
+        outgoing = self._parts.outgoing
+        outgoing.count("computed_tokens", len(emitted))
+        outgoing.count("generated_tokens", len(emitted))
+        outgoing.tell_all(emitted)
+        for s in full:
+            self.publish(s, self._parts.rows.computed[s] - 1)
+
     def tell(self, s: int, position: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
         """The gateway hears of tokens from ``position`` on, or of progress without any. The last one ends the sequence."""
         outgoing, rows = self._parts.outgoing, self._parts.rows
@@ -178,12 +190,14 @@ class Sequences:
         if not rows.route[s].spans:
             return
         lineage = rows.route[s].spans[-1].lineage
-        size, hashes = rows.page_size, rows.hashes[s]
-        full = min(rows.computed[s] // size, len(hashes), rows.length[s] // size)
-        for page in range(before // size, full):
-            for handle in rows.page(s, page):
-                pages.publish(handle, hashes[page])
-            self.made(s, [(hashes[page], lineage)])
+        full = rows.hash_pages(s)
+        hashes, lists = rows.hashes[s], rows.pages[s]
+        for page in range(before // rows.page_size, full):
+            token_hash = hashes[page]
+            for handles in lists:
+                pages.publish(handles[page], token_hash)
+            if not self._parts.announcements.empty:
+                self.made(s, [(token_hash, lineage)])
 
     def announce(self, s: int) -> None:
         """Others can wait for the full prompt pages that ``s`` will make."""

@@ -171,19 +171,18 @@ class SweepState:
             logprobs = []
         if len(tokens) != len(batch):
             tokens, logprobs = _spread(ended.sample, tokens, -1, batch), _spread(ended.sample, logprobs, None, batch)
+        decoded = tokens  # those of rows that may be decodes; -1 for all others
+        if not ended.plain:
+            decoded = [token if count == 1 else -1 for token, count in zip(tokens, ended.count, strict=True)]
         scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score else {}
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
         returns = Returns(self.parts)
-        emitted: list[TokensEmitted] = []
         at = 0
         while True:
-            first = at
-            at = rows.commit_decodes(batch, ends, tokens, logprobs, at, emitted)
-            if at > first:
-                self.parts.outgoing.count("computed_tokens", at - first)
-                self.parts.outgoing.count("generated_tokens", at - first)
-                self.parts.outgoing.tell_all(emitted)
-                emitted.clear()
+            emitted: list[TokensEmitted] = []
+            full: list[int] = []
+            at = rows.commit_decodes(batch, ends, decoded, logprobs, at, emitted, full)
+            self._sequences.decoded(emitted, full)
             if at == len(batch):
                 break
             drawn = [] if tokens[at] < 0 else [tokens[at]]
