@@ -99,6 +99,9 @@ class Worker(Actor):
 
     async def on_start(self) -> None:
         config = self.config
+        if config.event_log:
+            writer = EventLogWriter(Path(config.event_log), config.name, self.node.incarnation, config.event_log_size)
+            self._machine = self._recorder = EventRecorder(self.state, writer)
         executor = Executor(
             self.backend,
             rows=config.max_rows,
@@ -117,9 +120,6 @@ class Worker(Actor):
         self._loader = ComponentLoader(self.device, self.backend, self._apply, f"worker {config.name}", config.memory)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
-        if config.event_log:
-            writer = EventLogWriter(Path(config.event_log), config.name, self.node.incarnation, config.event_log_size)
-            self._machine = self._recorder = EventRecorder(self.state, writer)
         self._apply(Started(self.node.incarnation))
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.heartbeat = self._heartbeat

@@ -9,7 +9,7 @@ from typing import Any
 
 from blockwright.actors.worker.event_log_file import EventLog, Header
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Failed, Planned, Replay
+from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Failed, Planned, Replayer
 from blockwright.policies.sweep.state import SweepState
 
 MOST_FIELDS = 20  # of a difference that are shown
@@ -41,7 +41,7 @@ class Report:
 def replay(path: Path, *, until: int | None = None, show: int | None = None) -> Report:
     """Replay up to the first difference, or until sweep ``until`` is planned. Raises EventLogError, OSError."""
     log = EventLog(path)
-    report, machine = Report(path, log.header), Replay(log.began)
+    report, machine = Report(path, log.header), Replayer(log.began)
     for report.byte, entry in log:
         report.differences = machine.feed(entry)
         match entry:

@@ -81,7 +81,7 @@ class Difference:
     replayed: str
 
 
-class Replay:
+class Replayer:
     """Replays a log on a machine of its own. ``state`` may be inspected between entries."""
 
     def __init__(self, began: Began) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from blockwright.actors.worker.event_recorder import EventRecorder
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Failed, Planned, Replay
+from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Failed, Planned, Replayer
 from blockwright.policies.sweep.events import PeerLost
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.event_tape import Tape, drive, make_state
@@ -62,7 +62,7 @@ async def test_another_part_begins_with_the_state_between_two_calls() -> None:
     recording.close()
     (_, first), (begin, second) = paper.parts
     assert Applied(PeerLost("w7"), lost) == first[-1]
-    replay = Replay(Began(begin.snapshot()))
+    replay = Replayer(Began(begin.snapshot()))
     assert [found for entry in second if (found := replay.feed(entry))] == []
     assert replay.state.digest() == state.digest()
 

@@ -98,3 +98,10 @@ async def test_without_the_setting_nothing_stands_before_the_machine(checkpoint:
     rig = await Rig.start([checkpoint("llama")])
     assert rig.worker._machine is rig.worker.state
     await rig.stop()
+
+
+async def test_a_folder_that_cannot_be_used_is_an_error_of_the_start(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """The process of the worker turns it into one sentence for whoever started the server."""
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        await Rig.start([checkpoint("llama")], event_log=str(tmp_path / "file" / "logs"))

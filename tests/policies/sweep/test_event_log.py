@@ -17,7 +17,7 @@ from blockwright.policies.sweep.event_log import (
     Entry,
     Failed,
     Planned,
-    Replay,
+    Replayer,
     differences,
 )
 from blockwright.policies.sweep.events import Submission
@@ -34,7 +34,7 @@ def tape(turns: int = 10_000) -> Tape:
 
 def replayed(began: Began, entries: list[Entry]) -> tuple[int, list[Difference]]:
     """(entries fed, differences of the last of them)"""
-    replay = Replay(began)
+    replay = Replayer(began)
     for number, entry in enumerate(entries):
         if found := replay.feed(entry):
             return number, found
