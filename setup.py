@@ -29,17 +29,22 @@ setup(name="blockwright-policies", packages=[], py_modules=[], ext_modules=modul
 """
 
 
+def compilable(path: Path) -> bool:
+    return path.name != "__init__.py" and "@dataclass" not in path.read_text()
+
+
 def compile_policies(target: Path) -> None:
     """Write the compiled modules and ``sources.txt``, the fingerprint of their sources, to ``target``."""
     sys.path.insert(0, str(ROOT / "policies"))
-    from compiled import DATA, fingerprint
+    from compiled import fingerprint
 
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "blockwright")
         shutil.copytree(ROOT / "policies", package / "policies", ignore=shutil.ignore_patterns("_compiled", "__pycache__"))
         (package / "__init__.py").touch()
         rooms = [package / "policies" / room for room in ROOMS]
-        sources = [p for room in rooms for p in sorted(room.glob("*.py")) if p.name not in ("__init__.py", *DATA)]
+        # Dataclasses stay sources: mypyc forgets the annotations by which values travel and snapshots are restored.
+        sources = [path for room in rooms for path in sorted(room.glob("*.py")) if compilable(path)]
         command = [sys.executable, "-c", PROGRAM, *(str(path.relative_to(folder)) for path in sources)]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
         shutil.rmtree(target, ignore_errors=True)

@@ -19,6 +19,7 @@ MOST = {  # beyond any machine: more is a slip, and would only be noticed when t
     "max_rows": 16384,
     "sweep_tokens": 1 << 20,
 }
+LEAST_LOG = 64 << 10  # bytes of an event log, each of whose two parts starts with a snapshot
 
 
 class SettingsError(ValueError):
@@ -112,6 +113,10 @@ class Settings:
     ] = 10.0
     directory: Annotated[str, "of the cluster's sockets; empty: a fresh private one"] = ""
     check: Annotated[bool, "verify the memory accounts after every sweep, not only when idle"] = False
+    event_log: Annotated[
+        str, "folder for the workers' event logs, which contain prompts and answers as tokens; empty: off"
+    ] = ""
+    event_log_size: Annotated[int, "bytes (or 64MiB) of each worker's event log: older entries are deleted"] = 64 << 20
     log_format: Annotated[str, "text, or json: one object on each line of standard output and error"] = "text"
     log_level: Annotated[str, "debug, info, warning or error: what is less important is not logged"] = "warning"
 
@@ -139,6 +144,8 @@ class Settings:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give at most {most}")
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; give a number from 0 to 65535")
+        if self.event_log_size < LEAST_LOG:
+            raise SettingsError(f"event_log_size is {self.event_log_size}; give at least {LEAST_LOG} bytes")
         choices = {
             "device": ("cpu",),
             "dtype": ("auto", "float32", "bfloat16"),

@@ -86,6 +86,8 @@ def worker_configs(
             prefix_cache=settings.prefix_cache,
             pace=settings.pace,
             check=settings.check,
+            event_log=settings.event_log,
+            event_log_size=settings.event_log_size,
             log_format=settings.log_format,
             log_level=settings.log_level,
         )

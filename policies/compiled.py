@@ -18,8 +18,6 @@ from types import ModuleType
 LIBRARY = "blockwright_policies__mypyc"  # what the compiled modules share
 ROOMS = ("memory", "model", "plan", "sweep")
 SUFFIX = EXTENSION_SUFFIXES[0]
-# Values that travel: mypyc forgets the annotations by which the codec reads them.
-DATA = ("chain.py", "config.py", "events.py", "sampling.py", "sweep_plan.py")
 
 
 def fingerprint(folder: Path) -> str:

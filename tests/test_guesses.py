@@ -32,6 +32,7 @@ GUESSES = (
     ("what goes first when memory runs out: eviction", "policies/memory/eviction.py", "evict_oldest"),
     ("leases of pages between workers", "policies/sweep/leases.py", "arrive"),
     ("what a worker is told and tells", "policies/sweep/events.py", "TokensEmitted"),
+    ("replaying a worker from its event log", "policies/sweep/event_log.py", "Replayer"),
     ("what the gateway knows of one request", "actors/gateway/record.py", "RequestRecord"),
     ("lost and repeated reports of a worker", "actors/gateway/report_sequence.py", "ReportSequence"),
     ("which models the gateway serves", "actors/gateway/catalogue.py", "Catalogue"),

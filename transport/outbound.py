@@ -22,7 +22,7 @@ from blockwright.transport import handshake as greeting
 from blockwright.transport import wire
 from blockwright.transport.address import split_key
 from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import AddressError, PeerGone, QueueFull, HandshakeRefused
+from blockwright.transport.errors import AddressError, HandshakeRefused, PeerGone, QueueFull
 from blockwright.transport.handshake import Greeting, Lane
 from blockwright.transport.wire import Buffer, WireError
 

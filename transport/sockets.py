@@ -23,7 +23,7 @@ from blockwright.transport import handshake as greeting
 from blockwright.transport import wire
 from blockwright.transport.address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
 from blockwright.transport.curve import Authenticator, NodeKeys, check_endpoint
-from blockwright.transport.errors import AddressError, KeysError, PeerGone, HandshakeRefused
+from blockwright.transport.errors import AddressError, HandshakeRefused, KeysError, PeerGone
 from blockwright.transport.handshake import Greeting, JoinRequest, Lane
 from blockwright.transport.interface import UNREACHABLE, Receiver
 from blockwright.transport.outbound import HIGH_WATER, Outbound

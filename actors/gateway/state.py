@@ -274,9 +274,9 @@ class GatewayState:
         """Seconds that a request may still take, however few; 0: as many as it likes."""
         return self.request_timeout and max(record.arrival + self.request_timeout - now, SOON)
 
-    def _expired(self) -> Refused:
+    def _expired(self) -> RequestRefused:
         message = f"the request was not complete after {self.request_timeout:g} seconds (request_timeout)"
-        return Refused(Refusal.EXPIRED, message)
+        return RequestRefused(Refusal.EXPIRED, message)
 
     def _abort(self, now: float) -> None:
         message = "the server shut down before the answer was complete"

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from blockwright.actors.worker.component_loader import ComponentLoader
 from blockwright.actors.worker.device_thread import DeviceThread, Swept
+from blockwright.actors.worker.event_log_writer import EventLogWriter
+from blockwright.actors.worker.event_recorder import EventRecorder, Machine
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
@@ -66,7 +68,7 @@ class Worker(Actor):
 
     def __init__(self, config: WorkerConfig, backend: Backend, on_fatal: Callable[[BaseException], None]) -> None:
         self.config, self.backend = config, backend
-        self._on_fatal = on_fatal
+        self._end = on_fatal
         self.state = SweepState(
             SweepConfig(
                 worker=config.name,
@@ -83,7 +85,8 @@ class Worker(Actor):
         )
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
         self._pace = Coefficients.from_table(json.loads(Path(config.pace).read_text())) if config.pace else None
-        self._machine = self.state  # what events, plans and commits go through; ``state`` is for reading
+        self._machine: Machine = self.state  # what events, plans and commits go through; ``state`` is for reading
+        self._recorder: EventRecorder | None = None
         self._composed: dict[int, Run] = {}
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
@@ -96,6 +99,9 @@ class Worker(Actor):
 
     async def on_start(self) -> None:
         config = self.config
+        if config.event_log:
+            writer = EventLogWriter(Path(config.event_log), config.name, self.node.incarnation, config.event_log_size)
+            self._machine = self._recorder = EventRecorder(self.state, writer)
         executor = Executor(
             self.backend,
             rows=config.max_rows,
@@ -123,6 +129,14 @@ class Worker(Actor):
             if timer is not None:
                 timer.cancel()
         self.device.stop()
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def _on_fatal(self, error: BaseException) -> None:
+        """The device thread or the state machine has failed: the process ends here."""
+        if self._recorder is not None:
+            self._recorder.break_off()
+        self._end(error)
 
     def _heartbeat(self) -> dict[str, object]:
         return {
@@ -130,7 +144,7 @@ class Worker(Actor):
             "waiting": self.state.waiting,
             "running": self.state.running,
             "reports": dict(self._reports.serials),
-            "routes": self.state.route_version,
+            "routes": self.state.parts.routes.version,
         }
 
     def _apply(self, event: Event) -> None:

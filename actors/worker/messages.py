@@ -63,6 +63,8 @@ class WorkerConfig:
     prefix_cache: bool = True
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
     check: bool = False  # verify the memory invariant after every sweep, not only when idle
+    event_log: str = ""  # folder of the event log; "": none
+    event_log_size: int = 64 << 20  # bytes
     log_format: str = "text"  # "text" | "json"
     log_level: str = "warning"
 

@@ -58,5 +58,6 @@ COMMANDS = {
     "doctor": Command("doctor", "check whether this machine can serve"),
     "node": Command("node", "join a cluster as one more node"),
     "trace": Command("trace", "draw logs of actors' messages as trees"),
+    "trace replay": Command("replay", "replay the event log of a worker"),
     "version": Command("version", "print the version"),
 }

@@ -58,10 +58,16 @@ def overview() -> str:
     return "\n".join(["usage: blockwright COMMAND ...", "", _LIST, "", "commands:", *lines, "", end])
 
 
+def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Which command is meant, whose name may have two words, and what it is given."""
+    length = 2 if " ".join(words[:2]) in COMMANDS else 1
+    return " ".join(words[:length]), [*words[length:]]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    name = words[0] if words else ""
+    name, rest = command_of(words)
     if name in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -71,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(_no_command(name), 2)
     try:
         module = COMMANDS[name].load()
-        return module.run(make_parser(name, module).parse_args(words[1:]))
+        return module.run(make_parser(name, module).parse_args(rest))
     except CommandError as error:
         return _refuse(str(error), error.code)
     except KeyboardInterrupt:

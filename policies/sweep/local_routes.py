@@ -20,6 +20,11 @@ class LocalRoutes:
         self._in_force: dict[str, int] = {}  # route id -> version
         self._runs: dict[Run, int] = {}
 
+    @property
+    def version(self) -> int:
+        """Of the last publication that was taken."""
+        return self._version
+
     def change(self, event: RoutesChanged) -> set[str] | None:
         """Adopt what was published: ids of routes whose spans have moved. None: it is older than what is known."""
         if event.version <= self._version:

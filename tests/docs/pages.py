@@ -37,7 +37,7 @@ from pathlib import Path
 import yaml
 
 from blockwright.api.commands import COMMANDS
-from blockwright.api.commands.cli import make_parser
+from blockwright.api.commands.cli import command_of, make_parser
 from blockwright.tests.waiting import PATIENCE, until_now
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,7 @@ def read_image(text: str) -> None:
 
 def accept(words: list[str]) -> None:
     """AssertionError where ``blockwright COMMAND ...`` would refuse its arguments."""
-    program, name, *arguments = words
+    program, (name, arguments) = words[0], command_of(words[1:])
     assert Path(program).name == "blockwright", program
     parser = make_parser(name, COMMANDS[name].load())
     try:

@@ -11,9 +11,11 @@ import pytest
 
 from blockwright.tests.gpu.reference import greedy
 from blockwright.tests.system.client import NEW, Client, body
+from blockwright.tests.system.event_logs import embedded_logs, logs_root, pytest_runtest_makereport
 from blockwright.tests.system.faulty_worker import SLOW
 from blockwright.tests.system.server import Server
 
+__all__ = ["embedded_logs", "logs_root", "pytest_runtest_makereport"]  # pytest finds them here
 STREAMS = 32
 PACE = 0.02  # seconds of each sweep of a served load
 FAULTY = "blockwright.tests.system.faulty_worker"
@@ -44,6 +46,7 @@ def serve(model: Path, pace: Path) -> Iterator[Callable[..., Server]]:
     yield start
     for server in servers:
         server.destroy()
+        server.event_logs.finish()
 
 
 @contextmanager

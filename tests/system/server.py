@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.tests.cap import SERVED
+from blockwright.tests.system.event_logs import EventLogs
 from blockwright.tests.system.faulty_worker import LEVERS
 from blockwright.tests.waiting import PATIENCE, until_now
 
@@ -107,7 +108,9 @@ class Server(Program):
         arguments: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        values = {"memory": "32MiB", "threads": 1, "check": "true", **CALM, **SERVED, **settings}
+        self.event_logs = EventLogs()
+        own = {"memory": "32MiB", "threads": 1, "check": "true", "event_log": self.event_logs.folder}
+        values = {**own, **CALM, **SERVED, **settings}
         command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers), *arguments]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         super().__init__(command, levers, address_space)
@@ -156,7 +159,7 @@ class Server(Program):
         (pid,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         return int(pid)
 
-    def stop(self, code: int | None = 0) -> None:
+    def stop(self, code: int | None = 0, *, check_logs: bool = True) -> None:
         """SIGTERM; then nothing may be left. Also in order after the server was stopped or killed."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -167,6 +170,8 @@ class Server(Program):
             assert "Traceback" not in self.err, self.err
         finally:
             self.destroy()
+        if check_logs:
+            self.event_logs.finish()
 
 
 def shared_memory() -> set[str]:

@@ -57,6 +57,7 @@ def test_conversions(name: str, text: Any, value: Any) -> None:
         ({"sets": ["workers=2GiB"]}, "give an integer"),
         ({"sets": ["workers=0"]}, "workers is 0; give at least 1"),
         ({"sets": ["memory=lots"]}, "give a number of bytes such as 2GiB"),
+        ({"sets": ["event_log_size=1KiB"]}, "event_log_size is 1024; give at least 65536 bytes"),
         ({"sets": ["check=maybe"]}, "check is 'maybe'; give true or false"),
         ({"sets": ["silence=nan"]}, "silence is 'nan'; give a number"),
         ({"sets": ["workers.x=1"]}, "workers is a single value"),

@@ -19,7 +19,7 @@ from blockwright.runtime.cluster.invitations import Invitation
 from blockwright.runtime.cluster.joining import default_name, join
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import AddressError, KeysError, PeerGone, HandshakeRefused
+from blockwright.transport.errors import AddressError, HandshakeRefused, KeysError, PeerGone
 from blockwright.transport.handshake import Admission
 
 TCP = "tcp://127.0.0.1:0"

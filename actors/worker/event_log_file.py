@@ -1,0 +1,155 @@
+"""File format of a worker's event log: encoder and reader.
+
+A file is ``MAGIC`` followed by records: length of the body (4 bytes), check of the length (2), CRC-32 of the body (4), body.
+The first body is the ``Header`` as a MessagePack map, the others are entries of ``policies/sweep/event_log.py``, dataclasses
+encoded as ``[tag, field, ...]`` as in messages (``runtime/base/codec.py``). A partial record at the end (the worker was
+killed while writing) is tolerated; anything else that does not parse is an error.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from blockwright.policies.sweep.event_log import Began, Entry
+from blockwright.runtime.base.codec import decode, field_names, schema_tag
+from blockwright.runtime.base.errors import DecodeError
+
+MAGIC = b"blockwright events\n"
+FORMAT = 1
+_FRAME = struct.Struct("<IHI")
+_LENGTH = struct.Struct("<I")
+
+
+class EventLogError(Exception):
+    """A file that cannot be read: path, byte offset, reason."""
+
+    def __init__(self, path: Path, offset: int, reason: str) -> None:
+        super().__init__(f"{path}, byte {offset}: {reason}")
+        self.path, self.offset, self.reason = path, offset, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """Who wrote the file. ``part`` counts the files of one life of the worker from 1; ``written``: seconds since 1970."""
+
+    format: int = FORMAT
+    version: str  # of blockwright
+    worker: str
+    incarnation: int
+    part: int
+    written: float
+
+
+# writing -------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _getter(kind: type) -> tuple[int, Callable[[Any], Any]]:
+    names = field_names(kind)
+    return schema_tag(kind), attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+
+
+def _plain(value: Any) -> Any:
+    """Types unknown to MessagePack. Instead of ``codec.encode``, which inspects every list and takes twice as long."""
+    if isinstance(value, frozenset | set):
+        return sorted(value)
+    kind: type = type(value)
+    tag, get = _getter(kind)
+    return (tag, *get(value))
+
+
+def encode_header(header: Header) -> bytes:
+    """Start of a file: magic and header record."""
+    return MAGIC + _record(msgpack.packb(asdict(header)))
+
+
+def entry_encoder() -> Callable[[Entry], bytes]:
+    """A function that encodes records; not thread-safe. It raises TypeError for types that cannot be encoded."""
+    pack = msgpack.Packer(default=_plain).pack
+    return lambda entry: _record(pack(entry))
+
+
+def _record(body: bytes) -> bytes:
+    return _FRAME.pack(len(body), _check(len(body)), zlib.crc32(body)) + body
+
+
+def _check(length: int) -> int:
+    return zlib.crc32(_LENGTH.pack(length)) & 0xFFFF
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+class EventLog:
+    """One file. Iterating yields (byte offset, entry) after ``began``; afterwards ``torn`` is known.
+
+    Raises EventLogError when opened or iterated; OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._data = path.read_bytes()
+        self.size = len(self._data)
+        self.torn = 0  # bytes of a partial record at the end
+        if not self._data.startswith(MAGIC):
+            raise EventLogError(path, 0, f"it begins with {self._data[:8]!r}: no event log of a worker")
+        records = self._records()
+        self.header = self._read_header(next(records, None))
+        self._rest = self._entries(records)
+        offset, began = next(self._rest, (self.size, None))
+        if not isinstance(began, Began):
+            raise EventLogError(path, offset, "the state with which the log begins is missing: the file was cut off")
+        self.began = began
+
+    def __iter__(self) -> Iterator[tuple[int, Entry]]:
+        return self._rest
+
+    def _records(self) -> Iterator[tuple[int, memoryview]]:
+        """(byte, body) of each."""
+        data, offset = memoryview(self._data), len(MAGIC)
+        while offset < self.size:
+            self.torn = self.size - offset
+            if self.torn < _FRAME.size:
+                return
+            length, check, checksum = _FRAME.unpack_from(data, offset)
+            if check != _check(length):
+                raise EventLogError(self.path, offset, "the length of a record is damaged")
+            body = data[offset + _FRAME.size : offset + _FRAME.size + length]
+            if len(body) < length:
+                return
+            if zlib.crc32(body) != checksum:
+                raise EventLogError(self.path, offset, "a record is damaged (its checksum does not fit)")
+            self.torn = 0
+            yield offset, body
+            offset += _FRAME.size + length
+
+    def _read_header(self, record: tuple[int, memoryview] | None) -> Header:
+        if record is None:
+            raise EventLogError(self.path, self.size, "its header is missing: the file was cut off")
+        try:
+            values = msgpack.unpackb(record[1])
+            if (found := values.get("format")) != FORMAT:
+                reason = f"it has format {found!r}, and this blockwright reads format {FORMAT}"
+                raise EventLogError(self.path, record[0], reason)
+            names = [field.name for field in fields(Header)]
+            return decode(Header, [schema_tag(Header), *(values[name] for name in names)])  # type: ignore[no-any-return]
+        except (ValueError, TypeError, KeyError, AttributeError, DecodeError) as error:
+            raise EventLogError(self.path, record[0], f"its header cannot be read: {error}") from error
+
+    def _entries(self, records: Iterator[tuple[int, memoryview]]) -> Iterator[tuple[int, Entry]]:
+        for offset, body in records:
+            limits = dict.fromkeys(("max_str_len", "max_bin_len", "max_array_len", "max_map_len"), len(body))
+            try:
+                yield offset, decode(Entry, msgpack.unpackb(body, strict_map_key=False, **limits))
+            except (ValueError, TypeError, DecodeError, msgpack.exceptions.UnpackException) as error:
+                reason = f"an entry cannot be read: {error}; blockwright {self.header.version} wrote it"
+                raise EventLogError(self.path, offset, reason) from error

@@ -1,0 +1,37 @@
+"""Replays the event log of a worker and checks that the same events make the same plans, bit by bit.
+
+FILE is what a worker wrote to the folder that the setting event_log names. Exit code 0: all plans and the final state agree;
+1: the first difference is printed, field by field; 2: the file cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from blockwright.api.commands import CommandError
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument("--until", metavar="SWEEP", type=int, help="stop after this sweep")
+    parser.add_argument("--show", metavar="SWEEP", type=int, help="also print the plan of this sweep and the state after it")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.actors.worker.event_log_file import EventLogError
+    from blockwright.api.commands.replay_report import as_json, as_lines, replay
+
+    try:
+        report = replay(arguments.file, until=arguments.until, show=arguments.show)
+    except EventLogError as error:
+        raise CommandError(str(error), 2) from error
+    except OSError as error:
+        raise CommandError(f"{arguments.file}: {error.strerror}", 2) from error
+    if arguments.json:
+        print(json.dumps(as_json(report), indent=1))
+    else:
+        print("\n".join(as_lines(report)))
+    return 0 if report.agrees else 1

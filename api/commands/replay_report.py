@@ -1,0 +1,114 @@
+"""Replay of an event log file, and its report as JSON and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blockwright.actors.worker.event_log_file import EventLog, Header
+from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Failed, Planned, Replayer
+from blockwright.policies.sweep.state import SweepState
+
+MOST_FIELDS = 20  # of a difference that are shown
+WIDTH = 160  # characters of a value that are shown
+
+
+@dataclass(slots=True)
+class Report:
+    """``sweeps`` to ``commits`` count what was replayed. ``byte``: offset of the entry that differs."""
+
+    file: Path
+    header: Header
+    sweeps: int = 0
+    last: int = 0  # number of the last plan
+    events: int = 0
+    commits: int = 0
+    ended: bool = False  # the log was closed normally
+    failed: str = ""  # error that ended the worker
+    torn: int = 0  # bytes of a partial record at the end
+    byte: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def agrees(self) -> bool:
+        return not self.differences
+
+
+def replay(path: Path, *, until: int | None = None, show: int | None = None) -> Report:
+    """Replay up to the first difference, or until sweep ``until`` is planned. Raises EventLogError, OSError."""
+    log = EventLog(path)
+    report, machine = Report(path, log.header), Replayer(log.began)
+    for report.byte, entry in log:
+        report.differences = machine.feed(entry)
+        match entry:
+            case Applied():
+                report.events += 1
+            case Committed():
+                report.commits += 1
+            case Failed():
+                report.failed = entry.error
+            case Ended():
+                report.ended = True
+            case Planned(plan=SweepPlan() as plan):
+                report.sweeps, report.last = report.sweeps + 1, plan.number
+                if plan.number == show:
+                    report.shown = {"plan": _table(plan), "state": _summary(machine.state)}
+        if report.differences or (until is not None and report.last >= until):
+            break
+    else:
+        report.differences = machine.end()
+        report.torn = log.torn
+    return report
+
+
+def _table(plan: SweepPlan) -> dict[str, Any]:
+    return asdict(plan)
+
+
+def _summary(state: SweepState) -> dict[str, Any]:
+    views = ("number", "open_plans", "waiting", "running")
+    return {**{name: getattr(state, name) for name in views}, "free_bytes": state.parts.memory.free_bytes, **state.counters}
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Described by ``docs/schemas/trace-replay.json``."""
+    found = [asdict(difference) for difference in report.differences]
+    return {
+        "file": str(report.file),
+        **{name: getattr(report.header, name) for name in ("version", "worker", "incarnation", "part")},
+        **{name: getattr(report, name) for name in ("sweeps", "last", "events", "commits", "ended", "failed", "torn")},
+        "agrees": report.agrees,
+        "difference": {"byte": report.byte, "fields": found} if found else None,
+        "shown": report.shown or None,
+    }
+
+
+def as_lines(report: Report) -> Iterator[str]:
+    header = report.header
+    yield f"{header.worker}, life {header.incarnation}, part {header.part}, written by blockwright {header.version}"
+    done = f"{report.sweeps} sweeps (up to {report.last}), {report.events} events, {report.commits} commits replayed"
+    yield f"{done}: {'all plans agree' if report.agrees else 'DIFFERENT'}"
+    for name, part in report.shown.items():
+        yield f"{name} of sweep {report.shown['plan']['number']}:"
+        yield from (f"  {key:<12} {_short(value)}" for key, value in part.items())
+    for difference in report.differences[:MOST_FIELDS]:
+        yield f"  {difference.field}: recorded {_short(difference.recorded)}, replayed {_short(difference.replayed)}"
+    if len(report.differences) > MOST_FIELDS:
+        yield f"  and {len(report.differences) - MOST_FIELDS} more fields"
+    if report.differences:
+        yield f"  in sweep {report.last}, the entry at byte {report.byte}"
+    if report.failed:
+        yield f"the worker failed here: {report.failed}"
+    elif report.torn:
+        yield f"the last {report.torn} bytes are a partial record: the worker was killed while writing, or is still writing"
+    elif not report.ended:
+        yield "the log was not closed: the worker was killed or is still running"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
