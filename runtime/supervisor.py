@@ -64,14 +64,15 @@ class ChildState:
 class Supervisor(Actor):
     """See the module. When the first start of a child fails, those before it are stopped and so does the supervisor's start.
 
-    intensity, period: more than that many restarts within that many seconds are too many: the supervisor crashes.
+    intensity, period: more than that many restarts within that many seconds are too many: the supervisor crashes; None:
+    it never gives up.
     """
 
     def __init__(
         self,
         children: Sequence[Child],
         strategy: Strategy = Strategy.ONE_FOR_ONE,
-        intensity: int = 3,
+        intensity: int | None = 3,
         period: float = 5.0,
         backoff: Backoff = Backoff(),  # noqa: B008 - immutable
     ) -> None:

@@ -1,6 +1,6 @@
-"""The controller actor: performs what its state machine decides, over the cluster's membership and the workers' endpoints.
+"""The controller actor: performs what its state machine decides, by endpoints of workers, their processes and gateways.
 
-Owns the tasks that wait for launches, loads and publications; decides nothing itself. Publications leave one after the
+Owns the tasks that wait for loads and publications; decides nothing itself. Publications leave one after the
 other, in order of their versions; what is asked of one worker is asked in order too.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from blockwright.actors.conditions import Conditions
+from blockwright.actors.conditions import Published
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.messages import (
+    Application,
     AskRoom,
     Beat,
     Deploy,
@@ -22,20 +24,17 @@ from blockwright.actors.controller.messages import (
     Event,
     Fatal,
     Kill,
-    Launch,
-    LaunchFailed,
     Load,
     Loaded,
     LoadFailed,
     Publish,
     Room,
     Serve,
-    Start,
-    Tick,
     Undeploy,
     Unfit,
     Unload,
     WorkerDown,
+    WorkerStarting,
     WorkerUp,
 )
 from blockwright.actors.controller.state import ControllerState
@@ -45,6 +44,7 @@ from blockwright.runtime.actor.actor import Actor, endpoint
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
+from blockwright.runtime.cluster.process import Process
 
 log = logging.getLogger("blockwright.controller")
 TICK = 0.1  # seconds between looks at heartbeats
@@ -53,33 +53,36 @@ ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
 
 
-class Launching(Protocol):
-    """What the controller asks of the cluster's membership."""
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the controller publishes of itself, after every event that changes it."""
 
-    async def launch(self, worker: str) -> None:
-        """Start a process for the worker; raises when that fails before it has joined."""
-
-    async def kill(self, worker: str, cause: str) -> None: ...
-
-    def pid(self, worker: str) -> int:
-        """0 when there is no process."""
+    workers_up: bool = False  # all of them
+    serves: bool = False  # every deployed application has a route in force
+    whole: bool = False  # every planned route is in force
+    version: int = 0  # of the last publication of routes
+    warnings: tuple[str, ...] = ()  # what whoever started the cluster should hear, though it serves
+    fatal: str = ""  # why the cluster cannot serve
 
 
 class Controller(Actor):
-    """See the module. ``gateways``: addresses that get every publication; those on other nodes also hear of workers here."""
+    """See the module.
 
-    def __init__(self, state: ControllerState, hub: Launching, gateways: list[str]) -> None:
-        self.state, self.hub, self.gateways = state, hub, gateways
-        self.warnings: list[str] = []  # what whoever started the cluster should hear, though it serves
-        self._remote: list[str] = []  # addresses of gateways on other nodes; in ``gateways`` too
-        self.fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why the cluster cannot serve
+    gateways: addresses of those that are there from the beginning; every gateway hears of workers and routes from here.
+    """
+
+    def __init__(
+        self, workers: Sequence[str], stall_timeout: float, gateways: Sequence[str], progress: Published[Progress]
+    ) -> None:
+        self._state = ControllerState(workers, stall_timeout=stall_timeout)
+        self._gateways, self._progress = list(gateways), progress
+        self._warnings: list[str] = []
+        self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
+        self._order = {name: asyncio.Lock() for name in workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
         self._heard: dict[str, float] = {}
-        self._launches = dict.fromkeys(state.workers, 0)
-        self.history = History()
-        self._conditions = Conditions()
+        self._history = History()
         self._timer: Timer | None = None
 
     async def on_start(self) -> None:
@@ -95,86 +98,95 @@ class Controller(Actor):
     # messages
 
     @endpoint
+    async def serve(self, applications: list[Application]) -> None:
+        """The applications are hashed: load them."""
+        self._handle(Serve(tuple(applications)))
+
+    @endpoint
     async def deploy(self, application: str) -> None:
         """Serve a known application (again). KeyError for an unknown one."""
-        self.handle(Deploy(application))
+        self._handle(Deploy(application))
 
     @endpoint
     async def undeploy(self, application: str) -> None:
         """Withdraw an application and unload the blocks that no other needs; answers when they are unloaded."""
-        tasks = self.handle(Undeploy(application))
+        tasks = self._handle(Undeploy(application))
         await asyncio.gather(*tasks)
 
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
         """A worker cannot start; it waits for its end."""
-        self.handle(Unfit(worker, incarnation, why))
+        self._handle(Unfit(worker, incarnation, why))
+
+    @endpoint(urgent=True)
+    async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
+        self._handle(WorkerStarting(worker, incarnation, pid))
+
+    @endpoint(urgent=True)
+    async def worker_up(self, worker: str, incarnation: int) -> None:
+        for gateway in self._gateways:  # before any route that passes there
+            self.node.ref(gateway).up.cast(worker, incarnation)
+        self._handle(WorkerUp(worker, incarnation))
+
+    @endpoint(urgent=True)
+    async def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
+        for gateway in self._gateways:
+            self.node.ref(gateway).down.cast(worker, incarnation, cause)
+        self._handle(WorkerDown(worker, incarnation, cause))
+
+    @endpoint(urgent=True)
+    async def gateway_up(self, gateway: str) -> None:
+        """A gateway on another node begins: tell it what there is. It hears of every change from here on."""
+        ref = self.node.ref(gateway)
+        for name, worker in self._state.workers.items():
+            if worker.alive:
+                ref.up.cast(name, worker.incarnation)
+        if self._state.published is not None:
+            ref.routes.cast(self._state.published)
+        self._history.note(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
+        self._gateways.append(gateway)
+
+    @endpoint(urgent=True)
+    async def gateway_down(self, gateway: str) -> None:
+        """It ended; its requests ended with it."""
+        if gateway in self._gateways:
+            self._gateways.remove(gateway)
+            self._history.note(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
 
     @endpoint(concurrent=True)
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""
-        names = [name for name, worker in self.state.workers.items() if worker.alive]
+        names = [name for name, worker in self._state.workers.items() if worker.alive]
         answers = await asyncio.gather(*[self._status(name, VIEW_TIMEOUT) for name in names], return_exceptions=True)
         statuses = {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, WorkerStatus)}
-        pids = {name: self.hub.pid(name) for name in self.state.workers}
-        return cluster_view(self.state, statuses, pids, self.history.view(self.node.clock.now(), time.time()))
-
-    def start(self) -> None:
-        """Launch the workers."""
-        self.handle(Start())
-
-    def serve(self, event: Serve) -> None:
-        """The applications are hashed: load them."""
-        self.handle(event)
-
-    def worker_up(self, worker: str, incarnation: int) -> None:
-        for gateway in self._remote:  # before any route that passes there
-            self.node.ref(gateway).up.cast(worker, incarnation)
-        self.handle(WorkerUp(worker, incarnation))
-
-    def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
-        for gateway in self._remote:
-            self.node.ref(gateway).down.cast(worker, incarnation, cause)
-        self.handle(WorkerDown(worker, incarnation, cause))
-
-    def gateway_up(self, address: str) -> None:
-        """A gateway on another node begins: tell it what there is. It hears of every change from here on."""
-        ref = self.node.ref(address)
-        for name, worker in self.state.workers.items():
-            if worker.alive:
-                ref.up.cast(name, worker.incarnation)
-        if self.state.published is not None:
-            ref.routes.cast(self.state.published)
-        self.history.note(self.node.clock.now(), "gateway", address, f"a further process answers HTTP: {address}")
-        self._remote.append(address)
-        self.gateways.append(address)
-
-    def gateway_down(self, address: str) -> None:
-        """It ended; its requests ended with it."""
-        if address in self._remote:
-            self.history.note(self.node.clock.now(), "gateway", address, f"a process that answered HTTP ended: {address}")
-        for known in (self._remote, self.gateways):
-            if address in known:
-                known.remove(address)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition on the state holds."""
-        await self._conditions.until(condition)
+        return cluster_view(self._state, statuses, self._history.view(self.node.clock.now(), time.time()))
 
     # the shell
 
-    def handle(self, event: Event) -> list[asyncio.Task[None]]:
+    def _handle(self, event: Event) -> list[asyncio.Task[None]]:
         """Apply an event; the tasks that perform what follows from it."""
-        effects = self.state.handle(event, self.node.clock.now())
-        self.history.look(self.state, self.node.clock.now())
+        effects = self._state.handle(event, self.node.clock.now())
+        if isinstance(event, Beat) and not effects:
+            return []
+        self._history.look(self._state, self.node.clock.now())
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
-        self._conditions.look()
+        self._tell()
         return tasks
+
+    def _tell(self) -> None:
+        state = self._state
+        progress = Progress(
+            all(worker.alive for worker in state.workers.values()),
+            bool(state.blocks) and all(state.ready(name) for name in state.blocks),
+            state.whole,
+            state.version,
+            tuple(self._warnings),
+            self._fatal,
+        )
+        self._progress.publish(progress)
 
     def _perform(self, effect: Effect) -> asyncio.Task[None] | None:
         match effect:
-            case Launch(worker):
-                return self._spawn(self._launch(worker))
             case Kill(worker, cause):
                 self._kill(worker, cause)
             case Load():
@@ -187,8 +199,7 @@ class Controller(Actor):
                 return self._spawn(self._unload(effect))
             case Fatal(message):
                 log.info("%s", message)  # whoever started the cluster says it aloud
-                if not self.fatal.done():
-                    self.fatal.set_result(message)
+                self._fatal = self._fatal or message
         return None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -206,12 +217,11 @@ class Controller(Actor):
         self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first: a fault must not end it
         for name, peer in self.node.peers().items():
             at = peer.heartbeat_at
-            if at is not None and self._heard.get(name) != at and name in self.state.workers:
+            if at is not None and self._heard.get(name) != at and name in self._state.workers:
                 self._heard[name] = at
                 payload = peer.payload
                 age, waiting, running = (payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
-                self.handle(Beat(name, peer.incarnation, age, waiting, running))
-        self.handle(Tick())
+                self._handle(Beat(name, peer.incarnation, age, waiting, running))
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
@@ -219,17 +229,7 @@ class Controller(Actor):
     def _kill(self, worker: str, cause: str) -> None:
         """Nobody waits for it: the worker's end is news like any other."""
         log.warning("worker %s is killed: %s", worker, cause)
-        self._spawn(self.hub.kill(worker, cause))
-
-    async def _launch(self, worker: str) -> None:
-        self._launches[worker] += 1
-        number = self._launches[worker]
-        try:
-            await self.hub.launch(worker)
-        except Exception as error:  # whatever the launcher raises: the worker is not there
-            if self._launches[worker] == number:
-                log.warning("worker %s could not be launched: %s", worker, error)
-                self.handle(LaunchFailed(worker, str(error)))
+        self.node.ref(f"{self.node.name}/{worker}", Process).kill.cast(cause)
 
     async def _load(self, effect: Load) -> None:
         worker, incarnation, load = effect.worker, effect.incarnation, effect.load
@@ -239,11 +239,11 @@ class Controller(Actor):
             except NodeDown:
                 return  # told by the membership
             except RemoteError as error:
-                self.handle(LoadFailed(worker, incarnation, load, error.text))
+                self._handle(LoadFailed(worker, incarnation, load, error.text))
             except RuntimeFault as error:
                 self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
             else:
-                self.handle(Loaded(worker, incarnation, load))
+                self._handle(Loaded(worker, incarnation, load))
 
     async def _unload(self, effect: Unload) -> None:
         async with self._publishing:  # publications before this one are out
@@ -265,22 +265,22 @@ class Controller(Actor):
             except RuntimeFault as error:
                 self._kill(worker, f"it did not tell its status: {error}")
             else:
-                if status.slow and status.slow not in self.warnings:  # all workers of one machine say the same
-                    self.warnings.append(status.slow)
-                self.handle(Room(worker, incarnation, status.budget - status.parameters))
+                if status.slow and status.slow not in self._warnings:  # all workers of one machine say the same
+                    self._warnings.append(status.slow)
+                self._handle(Room(worker, incarnation, status.budget - status.parameters))
 
     async def _status(self, worker: str, seconds: float) -> WorkerStatus:
         return await self.node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
 
     async def _publish(self, update: RoutesUpdate, first: tuple[str, ...]) -> None:
         async with self._publishing:
-            alive = [name for name, worker in self.state.workers.items() if worker.alive]
+            alive = [name for name, worker in self._state.workers.items() if worker.alive]
             if first:
                 told = [self.node.ref(f"{name}/worker").routes(update, timeout=ANSWER_TIMEOUT) for name in first]
                 for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
                     if isinstance(answer, Exception):
                         log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
-            for gateway in self.gateways:
+            for gateway in self._gateways:
                 self.node.ref(gateway).routes.cast(update)
             for name in alive:
                 if name not in first:

@@ -19,20 +19,17 @@ from blockwright.actors.controller.messages import (
     Event,
     Fatal,
     Kill,
-    Launch,
-    LaunchFailed,
     Load,
     Loaded,
     LoadFailed,
     Publish,
     Room,
     Serve,
-    Start,
-    Tick,
     Undeploy,
     Unfit,
     Unload,
     WorkerDown,
+    WorkerStarting,
     WorkerUp,
 )
 from blockwright.actors.controller.worker_record import Worker
@@ -73,9 +70,6 @@ class ControllerState:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one event; the effects must be performed in order."""
         match event:
-            case Start():
-                for worker in self.workers.values():
-                    self._launch(worker, now)
             case Serve(applications):
                 self.served.update({a.name: Served(a) for a in applications})
                 self._replan()
@@ -83,24 +77,19 @@ class ControllerState:
                 self._deploy(application)
             case Undeploy(application):
                 self._undeploy(application)
+            case WorkerStarting(name, incarnation, pid):
+                self.workers[name].launched(incarnation, pid, now)
             case WorkerUp(name, incarnation):
                 self.workers[name].rise(incarnation)
             case WorkerDown(name, incarnation, cause):
                 if self.workers[name].ended_by(incarnation):
-                    self._fall(self.workers[name], cause, now)
-            case LaunchFailed(name, cause):
-                if self.workers[name].state == "starting":
-                    self._fall(self.workers[name], cause, now)
+                    self._fall(self.workers[name], incarnation, cause, now)
             case Unfit(name, incarnation, why):
                 self._unfit(self.workers[name], incarnation, why)
             case Loaded() | LoadFailed() | Room() | Beat():
                 worker = self.workers[event.worker]
                 if worker.alive and worker.incarnation == event.incarnation:
                     self._news(worker, event)
-            case Tick():
-                for worker in self.workers.values():
-                    if worker.relaunch_at is not None and now >= worker.relaunch_at:
-                        self._launch(worker, now)
         self._advance()
         effects, self._effects = self._effects, []
         return effects
@@ -122,25 +111,20 @@ class ControllerState:
         assert set(self.routes) <= {route.id for route in self.planned}
         for worker in self.workers.values():
             assert bool(worker.incarnation) == worker.alive, worker.name
-            assert worker.relaunch_at is None or worker.state == "down", worker.name
+            assert worker.incarnation in (0, worker.last), worker.name
 
     # life of workers
 
-    def _launch(self, worker: Worker, now: float) -> None:
-        worker.launch(now)
-        self._effects.append(Launch(worker.name))
-
-    def _fall(self, worker: Worker, cause: str, now: float) -> None:
-        worker.fall(cause, now)
+    def _fall(self, worker: Worker, incarnation: int, cause: str, now: float) -> None:
+        worker.fall(incarnation, cause, now)
         served = any(s.ever_ready for s in self.served.values())
-        deaths = worker.faults if served else worker.failures
-        if deaths >= HOPELESS and not (served and any(other.settled(now) for other in self.workers.values())):
+        some_last = any(other.settled(now) for other in self.workers.values())
+        if worker.deaths.hopeless(HOPELESS, proven=served, some_last=some_last):
+            deaths = worker.deaths.own if served else worker.deaths.count
             self._effects.append(Fatal(f"worker {worker.name} died {deaths} times while starting: {cause}"))
-        elif worker.relaunch_at is not None and worker.relaunch_at <= now:
-            self._launch(worker, now)
 
     def _unfit(self, worker: Worker, incarnation: int, why: str) -> None:
-        if worker.state != "starting" or incarnation <= worker.last:
+        if worker.state != "starting" or incarnation != worker.last:
             return
         if any(s.ever_ready for s in self.served.values()):
             self._effects.append(Kill(worker.name, f"it cannot start: {why}"))  # what it lacks may be there next time

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from blockwright.actors.conditions import Conditions
@@ -34,7 +34,7 @@ from blockwright.actors.gateway.messages import (
     Up,
 )
 from blockwright.actors.gateway.overload import Held
-from blockwright.actors.gateway.port import Census, GatewayError, Generation, ModelInfo, Readiness, RequestView
+from blockwright.actors.gateway.port import Census, GatewayError, Generation, ModelInfo, Readiness, RequestView, Service
 from blockwright.actors.gateway.queue import Queue
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
@@ -52,9 +52,9 @@ TICK = 0.1  # seconds between looks at heartbeats and waiting requests
 
 
 class Gateway(Actor):
-    """See the module. ``cluster`` answers for ``/admin/cluster``.
+    """See the module.
 
-    limiter: its address, empty without limits; others: nodes of the other gateways.
+    controller, limiter: their addresses (empty without limits); others: nodes of the other gateways.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Gateway(Actor):
         state: GatewayState,
         *,
         name: str,
-        cluster: Callable[[], Awaitable[dict[str, Any]]],
+        controller: str,
         limiter: str = "",
         others: Sequence[str] = (),
     ) -> None:
@@ -71,7 +71,7 @@ class Gateway(Actor):
         self._others = others
         self.state = state
         self._queue = Queue(state.active, state.board)
-        self._cluster = cluster
+        self._controller = controller
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
         self._sending: set[asyncio.Task[None]] = set()
@@ -108,24 +108,28 @@ class Gateway(Actor):
 
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:
-        """For a gateway that is not on the head: a worker has joined."""
-        self.worker_up(worker, incarnation)
+        """A worker has joined."""
+        self._handle(Up(worker, incarnation))
 
     @endpoint(urgent=True)
     async def down(self, worker: str, incarnation: int, cause: str) -> None:
-        """For a gateway that is not on the head: a worker has ended."""
-        self.worker_down(worker, incarnation, cause)
+        """A worker has ended."""
+        self._handle(Down(worker, incarnation, cause))
 
     @endpoint(urgent=True)
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
         """What another gateway has to do, of all that the server takes."""
         self.state.crowd.hear(gateway, Held(requests, tokens, self.node.clock.now()))
 
-    def worker_up(self, worker: str, incarnation: int) -> None:
-        self._handle(Up(worker, incarnation))
+    @endpoint(concurrent=True)
+    async def knows(self, version: int) -> None:
+        """Answers when publication ``version`` of the routes has come."""
+        await self.until(lambda: self.state.board.version >= version)
 
-    def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
-        self._handle(Down(worker, incarnation, cause))
+    @endpoint(urgent=True)
+    async def service(self) -> Service:
+        """What it serves, for whoever tells people."""
+        return Service(self.models(), self.ready())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition on the state holds."""
@@ -188,7 +192,8 @@ class Gateway(Actor):
         return value
 
     async def cluster(self) -> dict[str, Any]:
-        return await self._cluster()
+        view: dict[str, Any] = await self.node.ref(self._controller).cluster()
+        return view
 
     async def actors(self) -> list[dict[str, Any]]:
         """See ``GatewayPort``. A node that does not answer is left out."""

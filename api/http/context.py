@@ -10,11 +10,12 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
 from blockwright.actors.config import Settings
+from blockwright.actors.gateway.peers import Family
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, RequestView, StreamProgress
 from blockwright.api.http.auth import Caller, Keys
 from blockwright.api.http.catalog import Catalog
@@ -23,9 +24,7 @@ from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.limits import Door
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.starting import Stages
-
-if TYPE_CHECKING:
-    from blockwright.api.serve.gateway_peer import Desk
+from blockwright.runtime.actor.ref import Ref
 
 NAMES, NAME_LENGTH = 4096, 128  # how many ids chosen by clients are kept, and how long one may be
 
@@ -74,6 +73,14 @@ class Front:
         id = self.names.resolve(key, name)
         return self.describe(id, key) is not None and self.port.cancel(id)
 
+    def families(self) -> list[Family]:
+        """What this process has counted."""
+        return self.metrics.families()
+
+    async def drain(self, seconds: float) -> None:
+        """See ``GatewayPort``."""
+        await self.port.drain(seconds)
+
     def model(self, request: web.Request, name: str | None) -> ModelInfo:
         """The model that a request names. Raises a 404, or a 403 for one that its key may not use."""
         info = self.catalog.info(name)
@@ -87,7 +94,7 @@ class Front:
 
 
 FRONT = web.AppKey("front", Front)
-DESK: web.AppKey[list[Desk]] = web.AppKey("desk", list)  # empty until the cluster is up
+PEER: web.AppKey[list[Ref]] = web.AppKey("peer", list)  # of this process; empty until the cluster is up
 CALLER = web.RequestKey("caller", Caller)  # who asks
 MODEL = web.RequestKey("model", str)  # the id of the one that answers
 NAME = web.RequestKey("name", str)  # the id that the client chose

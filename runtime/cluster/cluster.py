@@ -39,6 +39,7 @@ from blockwright.transport.interface import UNREACHABLE
 
 log = logging.getLogger("blockwright.runtime")
 OnUp = Callable[[str, int], None]
+OnLaunch = Callable[[str, int, str], None]
 OnDown = Callable[[Down], None]
 EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
 STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
@@ -96,6 +97,7 @@ class Cluster:
         self._id, self._clock = PeerId(name, 1), clock
         self._members: dict[str, Member] = {}  # the last life of each name
         self._processes: dict[PeerId, Member] = {}  # lives whose process has not ended
+        self._on_launch: list[OnLaunch] = []
         self._on_up: list[OnUp] = []
         self._on_down: list[OnDown] = []
         self._timer: Timer | None = None
@@ -134,6 +136,16 @@ class Cluster:
         self._checked = self.node.clock.now()
         self._check()
 
+    @property
+    def stopping(self) -> bool:
+        """``stop`` was called: nothing is launched any more, and every node is ended."""
+        return self._stopping
+
+    def on_launch(self, callback: OnLaunch) -> None:
+        """``callback(name, incarnation, failure)`` whenever a node was launched; ``failure``: why there is no process, or
+        empty."""
+        self._on_launch.append(callback)
+
     def on_up(self, callback: OnUp) -> None:
         """``callback(name, incarnation)`` once for each life whose entry function returned."""
         self._on_up.append(callback)
@@ -169,11 +181,15 @@ class Cluster:
         self._members[name] = self._processes[node] = member = Member(node)
         try:
             member.pid = await self._launcher.spawn(spec)
-        except BaseException:
+        except BaseException as error:
             member.state = "down"
             self._processes.pop(node, None)
             member.exited.set()
+            for callback in self._on_launch if isinstance(error, Exception) else []:
+                _guarded(callback, name, node.incarnation, str(error))
             raise
+        for callback in self._on_launch:
+            _guarded(callback, name, node.incarnation, "")
         if member.state == "down":  # killed while it was being started, when there was nothing to kill yet
             self._launcher.kill(node)
         return node.incarnation
@@ -184,6 +200,13 @@ class Cluster:
         await member.settled.wait()
         if member.state == "down":
             raise NodeDown(f"node {member.id} is down: {self.node.table.last_down[name].cause}")
+
+    async def ended(self, name: str) -> str:
+        """Until the process of the node's current life is gone; the cause of its end."""
+        member = self._members[name]
+        await member.exited.wait()
+        down = self.node.table.last_down.get(name)
+        return down.cause if down is not None and down.incarnation == member.id.incarnation else "stopped"
 
     async def kill(self, name: str, cause: str = "killed") -> None:
         """End the node's current life with SIGKILL; returns when it is declared down and its process is gone. One that
