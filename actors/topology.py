@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from blockwright.actors.controller.actor import Controller, Progress
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import Front, GatewayConfig, GatewayPeer
-from blockwright.actors.gateway.port import ModelInfo, Readiness, Service
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
@@ -64,7 +64,7 @@ class Running:
     processes and up. stages: (name, seconds since ``start`` was called) of what is done, in order.
     """
 
-    def __init__(self, cluster: Cluster, launcher: Launcher, port: Gateway | None, began: float) -> None:
+    def __init__(self, cluster: Cluster, launcher: Launcher, port: GatewayPort | None, began: float) -> None:
         self.cluster, self.launcher, self.port = cluster, launcher, port
         self.controller = cluster.node.ref(f"{HEAD}/controller", Controller)
         self.progress = Published(Progress())
@@ -145,12 +145,12 @@ class Running:
     def reached(self, stage: str) -> None:
         self.stages.append((stage, time.monotonic() - self._began))
 
-    def run(self, root: Ref, checkpoints: dict[str, Checkpoint], settings: Settings) -> None:
-        """Hash, load and note the stages, behind everything else."""
+    def run(self, root: Ref, checkpoints: dict[str, Checkpoint], settings: Settings, then: Callable[[], None]) -> None:
+        """Hash, load and note the stages, behind everything else. ``then``: when there is time again."""
         self.cluster.node.monitor(root, lambda down: self._fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
             asyncio.create_task(self._prepare(checkpoints, settings)),
-            asyncio.create_task(self._watch()),
+            asyncio.create_task(self._watch(then)),
         ]
 
     def _fail(self, reason: str) -> None:
@@ -165,11 +165,12 @@ class Running:
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
             self._fail(str(error))
 
-    async def _watch(self) -> None:
+    async def _watch(self, then: Callable[[], None]) -> None:
         await self.progress.until(lambda p: p.workers_up)
         self.reached("workers up")
         await self.progress.until(lambda p: p.whole)
         self.reached("loaded")
+        then()
 
 
 async def start(
@@ -188,18 +189,12 @@ async def start(
     Raises CheckpointError, SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
-    if not settings.applications:
-        raise SettingsError("applications is empty; name a checkpoint to serve")
-    if settings.pace:
-        await asyncio.to_thread(_check_pace, settings.pace)
-    checkpoints = await asyncio.to_thread(
-        lambda: {name: Checkpoint.open(source) for name, source in settings.applications.items()}
-    )
+    checkpoints = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings, cores())
     processes = gateway_processes(settings, first_in_head=first_in_head) if http is not None else []
-    launcher: Launcher = InProcessLauncher() if in_process else _processes(settings, gateway_entry if processes else "")
+    launcher: Launcher = InProcessLauncher() if in_process else _processes(settings)
     cluster = await _open_cluster(settings, launcher)
     try:
         whole = tree(
@@ -225,11 +220,26 @@ async def start(
         _tell_of_nodes(cluster, running, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
-        running.run(root, checkpoints, settings)
+
+        def warm() -> None:
+            """Not at the start, which workers wait for: so that a gateway that dies is soon there again."""
+            if processes and isinstance(launcher, ForkserverLauncher):
+                launcher.preload([gateway_entry.partition(":")[0]])
+
+        running.run(root, checkpoints, settings, warm)
     except BaseException:
         await cluster.stop()
         raise
     return running
+
+
+async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
+    """By application; what is wrong with the settings of the rest is said first."""
+    if not settings.applications:
+        raise SettingsError("applications is empty; name a checkpoint to serve")
+    if settings.pace:
+        await asyncio.to_thread(_check_pace, settings.pace)
+    return await asyncio.to_thread(lambda: {name: Checkpoint.open(source) for name, source in settings.applications.items()})
 
 
 async def _open_cluster(settings: Settings, launcher: Launcher) -> Cluster:
@@ -252,11 +262,9 @@ def _check_pace(path: str) -> None:
         raise SettingsError(f"pace: {path} cannot be used ({error}); give a JSON file of seconds, or none") from None
 
 
-def _processes(settings: Settings, gateway_entry: str) -> ForkserverLauncher:
-    """``gateway_entry``: of gateways that are processes, so that one that dies is there again before its clients give up."""
+def _processes(settings: Settings) -> ForkserverLauncher:
     directory = Path(settings.directory) if settings.directory else None
-    gateways = [gateway_entry.partition(":")[0]] if gateway_entry else []
-    return ForkserverLauncher(directory, preload=["torch", "blockwright.actors.worker.main", *gateways])
+    return ForkserverLauncher(directory, preload=["torch", "blockwright.actors.worker.main"])
 
 
 def _tell_of_nodes(cluster: Cluster, running: Running, workers: Collection[str], gateways: Collection[str]) -> None:

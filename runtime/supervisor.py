@@ -132,6 +132,10 @@ class Supervisor(Actor):
             out.append(ChildState(name, state, self._last.get(name, ""), restarts, self._causes.get(name, "")))
         return out
 
+    def missing(self) -> dict[str, str]:
+        """Children that wait for their next start, with the cause of their last end."""
+        return {n: self._causes.get(n, "") for n in self._specs if self._rules.describe(n)[0] == "wanted"}
+
     # ---- what the policy wants
 
     async def _advance(self) -> None:

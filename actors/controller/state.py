@@ -32,7 +32,7 @@ from blockwright.actors.controller.messages import (
     WorkerStarting,
     WorkerUp,
 )
-from blockwright.actors.controller.worker_record import Worker
+from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, place
@@ -55,7 +55,7 @@ class ControllerState:
     """See the module."""
 
     def __init__(self, workers: Sequence[str], *, stall_timeout: float) -> None:
-        self.workers = {name: Worker(name) for name in workers}
+        self.workers = {name: WorkerRecord(name) for name in workers}
         self.stall_timeout = stall_timeout
         self.served: dict[str, Served] = {}
         self.known_blocks: dict[str, tuple[Block, ...]] = {}  # of all applications that were ever served
@@ -115,7 +115,7 @@ class ControllerState:
 
     # life of workers
 
-    def _fall(self, worker: Worker, incarnation: int, cause: str, now: float) -> None:
+    def _fall(self, worker: WorkerRecord, incarnation: int, cause: str, now: float) -> None:
         worker.fall(incarnation, cause, now)
         served = any(s.ever_ready for s in self.served.values())
         some_last = any(other.settled(now) for other in self.workers.values())
@@ -123,7 +123,7 @@ class ControllerState:
             deaths = worker.deaths.own if served else worker.deaths.count
             self._effects.append(Fatal(f"worker {worker.name} died {deaths} times while starting: {cause}"))
 
-    def _unfit(self, worker: Worker, incarnation: int, why: str) -> None:
+    def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:
         if worker.state != "starting" or incarnation != worker.last:
             return
         if any(s.ever_ready for s in self.served.values()):
@@ -131,7 +131,7 @@ class ControllerState:
         else:
             self._effects.append(Fatal(f"worker {worker.name} cannot start: {why}"))
 
-    def _news(self, worker: Worker, event: Loaded | LoadFailed | Room | Beat) -> None:
+    def _news(self, worker: WorkerRecord, event: Loaded | LoadFailed | Room | Beat) -> None:
         match event:
             case Beat(_, _, sweep_age, waiting, running):
                 worker.waiting, worker.running = waiting, running
@@ -155,7 +155,7 @@ class ControllerState:
                 if served.deployed and not served.ever_ready:
                     self._effects.append(Fatal(f"worker {worker.name} cannot load {load.holder}: {message}"))
 
-    def _check_room(self, worker: Worker, nbytes: int) -> None:
+    def _check_room(self, worker: WorkerRecord, nbytes: int) -> None:
         """A worker whose parameters leave no room for one page of a sequence can serve nobody."""
         for route in self.planned:
             served = self.served[route.application]
@@ -221,7 +221,7 @@ class ControllerState:
                 self._next_load(worker)
         self._publish()
 
-    def _next_load(self, worker: Worker) -> None:
+    def _next_load(self, worker: WorkerRecord) -> None:
         for application in self.blocks:
             if application in worker.refused:
                 continue
@@ -234,7 +234,7 @@ class ControllerState:
         if self.blocks and not self._ask_room(worker):
             worker.state = "ready"
 
-    def _ask_room(self, worker: Worker) -> bool:
+    def _ask_room(self, worker: WorkerRecord) -> bool:
         """Ask between applications only: is a question open or put now?"""
         between = all(not any(self._needs(worker, name)) for name in worker.resident)
         if worker.room_stale and not worker.asking and between and worker.resident:
@@ -242,7 +242,7 @@ class ControllerState:
             self._effects.append(AskRoom(worker.name, worker.incarnation))
         return worker.asking
 
-    def _needs(self, worker: Worker, name: str) -> Iterator[LoadBlock]:
+    def _needs(self, worker: WorkerRecord, name: str) -> Iterator[LoadBlock]:
         """Loads for the blocks of an application that belong on the worker and are not there, in order of depth."""
         if name not in self.blocks:
             return

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.controller.worker_record import Worker
+from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import WorkerStatus
 
 
@@ -43,7 +43,7 @@ def _total(statuses: Mapping[str, WorkerStatus], counter: str) -> int:
     return int(sum(status.counters.get(counter, 0) for status in statuses.values()))
 
 
-def _worker(state: ControllerState, worker: Worker, status: WorkerStatus | None) -> dict[str, Any]:
+def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus | None) -> dict[str, Any]:
     memory = {"budget": 0, "parameters": 0, "kv": 0, "free": 0}
     if status is not None:
         memory = {"budget": status.budget, "parameters": status.parameters, "kv": status.kv, "free": status.free}
@@ -67,7 +67,7 @@ def _worker(state: ControllerState, worker: Worker, status: WorkerStatus | None)
     }
 
 
-def _blocks(state: ControllerState, worker: Worker) -> list[str]:
+def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:
     """Blocks of which every component is resident, each once."""
     found: dict[str, None] = {}
     for name, blocks in state.blocks.items():

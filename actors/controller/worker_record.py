@@ -13,7 +13,7 @@ from blockwright.policies.cluster.restart_policy import EarlyDeaths
 
 
 @dataclass(slots=True)
-class Worker:
+class WorkerRecord:
     """See the module."""
 
     name: str

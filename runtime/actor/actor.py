@@ -188,6 +188,10 @@ class Actor:
         """An actor that this one monitors is over. Comes in turn like a message, ahead of normal ones."""
         log.warning("actor %s monitors %s, which ended (%s), and has no on_down", self.ref, down.ref, down.cause)
 
+    def missing(self) -> dict[str, str]:
+        """What should live under this actor and does not, and why: what ``inspect`` shows of supervisors."""
+        return {}
+
     def monitor(self, ref: Ref) -> Callable[[], None]:
         """Have ``on_down`` called once when that life is over, whatever the cause. Returns what undoes this."""
         return self.node.links.monitor(self, ref.address)

@@ -43,6 +43,8 @@ class ActorView:
     handled: int  # messages begun since the start of this life
     failed: int  # of them, ended by an error
     ending: str = ""  # why, while it ends
+    supervisor: str = ""  # node/name of the actor that it does not outlive
+    missing: dict[str, str] = field(default_factory=dict)  # of a supervisor: children that are not up -> why
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,12 @@ def inspect_node(node: Node) -> NodeView:
         )
         for peer in node.table.current.values()
     ]
-    actors = [inspect_cell(cell, now) for cell in node.lives.cells.values()]
+    owners = {name: life.owner for name, life in node.lives.current.items()}
+    actors = [inspect_cell(cell, owners.get(name), now) for name, cell in node.lives.cells.items()]
     return NodeView(node.name, node.incarnation, node.lag, actors, peers, dict(node.dead_letters), dict(node.dropped))
 
 
-def inspect_cell(cell: Cell, now: float) -> ActorView:
+def inspect_cell(cell: Cell, owner: Address | None, now: float) -> ActorView:
     current = cell.current
     return ActorView(
         cell.name,
@@ -140,6 +143,8 @@ def inspect_cell(cell: Cell, now: float) -> ActorView:
         cell.handled,
         cell.failed,
         cell.over,
+        f"{owner.node}/{owner.name}" if owner is not None else "",
+        cell.actor.missing(),
     )
 
 
