@@ -87,7 +87,8 @@ async def start_inside(node: Node, tree: Branch, values: Mapping[str, Any]) -> R
     root = await start_tree(node, tree, values, owner=Address(node.head.name, node.name))
 
     def ended(down: Down) -> None:
-        log.log(logging.DEBUG if node.stopping else logging.ERROR, "%s ended: %s", down.ref, down.cause)
+        meant = node.stopping or down.cause.startswith("owner ")  # it goes with the actor at the head
+        log.log(logging.DEBUG if meant else logging.ERROR, "%s ended: %s", down.ref, down.cause)
         node.close(f"{down.ref} ended: {down.cause}")
 
     node.monitor(root, ended)

@@ -48,7 +48,7 @@ class Process(Actor):
 
     @endpoint(concurrent=True)
     async def kill(self, cause: str) -> None:
-        """End the node with SIGKILL; ``cause`` is what everybody is told. Its supervisor starts another."""
+        """A cast: end the node with SIGKILL, and this actor with it, for this cause. Its supervisor starts another."""
         if self._launched:
             await self._nodes.kill(self.ref.name, cause)
 
