@@ -19,6 +19,7 @@ from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller, Progress
 from blockwright.actors.controller.messages import Application
+from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import Front, GatewayConfig, GatewayPeer
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
@@ -30,13 +31,13 @@ from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_n
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
 from blockwright.runtime.actor.ref import Ref
+from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import RuntimeFault
+from blockwright.runtime.base.node_view import Measure
 from blockwright.runtime.cluster.cluster import Cluster
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.launcher import Launcher
 from blockwright.runtime.cluster.processes import ForkserverLauncher
-from blockwright.runtime.node.inspection import Measure
-from blockwright.runtime.node.peers import Down
 from blockwright.runtime.tree import lines, start_tree
 from blockwright.transport.errors import AddressError
 
@@ -209,10 +210,11 @@ async def start(
         gateway = _gateway(settings, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began)
         fronts = {HEAD: http.front} if http is not None else {}
+        state = ControllerState(list(configs), stall_timeout=settings.stall_timeout)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
             "gateway": gateway,
-            "controller": (list(configs), settings.stall_timeout, [f"{HEAD}/gateway"] * first_in_head, running.progress),
+            "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (fronts.get(HEAD), processes),
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),

@@ -14,11 +14,12 @@ from typing import Any
 
 from blockwright.policies.cluster.restart_policy import Backoff, Strategy
 from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.ref import Address, Ref
+from blockwright.runtime.actor.ref import Ref
+from blockwright.runtime.base.address import Address
+from blockwright.runtime.base.down import Down
 from blockwright.runtime.cluster.process import Nodes, Process
+from blockwright.runtime.node.actor_classes import load_class
 from blockwright.runtime.node.node import Node
-from blockwright.runtime.node.peers import Down
-from blockwright.runtime.node.spawning import load_class
 from blockwright.runtime.supervisor import Child, Supervisor
 
 log = logging.getLogger("blockwright.runtime")

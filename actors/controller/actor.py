@@ -1,7 +1,8 @@
 """The controller actor: performs what its state machine decides, by endpoints of workers, their processes and gateways.
 
 Owns the tasks that wait for loads and publications; decides nothing itself. Publications leave one after the
-other, in order of their versions; what is asked of one worker is asked in order too.
+other, in order of their versions, and those that had to wait leave as one; what is asked of one worker is asked in order.
+At rest no timer runs, and a heartbeat costs work for its worker alone.
 """
 
 from __future__ import annotations
@@ -39,15 +40,14 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
-from blockwright.actors.worker.messages import BlockLoaded, RoutesUpdate, WorkerStatus
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
+from blockwright.runtime.actor.actor import Actor, PeerInfo
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
 from blockwright.runtime.cluster.process import Process
 
 log = logging.getLogger("blockwright.controller")
-TICK = 0.1  # seconds between looks at heartbeats
 LOAD_TIMEOUT = 600.0  # of one block
 ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
@@ -68,29 +68,27 @@ class Progress:
 class Controller(Actor):
     """See the module.
 
-    gateways: addresses of those that are there from the beginning; every gateway hears of workers and routes from here.
+    state: its own from here on. gateways: addresses of those that are there from the beginning; every gateway hears of
+    workers and routes from here. progress: where it publishes how far it is.
     """
 
-    def __init__(
-        self, workers: Sequence[str], stall_timeout: float, gateways: Sequence[str], progress: Published[Progress]
-    ) -> None:
-        self._state = ControllerState(workers, stall_timeout=stall_timeout)
+    def __init__(self, state: ControllerState, gateways: Sequence[str], progress: Published[Progress]) -> None:
+        self._state = state
         self._gateways, self._progress = list(gateways), progress
         self._warnings: list[str] = []
         self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._order = {name: asyncio.Lock() for name in workers}  # what is asked of one worker
+        self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
-        self._heard: dict[str, float] = {}
+        self._sent = 0  # version that was published last
+        self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._history = History()
-        self._timer: Timer | None = None
 
     async def on_start(self) -> None:
-        self._tick()
+        self._deafen = self.node.on_heartbeat(self._beat)
 
     async def on_stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deafen()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -100,39 +98,39 @@ class Controller(Actor):
     @endpoint
     async def serve(self, applications: list[Application]) -> None:
         """The applications are hashed: load them."""
-        self._handle(Serve(tuple(applications)))
+        self.handle(Serve(tuple(applications)))
 
     @endpoint
     async def deploy(self, application: str) -> None:
         """Serve a known application (again). KeyError for an unknown one."""
-        self._handle(Deploy(application))
+        self.handle(Deploy(application))
 
     @endpoint
     async def undeploy(self, application: str) -> None:
         """Withdraw an application and unload the blocks that no other needs; answers when they are unloaded."""
-        tasks = self._handle(Undeploy(application))
+        tasks = self.handle(Undeploy(application))
         await asyncio.gather(*tasks)
 
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
         """A worker cannot start; it waits for its end."""
-        self._handle(Unfit(worker, incarnation, why))
+        self.handle(Unfit(worker, incarnation, why))
 
     @endpoint(urgent=True)
     async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
-        self._handle(WorkerStarting(worker, incarnation, pid))
+        self.handle(WorkerStarting(worker, incarnation, pid))
 
     @endpoint(urgent=True)
     async def worker_up(self, worker: str, incarnation: int) -> None:
         for gateway in self._gateways:  # before any route that passes there
             self.node.ref(gateway).up.cast(worker, incarnation)
-        self._handle(WorkerUp(worker, incarnation))
+        self.handle(WorkerUp(worker, incarnation))
 
     @endpoint(urgent=True)
     async def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
         for gateway in self._gateways:
             self.node.ref(gateway).down.cast(worker, incarnation, cause)
-        self._handle(WorkerDown(worker, incarnation, cause))
+        self.handle(WorkerDown(worker, incarnation, cause))
 
     @endpoint(urgent=True)
     async def gateway_up(self, gateway: str) -> None:
@@ -141,8 +139,8 @@ class Controller(Actor):
         for name, worker in self._state.workers.items():
             if worker.alive:
                 ref.up.cast(name, worker.incarnation)
-        if self._state.published is not None:
-            ref.routes.cast(self._state.published)
+        if self._state.version:
+            ref.routes.cast(self._state.publication())
         self._history.note(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
         self._gateways.append(gateway)
 
@@ -163,27 +161,19 @@ class Controller(Actor):
 
     # the shell
 
-    def _handle(self, event: Event) -> list[asyncio.Task[None]]:
+    def handle(self, event: Event) -> list[asyncio.Task[None]]:
         """Apply an event; the tasks that perform what follows from it."""
-        effects = self._state.handle(event, self.node.clock.now())
-        if isinstance(event, Beat) and not effects:
-            return []
-        self._history.look(self._state, self.node.clock.now())
+        now = self.node.clock.now()
+        effects = self._state.handle(event, now)
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
-        self._tell()
+        if self._state.touched or effects:
+            self._history.look(self._state, now)
+            self._tell()
         return tasks
 
     def _tell(self) -> None:
-        state = self._state
-        progress = Progress(
-            all(worker.alive for worker in state.workers.values()),
-            bool(state.blocks) and all(state.ready(name) for name in state.blocks),
-            state.whole,
-            state.version,
-            tuple(self._warnings),
-            self._fatal,
-        )
-        self._progress.publish(progress)
+        state, warnings = self._state, tuple(self._warnings)
+        self._progress.publish(Progress(state.all_up, state.serves, state.whole, state.version, warnings, self._fatal))
 
     def _perform(self, effect: Effect) -> asyncio.Task[None] | None:
         match effect:
@@ -193,8 +183,9 @@ class Controller(Actor):
                 return self._spawn(self._load(effect))
             case AskRoom(worker, incarnation):
                 return self._spawn(self._ask_room(worker, incarnation))
-            case Publish(update, first):
-                return self._spawn(self._publish(update, first))
+            case Publish(_, first):
+                self._first.update(dict.fromkeys(first))
+                return self._spawn(self._publish())
             case Unload():
                 return self._spawn(self._unload(effect))
             case Fatal(message):
@@ -213,15 +204,11 @@ class Controller(Actor):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the controller failed", exc_info=error)
 
-    def _tick(self) -> None:
-        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first: a fault must not end it
-        for name, peer in self.node.peers().items():
-            at = peer.heartbeat_at
-            if at is not None and self._heard.get(name) != at and name in self._state.workers:
-                self._heard[name] = at
-                payload = peer.payload
-                age, waiting, running = (payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
-                self._handle(Beat(name, peer.incarnation, age, waiting, running))
+    def _beat(self, peer: PeerInfo) -> None:
+        name = peer.id.name
+        if name in self._state.workers:
+            age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
+            self.handle(Beat(name, peer.id.incarnation, age, waiting, running))
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
@@ -239,11 +226,11 @@ class Controller(Actor):
             except NodeDown:
                 return  # told by the membership
             except RemoteError as error:
-                self._handle(LoadFailed(worker, incarnation, load, error.text))
+                self.handle(LoadFailed(worker, incarnation, load, error.text))
             except RuntimeFault as error:
                 self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
             else:
-                self._handle(Loaded(worker, incarnation, load))
+                self.handle(Loaded(worker, incarnation, load))
 
     async def _unload(self, effect: Unload) -> None:
         async with self._publishing:  # publications before this one are out
@@ -267,21 +254,24 @@ class Controller(Actor):
             else:
                 if status.slow and status.slow not in self._warnings:  # all workers of one machine say the same
                     self._warnings.append(status.slow)
-                self._handle(Room(worker, incarnation, status.budget - status.parameters))
+                self.handle(Room(worker, incarnation, status.budget - status.parameters))
 
     async def _status(self, worker: str, seconds: float) -> WorkerStatus:
         return await self.node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
 
-    async def _publish(self, update: RoutesUpdate, first: tuple[str, ...]) -> None:
+    async def _publish(self) -> None:
         async with self._publishing:
+            if self._sent == self._state.version:
+                return  # told with the one before
+            update, self._sent = self._state.publication(), self._state.version
             alive = [name for name, worker in self._state.workers.items() if worker.alive]
-            if first:
-                told = [self.node.ref(f"{name}/worker").routes(update, timeout=ANSWER_TIMEOUT) for name in first]
-                for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
-                    if isinstance(answer, Exception):
-                        log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
+            first, others = ([name for name in alive if (name in self._first) is early] for early in (True, False))
+            self._first = {}
+            told = [self.node.ref(f"{name}/worker").routes(update, timeout=ANSWER_TIMEOUT) for name in first]
+            for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
+                if isinstance(answer, Exception):
+                    log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
             for gateway in self._gateways:
                 self.node.ref(gateway).routes.cast(update)
-            for name in alive:
-                if name not in first:
-                    self.node.ref(f"{name}/worker").routes.cast(update)
+            for name in others:
+                self.node.ref(f"{name}/worker").routes.cast(update)

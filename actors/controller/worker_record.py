@@ -1,14 +1,12 @@
-"""One worker as the controller sees it: its life and what it holds.
+"""One worker as the controller sees it: its life and its queue.
 
-Owns the bookkeeping of a single worker. Which worker needs what is decided in state.py; when a dead one is started again, by
-its supervisor.
+Owns the bookkeeping of a single worker. What it holds is in residency.py; its supervisor starts a dead one again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.cluster.restart_policy import EarlyDeaths
 
 
@@ -26,12 +24,6 @@ class WorkerRecord:
     restarts: int = 0
     cause: str = ""  # of the last death
     condemned: bool = False  # a kill was asked for; nothing more is expected of this incarnation
-    loading: LoadBlock | None = None  # the one load in progress
-    resident: dict[str, set[int]] = field(default_factory=dict)  # application -> depths of its components that are here
-    refused: dict[str, str] = field(default_factory=dict)  # application -> why it could not be loaded here
-    room: int | None = None  # bytes left to KV, when last asked
-    room_stale: bool = True  # parameters have changed since, or nobody asked
-    asking: bool = False  # a question about room is under way
     waiting: int = 0
     running: int = 0
 
@@ -47,8 +39,6 @@ class WorkerRecord:
     def rise(self, incarnation: int) -> None:
         """The process has joined the cluster, with nothing loaded."""
         self.state, self.incarnation, self.last, self.condemned = "loading", incarnation, incarnation, False
-        self.loading, self.resident, self.refused = None, {}, {}
-        self.room, self.room_stale, self.asking = None, True, False
 
     def ended_by(self, incarnation: int) -> bool:
         """Is the end of ``incarnation`` that of the current life? One may end before it rose, or had a process."""
@@ -59,15 +49,9 @@ class WorkerRecord:
         lived = now - self.launched_at if incarnation == self.last else 0.0
         self.deaths.died(lived, cause)
         self.state, self.incarnation, self.last, self.cause, self.pid = "down", 0, incarnation, cause, 0
-        self.loading, self.resident, self.room = None, {}, None
         self.waiting = self.running = 0
         self.restarts += 1
 
     def settled(self, now: float) -> bool:
         """It lives, or lived once, for longer than what cannot live does."""
         return self.deaths.lasted or (self.state != "down" and now - self.launched_at >= self.deaths.youth)
-
-    def holds(self, application: str, first: int, last: int) -> bool:
-        """Components ``first`` .. ``last`` (exclusive) of the application are resident and the room is known."""
-        here = self.resident.get(application, set())
-        return self.alive and not self.condemned and self.room is not None and all(d in here for d in range(first, last))

@@ -1,4 +1,4 @@
-"""The gateway actor: turns calls, reports and news of workers into events, and effects into messages and deltas.
+"""The gateway actor: turns calls, reports and news of workers into events, and effects into messages and news of streams.
 
 Owns the streams of its clients and nothing else; every decision is ``state.py``'s. It implements ``GatewayPort`` for the
 HTTP front in its own process. A sweep's report is handled in one go: no task and no message per token.
@@ -23,25 +23,26 @@ from blockwright.actors.gateway.messages import (
     End,
     Event,
     Fail,
-    Generate,
     Heard,
     Replay,
-    Report,
-    Routes,
     Submit,
     Tick,
     Unsent,
     Up,
 )
-from blockwright.actors.gateway.overload import Held
-from blockwright.actors.gateway.port import Census, GatewayError, Generation, ModelInfo, Readiness, RequestView, Service
-from blockwright.actors.gateway.queue import Queue
+from blockwright.actors.gateway.port import Census, Generation, ModelInfo, Readiness, RequestView, Service
+from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.rate_limiter import Limiter
-from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.actors.worker.messages import Submission, SweepReport
+from blockwright.policies.requests.overload import Held
 from blockwright.policies.requests.rate_limit import Verdict
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.request_ownership import sequences_of
+from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace
@@ -70,7 +71,7 @@ class Gateway(Actor):
         self.limiter = limiter
         self._others = others
         self.state = state
-        self._queue = Queue(state.active, state.board)
+        self._positions = QueuePositions(state.active, state.table)
         self._controller = controller
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
@@ -99,12 +100,12 @@ class Gateway(Actor):
     @endpoint
     async def tokens(self, report: SweepReport) -> None:
         """A worker's sweep, with all that this gateway must know of it."""
-        self._handle(Report(report))
+        self._handle(report)
 
     @endpoint(urgent=True)
-    async def routes(self, update: RoutesUpdate) -> None:
+    async def routes(self, update: RoutesChanged) -> None:
         """The controller's word on where requests can go."""
-        self._handle(Routes(update))
+        self._handle(update)
 
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:
@@ -119,12 +120,12 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
         """What another gateway has to do, of all that the server takes."""
-        self.state.crowd.hear(gateway, Held(requests, tokens, self.node.clock.now()))
+        self.state.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
 
     @endpoint(concurrent=True)
     async def knows(self, version: int) -> None:
         """Answers when publication ``version`` of the routes has come."""
-        await self.until(lambda: self.state.board.version >= version)
+        await self.until(lambda: self.state.table.version >= version)
 
     @endpoint(urgent=True)
     async def service(self) -> Service:
@@ -138,10 +139,10 @@ class Gateway(Actor):
     # GatewayPort
 
     def models(self) -> list[ModelInfo]:
-        return self.state.models()
+        return self.state.catalogue.models()
 
     def ready(self) -> Readiness:
-        return self.state.ready()
+        return self.state.catalogue.ready(self.state.draining)
 
     def describe(self, request: str) -> RequestView | None:
         return self.state.describe(request)
@@ -149,29 +150,29 @@ class Gateway(Actor):
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""
         if generation.id in self._streams:
-            raise GatewayError(400, f"request {generation.id!r} is running already", code="invalid_value")
+            raise Refused(Refusal.INVALID, f"request {generation.id!r} is running already")
         stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
         self._idle.clear()
-        self._handle(Generate(generation))
+        self._handle(generation)
         error = stream.refused()
         if error is not None:
             raise error
         record = self.state.active.get(generation.id)
         if record is not None:
-            stream.progress = lambda: self._queue.progress(record, self.node.clock.now())
+            stream.progress = lambda: self._positions.progress(record, self.node.clock.now())
         return stream
 
     def census(self) -> dict[str, Census]:
-        return self._queue.census()
+        return self._positions.census()
 
     def cancel(self, request: str) -> bool:
         """See ``GatewayPort``."""
-        choices = [id for id in self._streams if id == request or id.startswith(f"{request}/")]
-        for id in choices:
+        sequences = sequences_of(request, self._streams)
+        for id in sequences:
             stream = self._streams[id]
             self._handle(End(id))
-            stream.fail(GatewayError(409, "the request was cancelled", code="request_cancelled"))
-        return bool(choices)
+            stream.fail(Refused(Refusal.CANCELLED, "the request was cancelled"))
+        return bool(sequences)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         if not self.limiter:
@@ -180,7 +181,7 @@ class Gateway(Actor):
             verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
         except RuntimeFault as fault:
             message = f"the account of tenant {tenant!r} cannot be read now ({fault}); try again"
-            raise GatewayError(503, message, kind="server_error", retry_after=1.0) from fault
+            raise Refused(Refusal.UNAVAILABLE, message, 1.0) from fault
         return verdict
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
@@ -227,16 +228,17 @@ class Gateway(Actor):
 
     def _share(self) -> None:
         """Tell the other gateways what this one holds, and take a part of what is free in all."""
-        held = self.state.crowd.look(self.state.active, self.node.clock.now())
+        held = self.state.overload.look(self.node.clock.now())
         for name in sorted(self.node.peers().keys() & set(self._others)):
             self.node.ref(f"{name}/gateway").holds.cast(self.node.name, held.requests, held.tokens)
 
     def _handle(self, event: Event) -> None:
         for effect in self.state.handle(event, self.node.clock.now()):
             match effect:
-                case Deliver(request, delta):
-                    stream = self._streams.pop(request) if delta.finish else self._streams[request]
-                    stream.put(delta)
+                case Deliver(news):
+                    ended = isinstance(news, TokensEmitted) and news.finish
+                    stream = self._streams.pop(news.request) if ended else self._streams[news.request]
+                    stream.put(news)
                 case Submit(worker, submission):
                     task = asyncio.create_task(self._submit(worker, submission))
                     self._sending.add(task)
@@ -249,9 +251,8 @@ class Gateway(Actor):
                     self.node.ref(f"{worker}/worker").replay.cast(self.state.address, serial)
                 case Closed(request):
                     self._streams.pop(request).close()
-                case Fail(request, status, message, kind, param, code, retry_after):
-                    error = GatewayError(status, message, kind=kind, param=param, code=code, retry_after=retry_after)
-                    self._streams.pop(request).fail(error)
+                case Fail(request, refused):
+                    self._streams.pop(request).fail(refused)
         if not self._streams:
             self._idle.set()
         self._conditions.look()

@@ -1,22 +1,17 @@
 """Events that the gateway's state machine takes and effects that it asks for. Values only.
 
-``Generation`` and ``Delta`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesUpdate`` (the worker's messages) are
-events and payloads too. Never holds state; standard library and policies only.
+``Generation`` and ``StreamNews`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesChanged`` are events and payloads
+too. Never holds state; standard library and policies only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.gateway.port import Delta, Generation
-from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
-
-
-@dataclass(frozen=True, slots=True)
-class Generate:
-    """A client asks for a sequence."""
-
-    generation: Generation
+from blockwright.actors.gateway.port import Generation, StreamNews
+from blockwright.actors.worker.messages import Submission, SweepReport
+from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.sweep.events import RoutesChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +20,6 @@ class End:
 
     request: str
     stop: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Routes:
-    update: RoutesUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +33,6 @@ class Down:
     worker: str
     incarnation: int
     cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    report: SweepReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +60,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Take no more; ``now`` says whether what runs is ended with 503."""
+    """Take no more; ``now`` says whether what runs is ended too."""
 
     now: bool = False
 
 
-Event = Generate | End | Routes | Up | Down | Report | Unsent | Heard | Tick | Drain
+Event = Generation | End | RoutesChanged | Up | Down | SweepReport | Unsent | Heard | Tick | Drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +98,15 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    request: str
-    delta: Delta
+    news: StreamNews
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The request ends with an error; the fields are those of ``GatewayError``."""
+    """The request ends with an error, before or after it began."""
 
     request: str
-    status: int
-    message: str
-    kind: str = "invalid_request_error"
-    param: str | None = None
-    code: str | None = None
-    retry_after: float | None = None
+    refused: Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import ModelInfo, RequestView
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import RuntimeFault
 
 log = logging.getLogger(__name__)

@@ -10,27 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.rate_limit import Verdict
-
-
-class GatewayError(Exception):
-    """A request that cannot be served; carries what an HTTP answer needs."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str = "invalid_request_error",
-        param: str | None = None,
-        code: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.kind = status, message, kind
-        self.param, self.code, self.retry_after = param, code, retry_after
-        self.headers: dict[str, str] = {}  # further ones that the answer carries
+from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +31,9 @@ class Generation:
     trace: str = ""  # a W3C traceparent, handed on to the workers
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """News of a sequence: tokens in order, without gap or repeat, whatever happened to workers meanwhile."""
-
-    tokens: list[int]
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish: str = ""  # "" | "stop" | "length"
-    stop_token: int | None = None  # the stop token (last of ``tokens``) when it ended the sequence
-    prompt: list[TokenLogprob] = field(default_factory=list)  # of all prompt tokens but the first; once, before any token
+StreamNews = TokensEmitted | PromptScored
+"""What a stream tells, in the worker's own words: tokens in order, without gap or repeat, whatever happened to workers
+meanwhile; before the first of them, where they were asked for, the log-probabilities of all prompt tokens but the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +58,9 @@ class Census:
 
 
 class Stream(Protocol):
-    """A running generation. Iterating may raise GatewayError (503 after waiting for workers, 500 for a poison request)."""
+    """A running generation. Iterating may raise Refused: no worker came, or the request is poison."""
 
-    def __aiter__(self) -> AsyncIterator[Delta]: ...
+    def __aiter__(self) -> AsyncIterator[StreamNews]: ...
 
     def stop(self) -> None:
         """The text is complete (a stop string): end as "stop", free the sequence."""
@@ -141,7 +116,7 @@ class RequestView:
     computed_tokens: int
     emitted_tokens: int
     events: list[dict[str, Any]]  # {"at": seconds since arrival, "event": str, ...}
-    key: str = ""  # of the client that made it
+    key: str = ""  # that made it, see ``policies/requests/request_ownership.py``
 
 
 class GatewayPort(Protocol):
@@ -154,7 +129,7 @@ class GatewayPort(Protocol):
     def ready(self) -> Readiness: ...
 
     def generate(self, generation: Generation) -> Stream:
-        """Admit and start. Raises GatewayError 400 (can never fit), 404 (no such model), 503 (draining)."""
+        """Admit and start. Raises Refused: it can never fit, there is no such model, there is no room, the server ends."""
 
     def describe(self, request: str) -> RequestView | None: ...
 
@@ -162,7 +137,7 @@ class GatewayPort(Protocol):
         """By application; without those that have no sequence."""
 
     def cancel(self, request: str) -> bool:
-        """End a running request, all choices of it, with a 409; False when there is none."""
+        """End a running request, all choices of it; False when there is none."""
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         """Charge the tenant with a request of at most ``tokens`` tokens, or nothing where it is refused."""
@@ -171,7 +146,7 @@ class GatewayPort(Protocol):
         """A request that was let in is over."""
 
     async def limit(self, tenant: str, name: str) -> int:
-        """The number of a limit, see ``policies.quota.Limits``."""
+        """The number of a limit, see ``Limits`` of ``policies/requests/rate_limit.py``."""
 
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""
@@ -180,4 +155,4 @@ class GatewayPort(Protocol):
         """The nodes that can be reached, as ``NodeView`` of the runtime in plain data."""
 
     async def drain(self, seconds: float) -> None:
-        """Not ready; returns when nothing runs or the time is over (what is left is cancelled with 503)."""
+        """Not ready; returns when nothing runs or the time is over (what is left is ended)."""

@@ -1,87 +1,62 @@
 """What the gateway knows of one request: its tokens, its attempts and its story.
 
-Owns the bookkeeping inside one request and its public view. Never decides where a request goes (state.py) and never sends.
+Owns the bookkeeping inside one request and its public view. Never decides where a request goes and never sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from blockwright.actors.gateway.port import Delta, Generation, RequestView
-from blockwright.actors.worker.messages import Emitted, Scored, Submission
+from blockwright.actors.gateway.port import Generation, RequestView
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.requests.dispatch import outstanding, workers_of
+from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
+from blockwright.policies.requests.poison import Deaths
+from blockwright.policies.requests.queue import Key
+from blockwright.policies.sweep.events import PromptScored, Submission, TokensEmitted
 
-SUSPECT_DEATHS = 2
-SUSPECT_NEAR = 4
 MAX_EVENTS = 128  # of one request's story; beyond it only the end is added
 
 
-class Record:
+@dataclass(slots=True, eq=False)
+class RequestRecord:
     """One request from its arrival to its end."""
 
-    __slots__ = (
-        "alone",
-        "arrival",
-        "attempt",
-        "avoid",
-        "avoid_until",
-        "begun",
-        "cached",
-        "charged",
-        "computed",
-        "deaths",
-        "events",
-        "generation",
-        "near",
-        "order",
-        "planned",
-        "preemptions",
-        "route",
-        "scores",
-        "state",
-        "tokens",
-        "waiting_since",
-        "workers",
-    )
+    generation: Generation
+    order: int  # of arrival; kept over all attempts
+    arrival: float  # seconds on the gateway's clock
+    state: str = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
+    tokens: list[int] = field(default_factory=list)  # prompt and all emitted tokens
+    attempt: int = 0  # of the current or last placing; 0: never placed
+    route: Route | None = None  # of the current or last attempt
+    workers: tuple[str, ...] = ()  # of ``route`` while running, else empty
+    counted: int = 0  # tokens still to compute, as they were counted last (overload, work of workers)
+    alone: bool = False  # the current attempt began as a suspect's: its route is kept for it
+    planned: bool = False  # the current attempt's home has reported a first plan
+    computed: int = 0  # tokens with KV in the current attempt
+    cached: int = 0  # tokens found and not computed in the first attempt
+    begun: float | None = None  # when the first plan was reported
+    preemptions: int = 0
+    deaths: Deaths = field(default_factory=Deaths)
+    scores: list[TokenLogprob] = field(default_factory=list)  # of the prompt, as far as they have come
+    avoid: str = ""  # route id not to take before ``avoid_until``
+    avoid_until: float = 0.0
+    events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
 
-    def __init__(self, generation: Generation, order: int, now: float) -> None:
-        self.generation = generation
-        self.order = order  # of arrival; kept over all attempts
-        self.arrival = now  # seconds on the gateway's clock
-        self.state = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
-        self.tokens = list(generation.prompt)  # prompt and all emitted tokens
-        self.attempt = 0  # of the current or last placing; 0: never placed
-        self.route: Route | None = None  # of the current or last attempt
-        self.workers: tuple[str, ...] = ()  # of ``route`` while running, else empty
-        self.charged = 0  # work counted on each of ``workers``
-        self.alone = False  # the current attempt began as a suspect's: its route is kept for it
-        self.planned = False  # the current attempt's home has reported a first plan
-        self.computed = 0  # tokens with KV in the current attempt
-        self.cached = 0  # tokens found and not computed in the first attempt
-        self.begun: float | None = None  # when the first plan was reported
-        self.preemptions = 0
-        self.deaths = 0  # of workers that had planned this request, or had it alone
-        self.near = 0  # deaths in a row of workers that had the request and had not reported a plan of it
-        self.scores: list[TokenLogprob] = []  # of the prompt, as far as they have come
-        self.waiting_since = now
-        self.avoid = ""  # route id not to take before ``avoid_until``
-        self.avoid_until = 0.0
-        self.events: list[tuple[float, str, dict[str, Any]]] = []
-        self.note(now, "arrived", prompt_tokens=len(generation.prompt), max_tokens=generation.max_tokens)
+    def __post_init__(self) -> None:
+        prompt = self.generation.prompt
+        self.tokens = list(prompt)
+        self.note(self.arrival, "arrived", prompt_tokens=len(prompt), max_tokens=self.generation.max_tokens)
 
     @property
     def id(self) -> str:
         return self.generation.id
 
     @property
-    def suspect(self) -> bool:
-        """Present at two worker deaths, or near so many that it may kill before its first report: it runs alone."""
-        return self.deaths >= SUSPECT_DEATHS or self.near >= SUSPECT_NEAR
+    def application(self) -> str:
+        return self.generation.application
 
     @property
     def total(self) -> int:
@@ -99,9 +74,14 @@ class Record:
         return len(self.generation.prompt) - 1 - len(self.scores) if wanted else 0
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> Key:
         """The place in the waiting queue."""
         return (self.generation.priority, self.order)
+
+    def wanted(self, now: float) -> Wanted:
+        """What decides where it goes."""
+        avoid = self.avoid if now < self.avoid_until else ""
+        return Wanted(self.id, self.application, self.total, self.deaths.suspect, avoid)
 
     def note(self, now: float, event: str, **detail: Any) -> None:
         """Add to the story."""
@@ -112,26 +92,18 @@ class Record:
         """Tokens still to compute, see ``policies.dispatch.outstanding``."""
         return outstanding(len(self.tokens), self.computed, self.total)
 
-    def death(self) -> None:
-        """A worker of the route died. Alone, nobody else can be to blame, so that no report is needed to count."""
-        if self.planned or self.alone:
-            self.deaths += 1
-        else:
-            self.near += 1
-
     def start(self, route: Route, now: float) -> None:
         """A new attempt begins on ``route``."""
         self.attempt += 1
         self.state, self.route, self.workers = "running", route, workers_of(route)
-        self.alone, self.planned, self.computed = self.suspect, False, 0
+        self.alone, self.planned, self.computed = self.deaths.suspect, False, 0
         hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
         self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)
 
-    def wait(self, now: float) -> None:
+    def wait(self) -> None:
         """The attempt is over and nothing of it counts any more but its tokens."""
         self.state, self.workers = "waiting", ()
         self.alone, self.planned, self.computed = False, False, 0
-        self.waiting_since = now
 
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:
         self.state, self.workers = state, ()
@@ -142,7 +114,7 @@ class Record:
         if not self.planned:
             self.planned = True
             self.begun = now if self.begun is None else self.begun
-            self.near = 0
+            self.deaths.planned()
             self.note(now, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
 
     def progressed(self, computed: int, cached: int, now: float) -> None:
@@ -185,26 +157,25 @@ class Record:
             trace=generation.trace,
         )
 
-    def score(self, scored: Scored) -> bool:
-        """Take what is new of the prompt's log-probabilities; True when they are complete with this."""
-        skip = len(self.scores) - (scored.position - 1)
-        new = scored.entries[skip:] if skip >= 0 else []
+    def score(self, news: PromptScored) -> PromptScored | None:
+        """Take what is new of the prompt's log-probabilities; all of them where they are complete with this."""
+        skip = len(self.scores) - (news.position - 1)
+        new = news.entries[skip:] if skip >= 0 else []
         self.scores += new
-        return bool(new) and not self.unscored
+        return replace(news, position=1, entries=self.scores) if new and not self.unscored else None
 
-    def extend(self, emitted: Emitted, now: float) -> Delta | None:
-        """Take the new tokens of ``emitted`` (no gap before them); None when it brings nothing new."""
-        skip = len(self.tokens) - emitted.position
-        tokens = emitted.tokens[skip:]
-        if not tokens and (not emitted.finish or skip > len(emitted.tokens)):
-            return None
-        if tokens and len(self.tokens) == len(self.generation.prompt):
+    def extend(self, news: TokensEmitted, now: float) -> TokensEmitted | None:
+        """Take the new tokens of ``news`` (no gap before them), which are returned; None where there is nothing new."""
+        skip = len(self.tokens) - news.position
+        if skip:
+            if skip > len(news.tokens) or (skip == len(news.tokens) and not news.finish):
+                return None
+            news = replace(news, position=len(self.tokens), tokens=news.tokens[skip:], logprobs=news.logprobs[skip:])
+        if news.tokens and not self.emitted:
             self.note(now, "first_token")
-        self.tokens.extend(tokens)
+        self.tokens.extend(news.tokens)
         self.computed = max(len(self.tokens) - 1, 0)  # the newest token has no KV yet
-        stopped = emitted.finish == "stop" and self.emitted > 0 and self.tokens[-1] in self.generation.stop_tokens
-        last = self.tokens[-1] if stopped else None
-        return Delta(tokens, _logprobs(emitted.logprobs[skip:]), emitted.finish, last)
+        return news
 
     def view(self) -> RequestView:
         route = self.route if self.state != "waiting" else None  # who waits is nowhere, wherever it was before
@@ -221,7 +192,3 @@ class Record:
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
             key=self.generation.key,
         )
-
-
-def _logprobs(pairs: Sequence[tuple[float, list[tuple[int, float]]]]) -> list[TokenLogprob]:
-    return [TokenLogprob(logprob, [(token, value) for token, value in top]) for logprob, top in pairs]

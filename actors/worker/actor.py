@@ -19,7 +19,6 @@ from blockwright.actors.worker.device_thread import DeviceThread, Swept
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
-    RoutesUpdate,
     Submission,
     WorkerConfig,
     WorkerStatus,
@@ -242,14 +241,13 @@ class Worker(Actor):
         return (self.state.pool.free - before) * CHUNK
 
     @endpoint(urgent=True)
-    async def routes(self, update: RoutesUpdate) -> None:
+    async def routes(self, update: RoutesChanged) -> None:
         layouts = {c.kv for chain in update.chains for c in chain.components if c.kv is not None}
         for layout in sorted(layouts, key=lambda layout: layout.key):
             self._do(partial(Executor.add_layout, layout=layout))
         for worker in {hop.worker for route in update.planned for hop in route.hops}:
             self._watch(worker)
-        event = RoutesChanged(update.version, update.chains, update.routes, update.planned)
-        self.state.apply(event, time.monotonic())
+        self.state.apply(update, time.monotonic())
         for name in self.state.in_force:
             for run in self.state.routes[name].runs:
                 self._compose(self.state.runs[run], run)

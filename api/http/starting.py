@@ -13,7 +13,6 @@ from typing import Any
 
 from blockwright.actors.gateway.port import (
     Census,
-    GatewayError,
     GatewayPort,
     Generation,
     ModelInfo,
@@ -22,6 +21,7 @@ from blockwright.actors.gateway.port import (
     Stream,
 )
 from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.refusal import Refusal, Refused
 
 
 class Stages:
@@ -100,5 +100,5 @@ class StartingPort:
 
     def _there(self) -> GatewayPort:
         if self._real is None:
-            raise GatewayError(503, f"{self.reason}; try again soon", retry_after=1.0)
+            raise Refused(Refusal.UNAVAILABLE, f"{self.reason}; try again soon", 1.0)
         return self._real

@@ -1,4 +1,4 @@
-"""One choice of an answer: turns the gateway's deltas into text that may be sent, and keeps count.
+"""One choice of an answer: turns the gateway's news into text that may be sent, and keeps count.
 
 Joins detokenization, the stop-string scanner, the echo and log-probabilities. Owns the state of one sequence's text; never
 writes to a connection.
@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from blockwright.actors.gateway.port import Delta, Stream
+from blockwright.actors.gateway.port import Generation, Stream, StreamNews
 from blockwright.api.openai.fields import Options
 from blockwright.api.text.detokenize import Detokenizer
 from blockwright.api.text.stops import StopScanner
 from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
 @dataclass(slots=True)
 class Piece:
-    """What one delta adds to an answer. Text may lag behind tokens: half characters and half stop strings are held."""
+    """What news of a stream add to an answer. Text may lag behind tokens: half characters and half stop strings are held."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -54,122 +55,114 @@ def make_echo(text: str, tokens: Sequence[int], detokenizer: Detokenizer) -> Ech
     return Echo(text, offsets)
 
 
+@dataclass(slots=True, eq=False)
 class Choice:
-    """See the module. ``echo``: what the answer begins with, if anything."""
+    """See the module. ``echo``: what the answer begins with, if anything; it is shown once."""
 
-    __slots__ = (
-        "_detokenizer",
-        "_echo",
-        "_length",
-        "_options",
-        "_scanner",
-        "cached",
-        "completion_tokens",
-        "index",
-        "looked",
-        "n",
-        "prompt",
-        "prompt_logprobs",
-        "started",
-        "stream",
-    )
+    index: int
+    generation: Generation
+    stream: Stream
+    _detokenizer: Detokenizer
+    options: Options
+    _echo: Echo | None = None
+    completion_tokens: int = 0
+    cached: int = 0  # prompt tokens found in the prefix cache, once the first token is there
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of all prompt tokens but the first, if asked for
+    started: bool = False  # something of this choice was written
+    _scanner: StopScanner | None = None
+    _length: int = 0  # characters detokenized, whether sent or held back
 
-    def __init__(
-        self,
-        index: int,
-        prompt: list[int],
-        stream: Stream,
-        detokenizer: Detokenizer,
-        options: Options,
-        echo: Echo | None = None,
-    ) -> None:
-        self.index, self.prompt, self.stream = index, prompt, stream
-        self.completion_tokens = 0
-        self.cached = 0  # prompt tokens found in the prefix cache, once the first token is there
-        self.prompt_logprobs: list[TokenLogprob] = []  # of all prompt tokens but the first, where they were asked for
-        self.started = False  # something of this choice was written
-        self.n = options.n
-        self.looked = options.prompt_scored < 0 and not (options.echoed and options.scored >= 0)  # into the prefix cache
-        self._options = options
-        self._detokenizer = detokenizer
-        self._scanner = StopScanner(options.stop) if options.stop else None
-        self._echo = echo
-        self._length = len(echo.text) if echo is not None else 0  # characters detokenized, whether sent or held back
+    def __post_init__(self) -> None:
+        self._scanner = StopScanner(self.options.stop) if self.options.stop else None
+        self._length = len(self._echo.text) if self._echo is not None else 0
 
-    def take(self, delta: Delta) -> Piece:
+    @property
+    def prompt(self) -> list[int]:
+        return self.generation.prompt
+
+    @property
+    def looked(self) -> bool:
+        """Into the prefix cache."""
+        return self.options.prompt_scored < 0 and not (self.options.echoed and self.options.scored >= 0)
+
+    def take(self, news: StreamNews) -> Piece:
         """Ends the stream when a stop string is found; tokens after it are dropped."""
-        if delta.prompt:  # comes before, or with, the first token
-            self.prompt_logprobs = delta.prompt
-        if self._options.limit == 0:
-            piece = Piece(finish=delta.finish and "length")
-        elif self._scanner is None and self._options.scored < 0:
-            piece = self._take_together(delta)
+        if isinstance(news, PromptScored):  # comes before the first token
+            self.prompt_logprobs = news.entries
+            piece = Piece()
+        elif self.options.limit == 0:
+            piece = Piece(finish=news.finish and "length")
+        elif self._scanner is None and self.options.scored < 0:
+            piece = self._take_together(news)
         else:
-            piece = self._take_singly(delta)
+            piece = self._take_singly(news)
         if self._echo is None:
             return piece
         whole, self._echo = self._echoed(self._echo), None
         whole.join(piece)
         return whole
 
-    def _take_together(self, delta: Delta) -> Piece:
-        tokens = delta.tokens
-        text = (
-            self._text(tokens) if delta.stop_token is None else self._text(tokens[:-1]) + self._stop_text(delta.stop_token)
-        )
-        if delta.finish:
+    def _take_together(self, news: TokensEmitted) -> Piece:
+        tokens, stop = news.tokens, self._stop_token(news)
+        text = self._text(tokens) if stop is None else self._text(tokens[:-1]) + self._stop_text(stop)
+        if news.finish:
             text += self._detokenizer.flush()
         self.completion_tokens += len(tokens)
-        return Piece(text, tokens, finish=delta.finish, stop_reason=self._reason(delta))
+        return Piece(text, tokens, finish=news.finish, stop_reason=self._reason(stop))
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self._detokenizer.push(tokens) if tokens else ""
 
     def _stop_text(self, token: int) -> str:
-        return self._text((token,)) if self._options.include_stop_str_in_output else ""
+        return self._text((token,)) if self.options.include_stop_str_in_output else ""
 
-    def _reason(self, delta: Delta) -> int | None:
+    def _stop_token(self, news: TokensEmitted) -> int | None:
+        """The last token, where it is a stop token that ended the sequence."""
+        ended = news.finish == "stop" and news.tokens and news.tokens[-1] in self.generation.stop_tokens
+        return news.tokens[-1] if ended else None
+
+    def _reason(self, stop: int | None) -> int | None:
         """The stop token, if it is the client's and not the checkpoint's."""
-        return delta.stop_token if delta.stop_token in self._options.stop_token_ids else None
+        return stop if stop in self.options.stop_token_ids else None
 
-    def _take_singly(self, delta: Delta) -> Piece:
+    def _take_singly(self, news: TokensEmitted) -> Piece:
         """Token by token: where each begins is wanted, or which one completes a stop string."""
-        piece = Piece()
-        last = len(delta.tokens) - 1
-        for i, token in enumerate(delta.tokens):
+        piece, stop = Piece(), self._stop_token(news)
+        last = len(news.tokens) - 1
+        for i, token in enumerate(news.tokens):
             piece.offsets.append(self._length)
-            ends = delta.stop_token is not None and i == last
+            ends = stop is not None and i == last
             text = self._stop_text(token) if ends else self._text((token,))
             piece.tokens.append(token)
             self.completion_tokens += 1
             if self._pass(piece, text):
                 break
         else:
-            if delta.finish and not self._pass(piece, self._detokenizer.flush()):
-                piece.finish, piece.stop_reason = delta.finish, self._reason(delta)
+            if news.finish and not self._pass(piece, self._detokenizer.flush()):
+                piece.finish, piece.stop_reason = news.finish, self._reason(stop)
                 piece.text += self._scanner.flush() if self._scanner else ""
-        piece.logprobs = list(delta.logprobs[: len(piece.tokens)]) if self._options.scored >= 0 else []
+        piece.logprobs = list(news.logprobs[: len(piece.tokens)]) if self.options.scored >= 0 else []
         return piece
 
     def _pass(self, piece: Piece, text: str) -> bool:
         """Through the scanner; True when a stop string ended the answer."""
         self._length += len(text)
-        if self._scanner is None or self.completion_tokens <= self._options.min_tokens:
+        if self._scanner is None or self.completion_tokens <= self.options.min_tokens:
             piece.text += text
             return False
         piece.text += self._scanner.push(text)
         if self._scanner.found is None:
             return False
         piece.finish, piece.stop_reason = "stop", self._scanner.found
-        if self._options.include_stop_str_in_output:
+        if self.options.include_stop_str_in_output:
             piece.text += self._scanner.found
         self.stream.stop()
         return True
 
     def _echoed(self, echo: Echo) -> Piece:
         piece = Piece(echo.text, shown_prompt=list(self.prompt))
-        if self._options.scored >= 0:
-            k = self._options.scored
+        if self.options.scored >= 0:
+            k = self.options.scored
             piece.offsets = list(echo.offsets)
             piece.logprobs = [None, *(TokenLogprob(e.logprob, e.top[:k]) for e in self.prompt_logprobs)]
         return piece

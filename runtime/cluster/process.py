@@ -11,7 +11,8 @@ import contextlib
 import contextvars
 from typing import Any, Protocol
 
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import ActorDied
 
 
@@ -60,5 +61,5 @@ class Process(Actor):
             cause = await self._nodes.ended(name)
         except Exception as error:  # whatever the launcher raises: there is no process
             cause = f"not started: {error}"
-        with contextlib.suppress(ActorDied):
-            self.node.lives.end(self.node.lives.of(self), cause)
+        with contextlib.suppress(ActorDied):  # it was killed, and its node went with it
+            self.node.end(self.ref.address, cause)

@@ -5,22 +5,19 @@ import pytest
 from blockwright.actors.gateway.messages import (
     CancelAt,
     Closed,
-    Deliver,
     Down,
     End,
     Fail,
-    Generate,
     Heard,
     Tick,
     Unsent,
     Up,
 )
-from blockwright.actors.gateway.port import Delta
 from blockwright.actors.gateway.state import KEEP
-from blockwright.actors.worker.messages import Emitted, Progress, Returned
 from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.actors.fake_fleet import chain, generation, route
-from blockwright.tests.actors.gateway_bench import Bench, submits
+from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, given_back, preempted, progressed, submits
 
 # failover
 
@@ -29,12 +26,12 @@ def test_a_dead_incarnation_takes_no_number_of_its_successor():
     """Its late report is no report of the new one, whose own first would then count as known and be lost."""
     bench = Bench("w0")
     bench.generate("a", prompt=5)
-    bench.report("w0", [Emitted("a", 1, 5, [10])])
+    bench.report("w0", emitted("a", 1, 5, [10]))
     bench.die("w0")
-    late = [bench.report("w0", [Emitted("a", 1, 6 + i, [11])], incarnation=1, serial=s) for i, s in enumerate((1, 2, 3))]
+    late = [bench.report("w0", emitted("a", 1, 6 + i, [11]), incarnation=1, serial=s) for i, s in enumerate((1, 2, 3))]
     assert late == [[], [], []]
-    assert bench.report("w0", [Emitted("a", 2, 6, [11])], incarnation=2) == [Deliver("a", Delta([11]))]
-    assert bench.report("w0", [Emitted("a", 2, 7, [12])], incarnation=2) == [Deliver("a", Delta([12]))]
+    assert bench.report("w0", emitted("a", 2, 6, [11]), incarnation=2) == [delivered("a", 2, 6, [11])]
+    assert bench.report("w0", emitted("a", 2, 7, [12]), incarnation=2) == [delivered("a", 2, 7, [12])]
 
 
 def test_a_dead_incarnation_makes_nobody_ask_its_successor():
@@ -44,13 +41,13 @@ def test_a_dead_incarnation_makes_nobody_ask_its_successor():
     for _ in range(3):  # a heartbeat that was on its way
         assert bench(Heard("w0", 1, 7)) == []
     assert bench(Heard("w0", 2, 0)) == []
-    assert bench.report("w0", [Emitted("a", 2, 5, [10])], incarnation=2) == [Deliver("a", Delta([10]))]
+    assert bench.report("w0", emitted("a", 2, 5, [10]), incarnation=2) == [delivered("a", 2, 5, [10])]
 
 
 def test_a_new_attempt_is_prompt_plus_emitted_with_the_same_sampling():
     bench = Bench("w0", "w1")
     first = bench.generate("a", prompt=5)[0].submission
-    bench.report("w0", [Emitted("a", 1, 5, [10, 11])])
+    bench.report("w0", emitted("a", 1, 5, [10, 11]))
     (submit,) = bench(Down("w0", 1, "killed"))
     second = submit.submission
     assert submit.worker == "w1"
@@ -58,8 +55,8 @@ def test_a_new_attempt_is_prompt_plus_emitted_with_the_same_sampling():
     assert second.page_hashes == page_hashes(second.tokens, 4, b"")
     assert (second.prompt_length, second.max_length, second.attempt) == (5, 9, 2)
     assert (second.sampling, second.arrival) == (first.sampling, first.arrival)
-    assert bench.report("w0", [Emitted("a", 1, 7, [12])]) == [], "the dead worker's late report"
-    assert bench.report("w1", [Emitted("a", 2, 7, [12])]) == [Deliver("a", Delta([12]))]
+    assert bench.report("w0", emitted("a", 1, 7, [12])) == [], "the dead worker's late report"
+    assert bench.report("w1", emitted("a", 2, 7, [12])) == [delivered("a", 2, 7, [12])]
 
 
 def test_failed_over_requests_keep_their_place_ahead_of_later_ones():
@@ -80,7 +77,7 @@ def test_a_request_is_shown_where_it_is_and_nowhere_while_it_waits():
     assert (waiting.state, waiting.home, waiting.route) == ("waiting", None, [])
     bench(Up("w0", 2))
     bench.publish([route("w0")])
-    bench.report("w0", [Emitted("a", 2, 5, [10], [], "length")], incarnation=2)
+    bench.report("w0", emitted("a", 2, 5, [10], [], "length"), incarnation=2)
     assert (bench.state.describe("a").state, bench.state.describe("a").home) == ("finished", "w0"), "the last, once ended"
 
 
@@ -96,15 +93,15 @@ def test_a_newer_incarnation_fences_the_older():
 def test_what_a_home_gives_back_starts_again_elsewhere(reason):
     bench = Bench("w0", "w1")
     bench.generate("a")
-    effects = bench.report("w0", progress=[Progress("a", 1, 2, 0)], returned=[Returned("a", 1, reason)])
+    effects = bench.report("w0", progressed("a", 1, 2, 0), given_back("a", 1, reason))
     assert submits(effects) == [("w1", "a", 2)]
-    assert bench.state.active["a"].deaths == (1 if reason == "host-lost" else 0)
+    assert bench.state.active["a"].deaths.present == (1 if reason == "host-lost" else 0)
 
 
 def test_the_only_route_is_tried_again_after_a_pause():
     bench = Bench("w0")
     bench.generate("a")
-    assert submits(bench.report("w0", returned=[Returned("a", 1, "route")], now=1.0)) == []
+    assert submits(bench.report("w0", given_back("a", 1, "route"), now=1.0)) == []
     assert submits(bench(Tick(), 1.1)) == []
     assert submits(bench(Tick(), 1.3)) == [("w0", "a", 2)]
 
@@ -112,8 +109,8 @@ def test_the_only_route_is_tried_again_after_a_pause():
 def test_a_refusal_by_the_worker_fails_the_request_with_its_sentence():
     bench = Bench("w0")
     bench.generate("a")
-    (fail,) = bench.report("w0", returned=[Returned("a", 1, "refused: needs 9 pages, has 8")])
-    assert (fail.status, fail.message) == (400, "needs 9 pages, has 8")
+    (fail,) = bench.report("w0", given_back("a", 1, "refused: needs 9 pages, has 8"))
+    assert (fail.refused.why, fail.refused.message) == (Refusal.TOO_LONG, "needs 9 pages, has 8")
 
 
 # suspects
@@ -124,10 +121,10 @@ def test_deaths_count_only_after_a_first_plan():
     bench.generate("a")
     for _ in range(3):
         bench.die("w0")
-    assert bench.state.active["a"].deaths == 0
-    bench.report("w0", progress=[Progress("a", 4, 1, 0)], incarnation=4)
+    assert bench.state.active["a"].deaths.present == 0
+    bench.report("w0", progressed("a", 4, 1, 0), incarnation=4)
     bench.die("w0")
-    assert bench.state.active["a"].deaths == 1
+    assert bench.state.active["a"].deaths.present == 1
 
 
 def test_a_request_that_kills_before_any_report_is_found_all_the_same():
@@ -145,14 +142,14 @@ def test_a_request_that_kills_before_any_report_is_found_all_the_same():
 def test_a_suspect_runs_alone_and_the_third_death_fails_it_alone():
     bench = Bench("w0")
     bench.generate("a")
-    bench.report("w0", progress=[Progress("a", 1, 1, 0)])
+    bench.report("w0", progressed("a", 1, 1, 0))
     bench.die("w0")
-    bench.report("w0", progress=[Progress("a", 2, 1, 0)], incarnation=2)
+    bench.report("w0", progressed("a", 2, 1, 0), incarnation=2)
     assert submits(bench.die("w0")) == [("w0", "a", 3)]
     assert submits(bench.generate("b")) == [], "the suspect's route is closed to others"
-    bench.report("w0", progress=[Progress("a", 3, 1, 0)], incarnation=3)
+    bench.report("w0", progressed("a", 3, 1, 0), incarnation=3)
     fails = [e for e in bench.die("w0") if isinstance(e, Fail)]
-    assert [(f.request, f.status) for f in fails] == [("a", 500)]
+    assert [(f.request, f.refused.why) for f in fails] == [("a", Refusal.POISON)]
     assert bench.state.describe("a").state == "failed"
     assert bench.state.describe("b").state == "running"
 
@@ -162,8 +159,8 @@ def test_a_suspect_waits_for_an_idle_route_that_meanwhile_takes_nobody():
     bench.generate("a", prompt=100)  # on w0
     bench.generate("b", prompt=10)  # on w1
     record = bench.state.active["b"]
-    record.deaths = 2
-    bench.report("w1", returned=[Returned("b", 1, "route")])
+    record.deaths.present = 2
+    bench.report("w1", given_back("b", 1, "route"))
     assert bench.state.describe("b").state == "waiting", "w1 is avoided, w0 is busy: b waits for w0"
     assert submits(bench.generate("c")) == [("w1", "c", 1)]
     assert submits(bench.generate("d")) == [("w1", "d", 1)], "though w1 has more to do"
@@ -178,7 +175,7 @@ def test_of_several_suspects_one_holds_a_route_while_others_have_work():
         bench.generate(name)
     bench(Down("w0", 1))
     for name in "ab":
-        bench.state.active[name].deaths = 2
+        bench.state.active[name].deaths.present = 2
     bench(Down("w1", 1))
     for worker in ("w0", "w1"):
         bench(Up(worker, 2))
@@ -193,14 +190,14 @@ def test_of_several_suspects_one_holds_a_route_while_others_have_work():
 # waiting
 
 
-def test_requests_wait_for_workers_and_then_fail_with_503():
+def test_requests_wait_for_workers_and_then_fail():
     bench = Bench("w0", worker_wait=30.0)
     bench.generate("a", now=0.0)
     bench(Down("w0", 1), 10.0)
     bench.generate("b", now=25.0)
     assert bench(Tick(), 39.9) == []
     (fail,) = bench(Tick(), 40.0)
-    assert (fail.request, fail.status, fail.retry_after) == ("a", 503, 5.0)
+    assert (fail.request, fail.refused.why, fail.refused.retry_after) == ("a", Refusal.UNAVAILABLE, 5.0)
     (fail,) = bench(Tick(), 55.0)
     assert fail.request == "b"
 
@@ -209,7 +206,7 @@ def test_before_any_route_exists_the_wait_counts_from_arrival():
     bench = Bench(routes=[])
     bench.generate("a", now=5.0)
     assert bench(Tick(), 34.0) == []
-    assert bench(Tick(), 35.0)[0].status == 503
+    assert bench(Tick(), 35.0)[0].refused.why is Refusal.UNAVAILABLE
 
 
 # ends
@@ -224,7 +221,7 @@ def test_cancel_and_stop_free_the_sequence_once():
     bench(End("b", stop=True))
     assert bench.state.describe("a").state == "cancelled"
     assert bench.state.describe("b").state == "finished"
-    assert bench.report("w0", [Emitted("a", 1, 5, [10])]) == [CancelAt("w0", ("a",))], "the first may have been lost"
+    assert bench.report("w0", emitted("a", 1, 5, [10])) == [CancelAt("w0", ("a",))], "the first may have been lost"
 
 
 def test_an_attempt_that_did_not_arrive_is_sent_again():
@@ -232,16 +229,16 @@ def test_an_attempt_that_did_not_arrive_is_sent_again():
     bench.generate("a")
     assert submits(bench(Unsent("a", 1, "mailbox full"))) == [("w1", "a", 2)]
     assert bench(Unsent("a", 1, "mailbox full")) == []
-    assert bench.state.active["a"].deaths == 0
+    assert bench.state.active["a"].deaths.present == 0
 
 
 def test_a_withdrawn_application_is_unknown_and_its_requests_end():
     bench = Bench("w0", applications=("m", "n"), chains=[chain("m"), chain("n")])
     bench.generate("a", application="n")
     effects = bench.publish([route("w0")], chains=[chain("m")])
-    assert [(e.request, e.status) for e in effects] == [("a", 404)]
-    assert bench.generate("b", application="n")[0].status == 404
-    assert [m.id for m in bench.state.models()] == ["m"]
+    assert [(e.request, e.refused.why) for e in effects] == [("a", Refusal.UNKNOWN_MODEL)]
+    assert bench.generate("b", application="n")[0].refused.why is Refusal.UNKNOWN_MODEL
+    assert [m.id for m in bench.state.catalogue.models()] == ["m"]
     bench.publish([route("w0"), route("w0", application="n")], chains=[chain("m"), chain("n")])
     assert submits(bench.generate("c", application="n")) == [("w0", "c", 1)]
 
@@ -249,7 +246,7 @@ def test_a_withdrawn_application_is_unknown_and_its_requests_end():
 def test_ended_requests_stay_for_look_up_in_a_bounded_ring():
     bench = Bench("w0")
     for i in range(KEEP + 1):
-        bench.state.handle(Generate(generation(f"r{i}")), 0.0)
+        bench.state.handle(generation(f"r{i}"), 0.0)
         bench.state.handle(End(f"r{i}"), 0.0)
     assert bench.state.describe("r0") is None
     assert bench.state.describe("r1") is not None
@@ -262,14 +259,14 @@ def test_ended_requests_stay_for_look_up_in_a_bounded_ring():
 def test_the_view_tells_the_story():
     bench = Bench("w0", "w1")
     bench.generate("a", prompt=5, now=1.0)
-    bench.report("w0", progress=[Progress("a", 1, 2, 2)], now=1.5)
-    bench.report("w0", progress=[Progress("a", 1, 3, 2)], now=1.5)
+    bench.report("w0", progressed("a", 1, 2, 2), now=1.5)
+    bench.report("w0", progressed("a", 1, 3, 2), now=1.5)
     assert bench.state.describe("a").computed_tokens == 3
-    bench.report("w0", [Emitted("a", 1, 5, [10])], now=2.0)
+    bench.report("w0", emitted("a", 1, 5, [10]), now=2.0)
     assert bench.state.describe("a").computed_tokens == 5
     bench(Down("w0", 1, "killed"), 3.0)
-    bench.report("w1", [Emitted("a", 2, 6, [11])], preempted=["a"], now=4.0)
-    bench.report("w1", [Emitted("a", 2, 7, [12, 13], [], "length")], now=5.0)
+    bench.report("w1", emitted("a", 2, 6, [11]), preempted("a"), now=4.0)
+    bench.report("w1", emitted("a", 2, 7, [12, 13], [], "length"), now=5.0)
     view = bench.state.describe("a")
     assert [e["event"] for e in view.events] == [
         "arrived",
@@ -310,12 +307,12 @@ def test_who_waits_is_told_behind_how_many():
 
 def test_readiness_follows_the_routes():
     bench = Bench("w0", routes=[], applications=("m", "n"))
-    assert bench.state.ready().applications == {"m": "loading", "n": "loading"}
+    assert bench.state.catalogue.ready(bench.state.draining).applications == {"m": "loading", "n": "loading"}
     bench.publish([route("w0")], chains=[chain("m"), chain("n")])
-    ready = bench.state.ready()
+    ready = bench.state.catalogue.ready(bench.state.draining)
     assert ready.ready
     assert ready.applications == {"m": "ready", "n": "loading"}
     bench(Down("w0", 1))
-    ready = bench.state.ready()
+    ready = bench.state.catalogue.ready(bench.state.draining)
     assert not ready.ready
     assert ready.applications["m"] == "waiting"

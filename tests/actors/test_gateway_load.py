@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from blockwright.actors.gateway.messages import CancelAt, Fail, Routes, Unsent, Up
+from blockwright.actors.gateway.messages import CancelAt, Fail, Unsent, Up
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.worker.messages import Emitted, Progress, RoutesUpdate
+from blockwright.policies.requests.refusal import Refusal
+from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.tests.actors.fake_fleet import chain, route
-from blockwright.tests.actors.gateway_bench import Bench
+from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 
 
 def test_withdrawing_a_model_ends_a_thousand_waiting_requests_while_a_suspect_waits() -> None:
     bench = Bench("w0", applications=("m", "n"))
     bench.generate("killer")
     for incarnation in (1, 2):
-        bench.report("w0", [], [Progress("killer", incarnation, 1, 0)], incarnation=incarnation)
+        bench.report("w0", progressed("killer", incarnation, 1, 0), incarnation=incarnation)
         bench.die("w0", back=incarnation == 1)
     chains = [chain("m"), chain("n")]
     bench.publish([], chains)
     for i in range(1000):
         bench.generate(f"n{i}", application="n", prompt=2)
-    assert bench.state.active["killer"].suspect
-    effects = bench(Routes(RoutesUpdate(1000, chains, [], [], withdrawn=["n"])))
-    assert [e.status for e in effects if isinstance(e, Fail)] == [404] * 1000
+    assert bench.state.active["killer"].deaths.suspect
+    effects = bench(RoutesChanged(1000, chains, [], [], withdrawn=["n"]))
+    assert [e.refused.why for e in effects if isinstance(e, Fail)] == [Refusal.UNKNOWN_MODEL] * 1000
     assert set(bench.state.active) == {"killer"}
 
 
@@ -40,7 +41,7 @@ def test_a_request_given_back_does_not_make_all_others_try_again(monkeypatch) ->
     monkeypatch.setattr(GatewayState, "_try", counted)
     for i in range(300):
         bench(Unsent(f"r{i}", 1, "not delivered: the mailbox is full"))
-    assert len(bench.state.waiting) == 300, "each avoids its only route for a moment"
+    assert len(bench.state.queue) == 300, "each avoids its only route for a moment"
     assert tries == 300
 
 
@@ -52,7 +53,7 @@ def test_a_worker_that_goes_on_with_an_old_attempt_is_told_to_stop() -> None:
     bench(Unsent("a", 1, "not delivered: no answer within 30 s"))
     other = bench.state.active["a"].workers[0]
     assert other != home
-    assert bench.report(home, [Emitted("a", 1, 5, [10])]) == [CancelAt(home, ("a",))]
-    assert not any(isinstance(e, CancelAt) for e in bench.report(other, [Emitted("a", 2, 5, [10])]))
+    assert bench.report(home, emitted("a", 1, 5, [10])) == [CancelAt(home, ("a",))]
+    assert not any(isinstance(e, CancelAt) for e in bench.report(other, emitted("a", 2, 5, [10])))
     assert route(home).id != bench.state.active["a"].route.id
     bench(Up(home, 2))

@@ -6,7 +6,7 @@ import pytest
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.supervision_tree import gateway_nodes, in_head, tree
-from blockwright.runtime.node.spawning import load_class
+from blockwright.runtime.node.actor_classes import load_class
 from blockwright.runtime.supervisor import Child
 from blockwright.runtime.tree import Branch, ProcessSpec, lines
 

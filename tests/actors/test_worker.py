@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.worker import actor
-from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime import RemoteError
 from blockwright.tests.actors.worker_rig import Ear, Record, Rig
 from blockwright.tests.gpu.reference import greedy, prompt_of
@@ -212,14 +212,13 @@ async def test_a_sweep_is_one_message_to_each_gateway(checkpoint: Checkpoints) -
             await (other if i % 3 == 0 else rig.record).ended[f"r{i}"]
     await rig.quiet()
     for record, share in ((rig.record, 8), (other, 4)):
-        telling = [report for report in record.reports if report.emitted]
-        assert sum(len(report.emitted) for report in telling) == sum(
-            10 + i for i in range(12) if (i % 3 == 0) == (share == 4)
-        )
+        told = [[news for news in report.news if isinstance(news, TokensEmitted)] for report in record.reports]
+        telling = [news for news in told if news]
+        assert sum(map(len, telling)) == sum(10 + i for i in range(12) if (i % 3 == 0) == (share == 4))
         assert len(telling) <= sum(1 for plan in plans if plan.sample), "a sweep was told in two messages"
-        assert max(len(report.emitted) for report in telling) == share, "the rows of a sweep are told together"
-        for report in telling:
-            assert len({emitted.request for emitted in report.emitted}) == len(report.emitted)
+        assert max(map(len, telling)) == share, "the rows of a sweep are told together"
+        for emitted in telling:
+            assert len({news.request for news in emitted}) == len(emitted)
     await rig.stop()
 
 
@@ -276,7 +275,7 @@ async def test_a_host_that_is_not_there_gives_the_sequence_back(checkpoint: Chec
     chain = rig.chains["a"]
     half = len(chain.components) // 2
     route = Route("a@w0+w9", 1, "a", (Hop("w0", 0, half), Hop("w9", half, len(chain.components))))
-    await rig.ref.routes(RoutesUpdate(9, [chain], [route], [route]))
+    await rig.ref.routes(RoutesChanged(9, [chain], [route], [route]))
     await rig.submit("r0", [1, 2, 3], 5, route=route.id)
     async with asyncio.timeout(PATIENCE):
         assert await rig.record.ended["r0"] == "host-lost"
@@ -294,7 +293,7 @@ async def test_blocks_go_after_the_routes_that_were_withdrawn_before(checkpoint:
     chains = list(rig.chains.values())
     for _ in range(500):
         rig.ref.ack.cast("w0/gateway", 1)
-    rig.ref.routes.cast(RoutesUpdate(9, chains, [], []))
+    rig.ref.routes.cast(RoutesChanged(9, chains, [], []))
     assert await rig.ref.unload("a", rig.loads["a"].ids) > 0
     async with asyncio.timeout(PATIENCE):
         assert await rig.record.ended["r0"] == "route"

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate, Submission, SweepReport, WorkerConfig
+from blockwright.actors.worker.messages import LoadBlock, Submission, SweepReport, WorkerConfig
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.sweep.events import GivenBack, RoutesChanged, TokensEmitted
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.cap import CAP
 from blockwright.tests.waiting import PATIENCE
@@ -53,12 +54,14 @@ class Record:
 
     def note(self, report: SweepReport) -> None:
         self.reports.append(report)
-        for emitted in report.emitted:
-            self.tokens[emitted.request] += emitted.tokens
-            if emitted.finish:
-                self.ended[emitted.request].set_result(emitted.finish)
-        for returned in report.returned:
-            self.ended[returned.request].set_result(returned.reason)
+        for news in report.news:
+            match news:
+                case TokensEmitted():
+                    self.tokens[news.request] += news.tokens
+                    if news.finish:
+                        self.ended[news.request].set_result(news.finish)
+                case GivenBack():
+                    self.ended[news.request].set_result(news.reason)
         self.changed.set()
 
 
@@ -102,7 +105,7 @@ class Rig:
         chains = list(self.chains.values())
         planned = [Route(f"{c.application}@w0", 1, c.application, (Hop("w0", 0, len(c.components)),)) for c in chains]
         routes = [r for r in planned if applications is None or r.application in applications]
-        await self.ref.routes(RoutesUpdate(self.version, chains, routes, planned))
+        await self.ref.routes(RoutesChanged(self.version, chains, routes, planned))
 
     async def submit(
         self, request: str, prompt: list[int], new: int, *, application: str = "a", sampling: SamplingParams = GREEDY,

@@ -16,12 +16,11 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.gateway.messages import Up
-from blockwright.actors.gateway.queue import Queue
-from blockwright.actors.worker.messages import Progress
+from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.tests.actors.fake_fleet import route
-from blockwright.tests.actors.gateway_bench import Bench
+from blockwright.tests.actors.gateway_bench import Bench, progressed
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
@@ -110,11 +109,11 @@ async def refused(seen: Seen, checkpoint: Path) -> None:
 def deadly(seen: Seen) -> None:
     """Two requests at two deaths of the only worker: without one both wait for it, with one the first runs alone."""
     bench = Bench("w0")
-    queue = Queue(bench.state.active, bench.state.board)
+    queue = QueuePositions(bench.state.active, bench.state.table)
     for name in "ab":
         bench.generate(name)
     for incarnation in (1, 2):
-        bench.report("w0", [], [Progress(name, incarnation, 1, 0) for name in "ab"], incarnation=incarnation)
+        bench.report("w0", *[progressed(name, incarnation, 1, 0) for name in "ab"], incarnation=incarnation)
         note(seen, Metrics(queue.census).render({}).decode())
         bench.die("w0", back=False)
         note(seen, Metrics(queue.census).render({}).decode())

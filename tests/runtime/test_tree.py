@@ -184,7 +184,7 @@ async def test_a_tree_that_ends_ends_its_processes(rig):
     node = await rig.start()
     await node.kill_actor(node.ref("head/a"))  # none of the top's children may die
     await rig.advance(1.0)
-    assert set(node.lives.current) == {"$node"}
+    assert set(node.actors.current) == {"$node"}
     assert sorted(rig.downs) == ["n0#1 stopped by its supervisor", "n1#1 stopped by its supervisor"]
     with pytest.raises(ActorDied):
         await rig.root.children()
@@ -196,6 +196,6 @@ async def test_what_cannot_start_leaves_nothing(rig):
     with pytest.raises(TypeError, match="children"):
         await start_tree(rig.hub.node, broken, {"n0": 0, "n1": 0}, nodes=rig.hub)
     await turns()
-    assert set(rig.hub.node.lives.current) == {"$node"}
+    assert set(rig.hub.node.actors.current) == {"$node"}
     with pytest.raises(NoSuchActor):
         await rig.hub.node.ref("head/a").echo(1)

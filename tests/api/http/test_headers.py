@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import Delta, GatewayError, StreamProgress
+from blockwright.actors.gateway.port import StreamProgress
+from blockwright.api.errors import ApiError
+from blockwright.tests.api.fake_port import tokens_emitted
 
 URL = "/v1/completions"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -15,7 +17,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 @pytest.mark.parametrize("stream", [True, False])
 async def test_times_of_an_answer(serve: Any, stream: bool) -> None:
     gate = asyncio.Event()
-    client, port = await serve(lambda g: [gate, Delta([9], finish="length")])
+    client, port = await serve(lambda g: [gate, tokens_emitted([9], finish="length")])
     asked = asyncio.create_task(client.post(URL, json={"prompt": "a", "stream": stream}))
     waiting = await port.waiting.get()
     waiting.now = StreamProgress(prompt=40, cached=32, queue_seconds=1.25)
@@ -53,16 +55,16 @@ async def test_a_trace_is_handed_on(serve: Any, say: Any) -> None:
 @pytest.mark.parametrize(
     ("error", "again", "seconds", "millis"),
     [
-        (GatewayError(503, "full", retry_after=1.2), "true", "2", "1200"),
-        (GatewayError(503, "full"), "true", "1", "1000"),
-        (GatewayError(429, "spent", retry_after=0.25), "true", "1", "250"),
-        (GatewayError(429, "never"), "false", None, None),
-        (GatewayError(500, "fails again"), "false", None, None),
-        (GatewayError(409, "cancelled"), "false", None, None),
-        (GatewayError(400, "wrong"), "false", None, None),
+        (ApiError(503, "full", retry_after=1.2), "true", "2", "1200"),
+        (ApiError(503, "full"), "true", "1", "1000"),
+        (ApiError(429, "spent", retry_after=0.25), "true", "1", "250"),
+        (ApiError(429, "never"), "false", None, None),
+        (ApiError(500, "fails again"), "false", None, None),
+        (ApiError(409, "cancelled"), "false", None, None),
+        (ApiError(400, "wrong"), "false", None, None),
     ],
 )
-async def test_whether_to_try_again(serve: Any, error: GatewayError, again: str, seconds: Any, millis: Any) -> None:
+async def test_whether_to_try_again(serve: Any, error: ApiError, again: str, seconds: Any, millis: Any) -> None:
     client, port = await serve()
     port.refuse = error
     answer = await client.post(URL, json={"prompt": "a"})
@@ -105,7 +107,7 @@ async def test_correlation_ids_that_are_long_or_odd_are_neither_echoed_nor_logge
 
 
 async def test_a_failure_is_logged_with_the_ids(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
-    client, _ = await serve(lambda generation: [Delta([9]), ValueError("why")])
+    client, _ = await serve(lambda generation: [tokens_emitted([9]), ValueError("why")])
     for stream in (False, True):
         answer = await client.post(URL, json={"prompt": "a", "stream": stream}, headers=CORRELATED)
         await answer.read()

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from blockwright.actors.gateway.port import Census, Delta, GatewayError, StreamProgress
+from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.api.http.metrics import REASONS, Metrics
+from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.runtime import Actor, Node, RemoteError, endpoint
+from blockwright.tests.api.fake_port import tokens_emitted
 
 CACHE = ("prompt_tokens_cached", "prefix_cache_queries", "prefix_cache_hits")
 CLUSTER = {
@@ -67,7 +69,7 @@ async def test_head_works_and_a_silent_cluster_does_not_matter(serve: Any) -> No
 
 
 async def test_unfinished_requests(serve: Any) -> None:
-    client, _ = await serve(lambda g: [Delta([5])])
+    client, _ = await serve(lambda g: [tokens_emitted([5])])
     await client.post("/v1/completions", json={"prompt": "a"})
     seen = samples(await (await client.get("/metrics")).text())
     assert seen["blockwright:requests_unfinished_total", "tiny"] == 1
@@ -122,13 +124,13 @@ def test_a_sequence_that_did_not_look_into_the_cache_does_not_count_there() -> N
 
 async def test_refusals_for_want_of_room_are_counted(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"))
-    port.refuse = GatewayError(503, "full", code="queue_full")
+    port.refuse = Refused(Refusal.OVERLOADED, "full")
     await client.post("/v1/completions", json={"prompt": "a"})
-    port.refuse = GatewayError(400, "wrong")
+    port.refuse = Refused(Refusal.INVALID, "wrong")
     await client.post("/v1/completions", json={"prompt": "a"})
     seen = samples(await (await client.get("/metrics")).text())
     assert {key: value for key, value in seen.items() if "rejections_total" in key[0]} == {
-        ("vllm:admission_rejections_total", "tiny,queue_full"): 1
+        ("vllm:admission_rejections_total", "tiny,unavailable"): 1
     }
 
 

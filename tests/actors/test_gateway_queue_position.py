@@ -1,52 +1,51 @@
 """Places in the queue, prefill and reasons, as a client is told of them."""
 
-from blockwright.actors.gateway.messages import Down, Generate
+from blockwright.actors.gateway.messages import Down
 from blockwright.actors.gateway.port import Census, StreamProgress
-from blockwright.actors.gateway.queue import FRESH, Queue
-from blockwright.actors.worker.messages import Emitted, Progress
+from blockwright.actors.gateway.queue_position import FRESH, QueuePositions
 from blockwright.tests.actors.fake_fleet import generation
-from blockwright.tests.actors.gateway_bench import Bench
+from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed
 
 
 def test_a_request_from_its_place_in_the_queue_to_its_end():
     bench = Bench("w0")
-    queue = Queue(bench.state.active, bench.state.board)
+    queue = QueuePositions(bench.state.active, bench.state.table)
     for name, priority in (("a", 0), ("b", 5), ("c", -5)):
-        bench(Generate(generation(name, prompt=20, priority=priority)), 1.0)
+        bench(generation(name, prompt=20, priority=priority), 1.0)
     records = dict(bench.state.active)
     assert {n: (p.place, p.queued) for n, r in records.items() if (p := queue.progress(r, 1.0))} == {
         "a": (2, 3), "b": (3, 3), "c": (1, 3),
     }  # fmt: skip
-    bench.report("w0", progress=[Progress("c", 1, 16, 16)], now=3.0)
-    bench.report("w0", progress=[Progress("c", 1, 18, 16)], preempted=["c"], now=4.0)
+    bench.report("w0", progressed("c", 1, 16, 16), now=3.0)
+    bench.report("w0", progressed("c", 1, 18, 16), preempted("c"), now=4.0)
     now = queue.progress(records["c"], 4.0)
     assert now == StreamProgress(prompt=20, computed=18, cached=16, queue_seconds=2.0, preemptions=1)
     assert queue.progress(records["b"], 1.0).place == 3, "places are not counted anew for each look"
     assert (queue.progress(records["b"], 1.0 + FRESH).place, queue.progress(records["b"], 4.0).queued) == (2, 2)
-    bench.report("w0", [Emitted("c", 1, 20, [7, 8, 9, 10], finish="length")], now=5.0)
+    bench.report("w0", emitted("c", 1, 20, [7, 8, 9, 10], finish="length"), now=5.0)
     assert "c" not in bench.state.active
     assert queue.progress(records["c"], 9.0).place == 0
 
 
 def test_a_look_at_a_request_that_came_just_now_finds_its_place():
     bench = Bench("w0")
-    queue = Queue(bench.state.active, bench.state.board)
-    bench(Generate(generation("a")), 1.0)
+    queue = QueuePositions(bench.state.active, bench.state.table)
+    bench(generation("a"), 1.0)
     assert queue.progress(bench.state.active["a"], 1.0).place == 1
-    bench(Generate(generation("b")), 1.0)
+    bench(generation("b"), 1.0)
     assert queue.progress(bench.state.active["b"], 1.0).place == 2
 
 
 def test_reasons():
     bench = Bench("w0")
-    queue = Queue(bench.state.active, bench.state.board)
+    queue = QueuePositions(bench.state.active, bench.state.table)
     for name in "abc":
         bench.generate(name)
-    bench.report("w0", progress=[Progress("a", 1, 5, 0)])
+    bench.report("w0", progressed("a", 1, 5, 0))
     assert queue.census() == {"m": Census(1, {"capacity": 2})}
     bench(Down("w0", 1, "killed"))
     assert queue.census() == {"m": Census(0, {"no_worker": 3})}
     for _ in range(2):
-        bench.state.active["a"].deaths += 1
+        bench.state.active["a"].deaths.count(present=True)
     bench.publish([])
     assert queue.census()["m"].waiting == {"no_worker": 3}
