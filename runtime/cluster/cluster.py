@@ -104,7 +104,7 @@ class Cluster:
         self._on_down: list[OnDown] = []
         self._timer: Timer | None = None
         self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
-        self._stopping = False  # no callbacks, nothing is launched
+        self.stopping = False  # no callbacks, nothing is launched
         self._stop: asyncio.Task[None] | None = None
 
     @property
@@ -144,11 +144,6 @@ class Cluster:
         self._checked = self.node.clock.now()
         self._check()
 
-    @property
-    def stopping(self) -> bool:
-        """``stop`` was called: nothing is launched any more, and every node is ended."""
-        return self._stopping
-
     def on_launch(self, callback: OnLaunch) -> None:
         """``callback(name, incarnation, failure)`` whenever a node was launched; ``failure``: why there is no process, or
         empty."""
@@ -166,7 +161,7 @@ class Cluster:
         """Start a node; returns its incarnation when the process exists. Raises LaunchError, AddressError, ValueError (it
         lives)."""
         last = self._members.get(check_name(name))
-        if self._stopping:
+        if self.stopping:
             raise LaunchError(f"node {name} is not started: the cluster is stopping")
         if name == self._id.name or (last is not None and last.state != "down"):
             raise ValueError(f"node {name!r} lives; kill it first or choose another name")
@@ -253,7 +248,7 @@ class Cluster:
         """
         if self._stop is None:
             drain = seconds("drain", drain)
-            self._stopping = True
+            self.stopping = True
             self._stop = asyncio.get_running_loop().create_task(self._stopped(drain), context=contextvars.Context())
         await asyncio.shield(self._stop)
 
@@ -286,7 +281,7 @@ class Cluster:
 
     def ready(self, peer: Peer) -> None:
         member = self._members[peer.id.name]
-        if member.id != peer.id or member.state != "starting" or self._stopping:
+        if member.id != peer.id or member.state != "starting" or self.stopping:
             return
         member.state, member.silent = "up", 0.0
         self._publish()
@@ -318,7 +313,7 @@ class Cluster:
         last, now = self._members.get(name), self.node.clock.now()
         if key:
             self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
-        if self._stopping:
+        if self.stopping:
             raise Refused(f"the cluster of {self._id} is stopping")
         if last is not None and last.joined and last.state == "starting" and self.node.table.find(last.id) is None:
             self._declare(last, "asked for another number")
@@ -381,7 +376,7 @@ class Cluster:
         for peer in self.node.peers().values():
             self.node.peering.tell(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
         member.settled.set()
-        if not self._stopping:
+        if not self.stopping:
             for callback in self._on_down:
                 _guarded(callback, down)
 
