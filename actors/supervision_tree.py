@@ -22,8 +22,6 @@
 from __future__ import annotations
 
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.actor import MAILBOX as GATEWAY_MAILBOX
-from blockwright.actors.rate_limiter import MAILBOX as LIMITER_MAILBOX
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.sizing import worker_names
 from blockwright.policies.cluster.restart_policy import Backoff
@@ -33,6 +31,8 @@ from blockwright.runtime.tree import Branch, ProcessSpec
 HEAD = "head"
 WORKER = "blockwright.actors.worker.main:start"
 GATEWAY = "blockwright.api.serve.gateway_process:start"
+GATEWAY_MAILBOX = 1 << 13  # messages: where the loop was held up, the reports of thousands of short sweeps wait
+LIMITER_MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
 FEW_CORES = 2  # up to so many the first gateway stays in the head's process (decision 0004)
 LASTED = 10.0  # seconds after which a process has lived, and the next death is the first again
 WORKERS = Backoff(initial=0.25, most=4.0, jitter=0.0, at_once=1)  # no jitter: what they share is one machine, not a server

@@ -48,7 +48,6 @@ from blockwright.runtime.base.errors import NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace
 from blockwright.runtime.node.inspection import inspect_peers
 
-MAILBOX = 1 << 13  # messages: where the loop was held up for a moment, the reports of thousands of short sweeps wait
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
 
 
