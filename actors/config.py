@@ -45,7 +45,10 @@ class Settings:
     threads: Annotated[int, "kernel threads of each worker; 0: cores (quotas considered) divided by workers, at least 1"] = 0
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0: any free one"] = 8000
-    gateways: Annotated[int, "processes that answer HTTP on the one port"] = 1
+    gateways: Annotated[int, "gateways, which answer HTTP on the one port, each in a process"] = 1
+    gateway_in_head: Annotated[
+        str, "yes: the first gateway shares the head's process; no: each has its own; auto: no with more than 2 cores"
+    ] = "auto"
     tls_cert: Annotated[str, "certificate chain (PEM file); with tls_key the server speaks https only"] = ""
     tls_key: Annotated[str, "private key (PEM file) of tls_cert"] = ""
     cors_origins: Annotated[str, "web pages that may ask from a browser: origins with commas between, or *; empty: none"] = (
@@ -148,6 +151,7 @@ class Settings:
             raise SettingsError(f"event_log_size is {self.event_log_size}; give at least {LEAST_LOG} bytes")
         choices = {
             "device": ("cpu",),
+            "gateway_in_head": ("auto", "yes", "no"),
             "dtype": ("auto", "float32", "bfloat16"),
             "backend": ("auto", "native", "torch"),
             "instruction_set": ("", "avx512_bf16", "avx512", "avx2", "generic"),

@@ -14,7 +14,6 @@ from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.down import Down
 
-MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
 FIELDS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
 
 

@@ -1,169 +1,250 @@
-"""A serving cluster from its settings: who runs where, what is started in which order, and how all of it ends.
+"""A serving cluster from its settings: what is bound to which part of the tree, how it starts, how it ends.
 
-The head node has the controller and the gateway; every worker is a node of its own. Starting returns as soon as requests
-can be taken; hashing and loading go on behind it. Owns the order of start and stop, no serving state. Loads no torch.
+The tree itself is ``supervision_tree``'s. Starting returns as soon as requests can be taken; hashing and loading go on
+behind it. Owns start and stop, no serving state; hears of the controller by what that publishes. Loads no torch.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import logging
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.controller.actor import Controller
-from blockwright.actors.controller.messages import Application, Serve
+from blockwright.actors.controller.actor import Controller, Progress
+from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.gateway.actor import MAILBOX as GATEWAY_MAILBOX
 from blockwright.actors.gateway.actor import Gateway
-from blockwright.actors.gateway.port import GatewayPort, ModelInfo
+from blockwright.actors.gateway.peers import Front, GatewayConfig, GatewayPeer
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.rate_limiter import MAILBOX, Limiter, limits_of
+from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_names
-from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs
+from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
+from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.down import Down
-from blockwright.runtime.base.errors import NoSuchActor
+from blockwright.runtime.base.errors import RuntimeFault
 from blockwright.runtime.base.node_view import Measure
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.launcher import Launcher
 from blockwright.runtime.cluster.processes import ForkserverLauncher
+from blockwright.runtime.tree import lines, start_tree
 from blockwright.transport.errors import AddressError
 
-HEAD = "head"
-WORKER = "blockwright.actors.worker.main:start"
+log = logging.getLogger("blockwright.cluster")
 WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
+ASK_SECONDS = 1.0  # that a gateway may take to tell what it serves
 
 
 class StartError(Exception):
     """The cluster cannot serve what it was started for; one sentence for the person who started it."""
 
 
-class Hub:
-    """The cluster's membership as the controller needs it: workers by name alone."""
+@dataclass(frozen=True, slots=True)
+class Http:
+    """The head's HTTP front, and the port where every process that answers listens."""
 
-    def __init__(self, cluster: ClusterHead, entry: str, configs: dict[str, WorkerConfig]) -> None:
-        self._cluster, self._entry, self._configs = cluster, entry, configs
-
-    async def launch(self, worker: str) -> None:
-        await self._cluster.launch(worker, self._entry, self._configs[worker])
-
-    async def kill(self, worker: str, cause: str) -> None:
-        await self._cluster.kill(worker, cause)
-
-    def pid(self, worker: str) -> int:
-        member = self._cluster.members().get(worker)
-        return member.pid if member is not None else 0
+    front: Front
+    port: int
 
 
 class Running:
-    """A started cluster. ``stages``: (name, seconds since ``start`` was called) of what is done, in order."""
+    """A started cluster.
 
-    def __init__(
-        self, cluster: ClusterHead, controller: Controller, gateway: Gateway, launcher: Launcher, began: float
-    ) -> None:
-        self.cluster, self.controller, self.gateway, self.launcher = cluster, controller, gateway, launcher
-        self.port: GatewayPort = gateway
+    port: the gateway of this process, None where each is a process of its own. answering: nodes of gateways that are
+    processes and up. stages: (name, seconds since ``start`` was called) of what is done, in order.
+    """
+
+    def __init__(self, cluster: ClusterHead, launcher: Launcher, port: GatewayPort | None, began: float) -> None:
+        self.cluster, self.launcher, self.port = cluster, launcher, port
+        self.controller = cluster.node.ref(f"{HEAD}/controller", Controller)
+        self.progress = Published(Progress())
+        self.answering: Published[tuple[str, ...]] = Published(())
         self.stages: list[tuple[str, float]] = []
         self._began = began
+        self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._background: list[asyncio.Task[None]] = []
+
+    @property
+    def peer(self) -> Ref:
+        """Whom the head's front asks for what other fronts have."""
+        return self.cluster.node.ref(f"{HEAD}/peer", GatewayPeer)
 
     async def ready(self, *, whole: bool = False) -> None:
         """Until every application can be served; with ``whole``, until every planned route of each is in force.
 
         Raises StartError when that cannot be.
         """
-        everything = asyncio.ensure_future(self.gateway.until(lambda: self._serves(whole)))
+        everything = asyncio.ensure_future(self._serves(whole))
         failure = asyncio.ensure_future(self.failed())
         try:
             await asyncio.wait((everything, failure), return_when=asyncio.FIRST_COMPLETED)
             if not everything.done():
                 raise failure.result()
+            everything.result()
         finally:
             everything.cancel()
             failure.cancel()
 
-    def _serves(self, whole: bool) -> bool:
+    async def _serves(self, whole: bool) -> None:
         """As the gateway knows it, which learns of routes a moment after the controller."""
-        state, known = self.controller.state, self.gateway.state.table
-        told = bool(state.blocks) and known.version == state.version
-        return told and (state.whole if whole else all(known.routes[name] for name in state.blocks))
+        known = await self.progress.until(lambda p: p.whole if whole else p.serves)
+        if self.port is not None:
+            await self.cluster.node.ref(f"{HEAD}/gateway", Gateway).knows(known.version)
+
+    async def service(self) -> Service:
+        """What the gateways tell of the models: the first that answers."""
+        for name in self.answering.value if self.port is None else (HEAD,):
+            try:
+                found: Service = await self.cluster.node.ref(f"{name}/gateway", Gateway).service(timeout=ASK_SECONDS)
+            except RuntimeFault:
+                continue  # it has just died
+            return found
+        return Service([], Readiness(False, "no gateway is up"))
 
     async def failed(self) -> StartError:
         """Returns, with the reason, when the cluster can never serve; otherwise waits for ever."""
-        return StartError(await asyncio.shield(self.controller.fatal))
+        fatal = asyncio.ensure_future(self.progress.until(lambda p: bool(p.fatal)))
+        try:
+            await asyncio.wait((fatal, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            return StartError(fatal.result().fatal if fatal.done() else self._failed.result())
+        finally:
+            fatal.cancel()
 
     @property
-    def warnings(self) -> list[str]:
+    def warnings(self) -> Sequence[str]:
         """What whoever started the cluster should hear, though it serves."""
-        return self.controller.warnings
+        return self.progress.value.warnings
 
     def measures(self) -> list[Measure]:
         """What the head's node counts, for Prometheus."""
         return self.cluster.node.metrics()
+
+    async def drain(self, seconds: float) -> None:
+        """No gateway takes anything new; returns when nothing runs or the time is over. Of a cluster with HTTP."""
+        await self.peer.drain_all(seconds, timeout=seconds + 10.0)
 
     async def stop(self) -> None:
         """End all requests, workers, processes, sockets. Idempotent."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await self.gateway.drain(0)
-        with contextlib.suppress(NoSuchActor):
-            await self.cluster.node.despawn("controller")  # first: the end of the workers is no news for it
+        if self.port is not None:
+            await self.port.drain(0)
         await self.cluster.stop()
 
     def reached(self, stage: str) -> None:
         self.stages.append((stage, time.monotonic() - self._began))
 
-    def run(self, checkpoints: dict[str, Checkpoint], settings: Settings) -> None:
-        """Hash, load and note the stages, behind everything else."""
+    def run(self, root: Ref, checkpoints: dict[str, Checkpoint], settings: Settings, then: Callable[[], None]) -> None:
+        """Hash, load and note the stages, behind everything else. ``then``: when there is time again."""
+        self.cluster.node.monitor(root, lambda down: self._fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
             asyncio.create_task(self._prepare(checkpoints, settings)),
-            asyncio.create_task(self._watch()),
+            asyncio.create_task(self._watch(then)),
         ]
+
+    def _fail(self, reason: str) -> None:
+        if not self._failed.done():
+            self._failed.set_result(reason)
 
     async def _prepare(self, checkpoints: dict[str, Checkpoint], settings: Settings) -> None:
         try:
             applications = await asyncio.to_thread(_applications, checkpoints, settings)
             self.reached("hashed")
-            self.controller.serve(Serve(applications))
+            await self.controller.serve(applications)
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
-            if not self.controller.fatal.done():
-                self.controller.fatal.set_result(str(error))
+            self._fail(str(error))
 
-    async def _watch(self) -> None:
-        await self.controller.until(lambda: self.controller.state.all_up)
+    async def _watch(self, then: Callable[[], None]) -> None:
+        await self.progress.until(lambda p: p.workers_up)
         self.reached("workers up")
-        await self.controller.until(lambda: self.controller.state.whole)
+        await self.progress.until(lambda p: p.whole)
         self.reached("loaded")
+        then()
 
 
-async def start(settings: Settings, *, in_process: bool = False, worker_entry: str = "") -> Running:
+async def start(
+    settings: Settings,
+    *,
+    http: Http | None = None,
+    in_process: bool = False,
+    worker_entry: str = "",
+    gateway_entry: str = GATEWAY,
+) -> Running:
     """Start a cluster; loading goes on when this returns.
 
-    in_process: workers are nodes of this process (tests). worker_entry: "module:function" instead of the worker's own.
+    http: None, this process has the only gateway. in_process: nodes are of this process (tests). worker_entry,
+    gateway_entry: "module:function" instead of their own.
 
     Raises CheckpointError, SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
+    checkpoints = await _open_checkpoints(settings)
+    models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
+    configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
+    first_in_head = http is None or in_head(settings, cores())
+    processes = gateway_processes(settings, first_in_head=first_in_head) if http is not None else []
+    launcher: Launcher = InProcessLauncher() if in_process else _processes(settings)
+    cluster = await _open_cluster(settings, launcher)
+    try:
+        whole = tree(
+            settings,
+            first_in_head=first_in_head,
+            http=http is not None,
+            worker_entry=worker_entry or (WORKER_IN_PROCESS if in_process else WORKER),
+            gateway_entry=gateway_entry,
+        )
+        log.info("supervision tree:\n%s", "\n".join(lines(whole)))
+        infos = _models(checkpoints, max_lengths(settings, models))
+        gateway = _gateway(settings, infos) if first_in_head else None
+        running = Running(cluster, launcher, gateway, began)
+        fronts = {HEAD: http.front} if http is not None else {}
+        state = ControllerState(list(configs), stall_timeout=settings.stall_timeout)
+        values: dict[str, Any] = {
+            "limiter": (limits_of(settings),),
+            "gateway": gateway,
+            "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
+            "peer": (fronts.get(HEAD), processes),
+            **configs,
+            **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
+        }
+        _tell_of_nodes(cluster, running, configs.keys(), processes)
+        root = await start_tree(cluster.node, whole, values, nodes=cluster)
+        running.reached("checkpoints opened")
+
+        def warm() -> None:
+            """Not at the start, which workers wait for: so that a gateway that dies is soon there again."""
+            if processes and isinstance(launcher, ForkserverLauncher):
+                launcher.preload([gateway_entry.partition(":")[0]])
+
+        running.run(root, checkpoints, settings, warm)
+    except BaseException:
+        await cluster.stop()
+        raise
+    return running
+
+
+async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
+    """By application; what is wrong with the settings of the rest is said first."""
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     if settings.pace:
         await asyncio.to_thread(_check_pace, settings.pace)
-    checkpoints = await asyncio.to_thread(
-        lambda: {name: Checkpoint.open(source) for name, source in settings.applications.items()}
-    )
-    models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
-    lengths = max_lengths(settings, models)
-    configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
-    launcher: Launcher = InProcessLauncher() if in_process else _processes(settings)
-    entry = worker_entry or (WORKER_IN_PROCESS if in_process else WORKER)
+    return await asyncio.to_thread(lambda: {name: Checkpoint.open(source) for name, source in settings.applications.items()})
+
+
+async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
     cluster = ClusterHead(HEAD, launcher=launcher, heartbeat=settings.heartbeat, silence=settings.silence)
     try:
         await cluster.start()
@@ -172,34 +253,7 @@ async def start(settings: Settings, *, in_process: bool = False, worker_entry: s
         if isinstance(error, AddressError | OSError):  # of the sockets' directory, which a setting or TMPDIR names
             raise SettingsError(f"directory: the cluster's sockets cannot lie there: {error}") from error
         raise
-    try:
-        gateway_address = f"{HEAD}/gateway"
-        state = ControllerState(worker_names(settings), stall_timeout=settings.stall_timeout)
-        controller = Controller(state, Hub(cluster, entry, configs), [gateway_address])
-        limits = limits_of(settings)
-        if limits:
-            await cluster.node.spawn(Limiter(limits), name="limiter", mailbox=MAILBOX)
-        gateway = Gateway(
-            _gateway_state(settings, checkpoints, lengths),
-            name="g0",
-            cluster=controller.cluster,
-            limiter=f"{HEAD}/limiter" if limits else "",
-            others=gateway_nodes(settings)[1:],
-        )
-        # First: the controller publishes to it from its first tick on.
-        await cluster.node.spawn(gateway, name="gateway", mailbox=GATEWAY_MAILBOX)
-        await cluster.node.spawn(controller, name="controller")
-        for listener in (gateway, controller):
-            cluster.on_up(_tell_up(listener, configs))
-            cluster.on_down(_tell_down(listener, configs))
-        running = Running(cluster, controller, gateway, launcher, began)
-        running.reached("checkpoints opened")
-        controller.start()
-        running.run(checkpoints, settings)
-    except BaseException:
-        await cluster.stop()
-        raise
-    return running
+    return cluster
 
 
 def _check_pace(path: str) -> None:
@@ -215,29 +269,50 @@ def _processes(settings: Settings) -> ForkserverLauncher:
     return ForkserverLauncher(directory, preload=["torch", "blockwright.actors.worker.main"])
 
 
-def _tell_up(listener: Gateway | Controller, workers: Container[str]) -> Callable[[str, int], None]:
-    """Nodes that are not workers are other people's business."""
-    return lambda name, incarnation: listener.worker_up(name, incarnation) if name in workers else None
+def _tell_of_nodes(cluster: ClusterHead, running: Running, workers: Collection[str], gateways: Collection[str]) -> None:
+    """What the membership knows of them, as messages to the controller, which tells the gateways."""
+    controller, answering = running.controller, running.answering
+
+    def launched(name: str, incarnation: int, failure: str) -> None:
+        if name in workers and failure:
+            controller.worker_down.cast(name, incarnation, f"not started: {failure}")
+        elif name in workers:
+            controller.worker_starting.cast(name, incarnation, cluster.pid(name))
+
+    def up(name: str, incarnation: int) -> None:
+        if name in workers:
+            controller.worker_up.cast(name, incarnation)
+        elif name in gateways:
+            controller.gateway_up.cast(f"{name}/gateway")
+            answering.publish((*answering.value, name))
+
+    def down(what: Down) -> None:
+        if what.node in workers:
+            controller.worker_down.cast(what.node, what.incarnation, what.cause)
+        elif what.node in gateways:
+            controller.gateway_down.cast(f"{what.node}/gateway")
+            answering.publish(tuple(name for name in answering.value if name != what.node))
+
+    cluster.on_launch(launched)
+    cluster.on_up(up)
+    cluster.on_down(down)
 
 
-def _tell_down(listener: Gateway | Controller, workers: Container[str]) -> Callable[[Down], None]:
-    return lambda down: listener.worker_down(down.node, down.incarnation, down.cause) if down.node in workers else None
-
-
-def _gateway_state(settings: Settings, checkpoints: dict[str, Checkpoint], lengths: dict[str, int]) -> GatewayState:
+def _models(checkpoints: dict[str, Checkpoint], lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
-    models = [ModelInfo(name, str(c.path), lengths[name], created, False) for name, c in checkpoints.items()]
-    return gateway_state(settings, models)
+    return [ModelInfo(name, str(c.path), lengths[name], created, False) for name, c in checkpoints.items()]
 
 
-def gateway_nodes(settings: Settings) -> list[str]:
-    """The nodes that answer HTTP, the head first."""
-    return [HEAD, *(f"g{number}" for number in range(1, settings.gateways))]
+def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
+    """Of the head."""
+    others = gateway_nodes(settings, first_in_head=True)[1:]
+    limiter = f"{HEAD}/limiter" if limits_of(settings) else ""
+    return make_gateway(settings, models, "g0", limiter, others)
 
 
-def gateway_state(settings: Settings, models: list[ModelInfo]) -> GatewayState:
-    """Of one gateway."""
-    return GatewayState(
+def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
+    """``name``: what request ids say; ``others``: nodes of the other gateways."""
+    state = GatewayState(
         "",  # filled in by the actor, which knows where it is
         models,
         page_size=settings.page_size,
@@ -247,13 +322,28 @@ def gateway_state(settings: Settings, models: list[ModelInfo]) -> GatewayState:
         max_waiting_tokens=settings.max_waiting_tokens,
         gateways=settings.gateways,
     )
+    return Gateway(state, name=name, controller=f"{HEAD}/controller", limiter=limiter, others=others)
 
 
-def _applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> tuple[Application, ...]:
+def _gateway_configs(
+    settings: Settings, models: list[ModelInfo], first_in_head: bool, port: int
+) -> dict[str, GatewayConfig]:
+    """For each gateway that is a process."""
+    names = gateway_nodes(settings, first_in_head=first_in_head)
+    limiter = f"{HEAD}/limiter" if limits_of(settings) else ""
+    found = {}
+    for name in gateway_processes(settings, first_in_head=first_in_head):
+        others = [other for other in names if other != name]
+        fronts = list(dict.fromkeys([HEAD, *others]))
+        found[name] = GatewayConfig(settings, models, port, others, fronts, limiter)
+    return found
+
+
+def _applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> list[Application]:
     """Hash every tensor: seconds of work, so on a thread."""
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
-    return tuple(
+    return [
         Application(
             name,
             str(checkpoint.path),
@@ -262,4 +352,4 @@ def _applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> tup
             over[name],
         )
         for name, checkpoint in checkpoints.items()
-    )
+    ]

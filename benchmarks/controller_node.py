@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any, cast
 
-from blockwright.actors.controller.actor import Controller
+from blockwright.actors.conditions import Published
+from blockwright.actors.controller.actor import Controller, Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.runtime import ManualClock, Node
 from blockwright.transport.address import PeerId
@@ -39,19 +41,10 @@ class Wire:
     def close(self) -> None: ...
 
 
-class NoProcesses:
-    async def launch(self, worker: str) -> None: ...
-
-    async def kill(self, worker: str, cause: str) -> None: ...
-
-    def pid(self, worker: str) -> int:
-        return 0
-
-
 async def heartbeat(version: int) -> bytes:
     """As a worker at rest sends it."""
     wire, clock = Wire(), ManualClock()
-    worker = Node("w0", transport=wire, clock=clock, heartbeat_interval=1.0)
+    worker = Node("w0", transport=cast(Any, wire), clock=clock, heartbeat_interval=1.0)
     await worker.start()
     reports = {"head/gateway#1.1": 7}
     worker.heartbeat = lambda: {"sweep_age": 0.0, "waiting": 0, "running": 0, "reports": reports, "routes": version}
@@ -64,9 +57,9 @@ async def heartbeat(version: int) -> bytes:
 async def node(state: ControllerState, interval: float, seconds: float) -> float:
     """Share of a core: its own beats to all, those of all let in, read and handed on."""
     wire, clock = Wire(), ManualClock()
-    head = Node("head", transport=wire, clock=clock, heartbeat_interval=interval)
+    head = Node("head", transport=cast(Any, wire), clock=clock, heartbeat_interval=interval)
     await head.start()
-    await head.spawn(Controller(state, NoProcesses(), []), name="controller")
+    await head.spawn(Controller(state, [], Published(Progress())), name="controller")
     peers = [PeerId(name, worker.incarnation) for name, worker in state.workers.items()]
     for peer in peers:
         head.peering.greet(peer, "")

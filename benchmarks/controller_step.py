@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 import msgpack
 
@@ -73,7 +74,7 @@ def follow(state: ControllerState, event: Event, now: float) -> None:
 
 def at_rest(workers: int, applications: int) -> ControllerState:
     """All up, all loaded. An older state looks at everything with each event, which is kept from it meanwhile."""
-    state = ControllerState([f"w{n}" for n in range(workers)], stall_timeout=60.0)
+    state: Any = ControllerState([f"w{n}" for n in range(workers)], stall_timeout=60.0)  # of any age
     served = tuple(application(number) for number in range(applications))
     old = not hasattr(state, "publication")
     if old:
@@ -94,7 +95,7 @@ def at_rest(workers: int, applications: int) -> ControllerState:
         del state._advance
         state.handle(Beat("w0", 1, 0.0, 0, 0), 0.0)
     assert state.whole
-    return state
+    return cast(ControllerState, state)
 
 
 def rest(state: ControllerState, seconds: float) -> float:

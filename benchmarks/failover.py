@@ -1,10 +1,15 @@
-"""How long clients wait when a worker is killed: the longest pause in any stream that the dead worker took part in.
+"""How long clients wait when a process is killed: the longest pause in any stream that a dead worker took part in, and the
+time without an answer when a gateway dies.
 
     python benchmarks/failover.py [--quick] [--json PATH]
 
 Two workers serve model S, as replicas and as a pipeline. 32 streams run; when each has a few tokens, one worker gets
 SIGKILL. ``gap_ms`` is, for each round, the longest time between two chunks from the kill on, in the streams whose route
 named the victim: detection, re-routing and the second prefill together. A stream that does not complete ends the benchmark.
+
+Then gateways that are processes of their own, two and one, of which one gets SIGKILL while new connections come every 2 ms.
+``silent_ms``: from the kill to the end of the last attempt that got no 200 (0: none failed). ``back_ms``: from the kill
+until another life of the victim serves.
 """
 
 from __future__ import annotations
@@ -16,15 +21,21 @@ import tempfile
 import time
 from pathlib import Path
 
+import aiohttp
 import harness
+import psutil
 from harness import OURS, Options, Report
 from models import make_model, prompts
 from server import Served, ServerError, served
 
 STREAMS, PROMPT_TOKENS, NEW_TOKENS = 32, 128, 128
 TOKENS_BEFORE_KILL = 8
+LASTED = 11.0  # seconds after which a process that dies is replaced at once again
 WAIT_SECONDS = 60.0
 SETTINGS = {"replicas": ("--workers", "2"), "pipeline": ("--workers", "2", "--set", "pipeline=2")}
+
+
+GATEWAYS = {"one of two gateways": 2, "the only gateway": 1}
 
 
 class Watched:
@@ -84,12 +95,47 @@ async def recovered(server: Served, dead: int) -> None:
     raise ServerError(f"the killed worker did not serve again within {WAIT_SECONDS:.0f} s")
 
 
+async def gateway_round(server: Served) -> dict[str, float]:
+    """Kill the first gateway; see the module."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    (victim,) = [child for child in children if child.name() == "bw-g0"]
+    life = await incarnation(server)
+    moment = last = time.monotonic()
+    victim.kill()
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(server.base, connector=connector) as fresh:
+        while await incarnation(server) <= life:
+            try:
+                async with fresh.get("/health/ready") as answer:
+                    status = answer.status
+            except aiohttp.ClientError:
+                status = 0
+            if status != 200:
+                last = time.monotonic()
+            await asyncio.sleep(0.002)
+    return {"silent_ms": 1000 * (last - moment), "back_ms": 1000 * (time.monotonic() - moment)}
+
+
+async def incarnation(server: Served) -> int:
+    """Of the first gateway's process, once it serves; 0 while nobody can say."""
+    try:
+        nodes = (await server.get("/admin/actors"))["nodes"]
+    except (aiohttp.ClientError, ServerError):
+        return 0
+    return max((node["incarnation"] for node in nodes if node["name"] == "g0"), default=0)
+
+
 async def measure(report: Report, runs: int, folder: Path) -> None:
     model = make_model("S", "bf16", folder / "S")
     for kind, arguments in SETTINGS.items():
         async with served(model, *arguments) as server:
             for run in range(runs):
                 report.add(f"kill/{kind}", OURS, {"gap_ms": await round_of(server, run)})
+    for kind, count in GATEWAYS.items():
+        async with served(model, "--set", f"gateways={count}", "--set", "gateway_in_head=no") as server:
+            for _ in range(runs):
+                report.add(f"kill/{kind}", OURS, await gateway_round(server))
+                await asyncio.sleep(LASTED)  # so that each death is the first in a row
 
 
 def main(options: Options) -> None:

@@ -36,6 +36,7 @@ class Served:
 
     process: subprocess.Popen[bytes]
     session: aiohttp.ClientSession
+    base: str = ""  # where it listens
     model: str = ""
     stages: dict[str, float] = field(default_factory=dict)
 
@@ -84,9 +85,10 @@ class Served:
         return sum(peak_rss_mb(process.pid) for process in (head, *head.children(recursive=True)))
 
     def head_cpu_seconds(self) -> float:
-        """Processor time of the process that holds the gateway, its threads included."""
-        used = psutil.Process(self.process.pid).cpu_times()
-        return float(used.user + used.system)
+        """Processor time of the processes that hold the control plane and the gateways, their threads included."""
+        head = psutil.Process(self.process.pid)
+        gateways = [child for child in head.children(recursive=True) if child.name().startswith("bw-g")]
+        return float(sum(used.user + used.system for used in (process.cpu_times() for process in (head, *gateways))))
 
     async def sweep_seconds(self) -> tuple[float, float]:
         """(whole sweeps, inside kernels) since the start, over all workers."""
@@ -122,7 +124,7 @@ async def served(folder: Path, *arguments: str, python: Path | str = sys.executa
         try:
             base = f"http://127.0.0.1:{port}"
             async with aiohttp.ClientSession(base, timeout=timeout, connector=connector) as session:
-                server = Served(process, session)
+                server = Served(process, session, base)
                 for stage in ("live", "ready"):
                     await answered(server, f"/health/{stage}", began + START_SECONDS)
                     server.stages[stage] = time.monotonic() - began

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import harness
 from harness import BESIDE, Bar, Options, Report
@@ -65,15 +66,17 @@ def decoding(rows: int, budget: int, *, chunk: int = 0, layers: int = LAYERS, sl
     return state
 
 
-def _config(rows: int, budget: int, chunk: int, slot: int):  # type: ignore[no-untyped-def]
-    more = {"worker": "w0", "numerics": "none", "budget": budget, "max_rows": rows}
+def _config(rows: int, budget: int, chunk: int, slot: int) -> Any:
+    more: dict[str, Any] = {"worker": "w0", "numerics": "none", "budget": budget, "max_rows": rows}
     try:
         from blockwright.policies.sweep.config import SweepConfig
     except ImportError:  # an older checkout
-        from blockwright.policies.sweep.state import SweepConfig
+        from blockwright.policies.sweep import state
 
-        return SweepConfig(**more, slot_bytes=lambda layout: slot)
-    return SweepConfig(**more, slot_unit=slot, **({"memory_chunk": chunk} if chunk else {}))
+        return vars(state)["SweepConfig"](**more, slot_bytes=lambda layout: slot)
+    if chunk:
+        more["memory_chunk"] = chunk
+    return SweepConfig(**more, slot_unit=slot)
 
 
 def _submission(name: str, tokens: list[int], more: int):  # type: ignore[no-untyped-def]

@@ -66,14 +66,15 @@ class ChildState:
 class Supervisor(Actor):
     """See the module. When the first start of a child fails, those before it are stopped and so does the supervisor's start.
 
-    intensity, period: more than that many restarts within that many seconds are too many: the supervisor crashes.
+    intensity, period: more than that many restarts within that many seconds are too many: the supervisor crashes; None:
+    it never gives up.
     """
 
     def __init__(
         self,
         children: Sequence[Child],
         strategy: Strategy = Strategy.ONE_FOR_ONE,
-        intensity: int = 3,
+        intensity: int | None = 3,
         period: float = 5.0,
         backoff: Backoff = Backoff(),  # noqa: B008 - immutable
     ) -> None:
@@ -131,6 +132,10 @@ class Supervisor(Actor):
             state, restarts = self._rules.describe(name)
             out.append(ChildState(name, state, self._last.get(name, ""), restarts, self._causes.get(name, "")))
         return out
+
+    def missing(self) -> dict[str, str]:
+        """Children that wait for their next start, with the cause of their last end."""
+        return {n: self._causes.get(n, "") for n in self._specs if self._rules.describe(n)[0] == "wanted"}
 
     # ---- what the policy wants
 

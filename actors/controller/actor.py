@@ -1,6 +1,6 @@
-"""The controller actor: performs what its state machine decides, over the cluster's membership and the workers' endpoints.
+"""The controller actor: performs what its state machine decides, by endpoints of workers, their processes and gateways.
 
-Owns the tasks that wait for launches, loads and publications; decides nothing itself. Publications leave one after the
+Owns the tasks that wait for loads and publications; decides nothing itself. Publications leave one after the
 other, in order of their versions, and those that had to wait leave as one; what is asked of one worker is asked in order.
 At rest no timer runs, and a heartbeat costs work for its worker alone.
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from blockwright.actors.conditions import Conditions
+from blockwright.actors.conditions import Published
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.messages import (
+    Application,
     AskRoom,
     Beat,
     Deploy,
@@ -23,20 +25,17 @@ from blockwright.actors.controller.messages import (
     Event,
     Fatal,
     Kill,
-    Launch,
-    LaunchFailed,
     Load,
     Loaded,
     LoadFailed,
     Publish,
     Room,
     Serve,
-    Start,
-    Tick,
     Undeploy,
     Unfit,
     Unload,
     WorkerDown,
+    WorkerStarting,
     WorkerUp,
 )
 from blockwright.actors.controller.state import ControllerState
@@ -45,8 +44,8 @@ from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
+from blockwright.runtime.cluster.process import Process
 
 log = logging.getLogger("blockwright.controller")
 LOAD_TIMEOUT = 600.0  # of one block
@@ -54,50 +53,53 @@ ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
 
 
-class Launching(Protocol):
-    """What the controller asks of the cluster's membership."""
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the controller publishes of itself, after every event that changes it."""
 
-    async def launch(self, worker: str) -> None:
-        """Start a process for the worker; raises when that fails before it has joined."""
-
-    async def kill(self, worker: str, cause: str) -> None: ...
-
-    def pid(self, worker: str) -> int:
-        """0 when there is no process."""
+    workers_up: bool = False  # all of them
+    serves: bool = False  # every deployed application has a route in force
+    whole: bool = False  # every planned route is in force
+    version: int = 0  # of the last publication of routes
+    warnings: tuple[str, ...] = ()  # what whoever started the cluster should hear, though it serves
+    fatal: str = ""  # why the cluster cannot serve
 
 
 class Controller(Actor):
-    """See the module. ``gateways``: addresses that get every publication; those on other nodes also hear of workers here."""
+    """See the module.
 
-    def __init__(self, state: ControllerState, hub: Launching, gateways: list[str]) -> None:
-        self.state, self.hub, self.gateways = state, hub, gateways
-        self.warnings: list[str] = []  # what whoever started the cluster should hear, though it serves
-        self._remote: list[str] = []  # addresses of gateways on other nodes; in ``gateways`` too
-        self.fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why the cluster cannot serve
+    state: its own from here on. gateways: addresses of those that are there from the beginning; every gateway hears of
+    workers and routes from here. progress: where it publishes how far it is.
+    """
+
+    def __init__(self, state: ControllerState, gateways: Sequence[str], progress: Published[Progress]) -> None:
+        self._state = state
+        self._gateways, self._progress = list(gateways), progress
+        self._warnings: list[str] = []
+        self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
         self._sent = 0  # version that was published last
         self._behind: dict[str, int] = {}  # node -> version that its last heartbeat should have named
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
-        self._launches = dict.fromkeys(state.workers, 0)
-        self.history = History()
-        self._conditions = Conditions()
-        self._timer: Timer | None = None
-        self._due: float | None = None  # when the timer fires
+        self._history = History()
 
     async def on_start(self) -> None:
         self._deafen = self.node.on_heartbeat(self._beat)
 
     async def on_stop(self) -> None:
         self._deafen()
-        if self._timer is not None:
-            self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # messages
+
+    @endpoint
+    async def serve(self, applications: list[Application]) -> None:
+        """The applications are hashed: load them."""
+        self.handle(Serve(tuple(applications)))
 
     @endpoint
     async def deploy(self, application: str) -> None:
@@ -115,74 +117,67 @@ class Controller(Actor):
         """A worker cannot start; it waits for its end."""
         self.handle(Unfit(worker, incarnation, why))
 
-    @endpoint(concurrent=True)
-    async def cluster(self) -> dict[str, Any]:
-        """The body of ``/admin/cluster``."""
-        names = [name for name, worker in self.state.workers.items() if worker.alive]
-        answers = await asyncio.gather(*[self._status(name, VIEW_TIMEOUT) for name in names], return_exceptions=True)
-        statuses = {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, WorkerStatus)}
-        pids = {name: self.hub.pid(name) for name in self.state.workers}
-        return cluster_view(self.state, statuses, pids, self.history.view(self.node.clock.now(), time.time()))
+    @endpoint(urgent=True)
+    async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
+        self.handle(WorkerStarting(worker, incarnation, pid))
 
-    def start(self) -> None:
-        """Launch the workers."""
-        self.handle(Start())
-
-    def serve(self, event: Serve) -> None:
-        """The applications are hashed: load them."""
-        self.handle(event)
-
-    def worker_up(self, worker: str, incarnation: int) -> None:
-        for gateway in self._remote:  # before any route that passes there
+    @endpoint(urgent=True)
+    async def worker_up(self, worker: str, incarnation: int) -> None:
+        for gateway in self._gateways:  # before any route that passes there
             self.node.ref(gateway).up.cast(worker, incarnation)
         self.handle(WorkerUp(worker, incarnation))
 
-    def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
-        for gateway in self._remote:
+    @endpoint(urgent=True)
+    async def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
+        for gateway in self._gateways:
             self.node.ref(gateway).down.cast(worker, incarnation, cause)
         self.handle(WorkerDown(worker, incarnation, cause))
 
-    def gateway_up(self, address: str) -> None:
+    @endpoint(urgent=True)
+    async def gateway_up(self, gateway: str) -> None:
         """A gateway on another node begins: tell it what there is. It hears of every change from here on."""
-        ref = self.node.ref(address)
-        for name, worker in self.state.workers.items():
+        ref = self.node.ref(gateway)
+        for name, worker in self._state.workers.items():
             if worker.alive:
                 ref.up.cast(name, worker.incarnation)
-        if self.state.version:
-            ref.routes.cast(self.state.publication())
-        self.history.note(self.node.clock.now(), "gateway", address, f"a further process answers HTTP: {address}")
-        self._remote.append(address)
-        self.gateways.append(address)
+        if self._state.version:
+            ref.routes.cast(self._state.publication())
+        self._history.note(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
+        self._gateways.append(gateway)
 
-    def gateway_down(self, address: str) -> None:
+    @endpoint(urgent=True)
+    async def gateway_down(self, gateway: str) -> None:
         """It ended; its requests ended with it."""
-        if address in self._remote:
-            self.history.note(self.node.clock.now(), "gateway", address, f"a process that answered HTTP ended: {address}")
-        for known in (self._remote, self.gateways):
-            if address in known:
-                known.remove(address)
+        if gateway in self._gateways:
+            self._gateways.remove(gateway)
+            self._history.note(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition on the state holds."""
-        await self._conditions.until(condition)
+    @endpoint(concurrent=True)
+    async def cluster(self) -> dict[str, Any]:
+        """The body of ``/admin/cluster``."""
+        names = [name for name, worker in self._state.workers.items() if worker.alive]
+        answers = await asyncio.gather(*[self._status(name, VIEW_TIMEOUT) for name in names], return_exceptions=True)
+        statuses = {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, WorkerStatus)}
+        return cluster_view(self._state, statuses, self._history.view(self.node.clock.now(), time.time()))
 
     # the shell
 
     def handle(self, event: Event) -> list[asyncio.Task[None]]:
         """Apply an event; the tasks that perform what follows from it."""
         now = self.node.clock.now()
-        effects = self.state.handle(event, now)
+        effects = self._state.handle(event, now)
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
-        if self.state.touched or effects:
-            self.history.look(self.state, now)
-            self._conditions.look()
-            self._set_timer()
+        if self._state.touched or effects:
+            self._history.look(self._state, now)
+            self._tell()
         return tasks
+
+    def _tell(self) -> None:
+        state, warnings = self._state, tuple(self._warnings)
+        self._progress.publish(Progress(state.all_up, state.serves, state.whole, state.version, warnings, self._fatal))
 
     def _perform(self, effect: Effect) -> asyncio.Task[None] | None:
         match effect:
-            case Launch(worker):
-                return self._spawn(self._launch(worker))
             case Kill(worker, cause):
                 self._kill(worker, cause)
             case Load():
@@ -196,8 +191,7 @@ class Controller(Actor):
                 return self._spawn(self._unload(effect))
             case Fatal(message):
                 log.info("%s", message)  # whoever started the cluster says it aloud
-                if not self.fatal.done():
-                    self.fatal.set_result(message)
+                self._fatal = self._fatal or message
         return None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -213,7 +207,7 @@ class Controller(Actor):
 
     def _beat(self, peer: PeerInfo) -> None:
         name, incarnation = peer.id.name, peer.id.incarnation
-        if name in self.state.workers:
+        if name in self._state.workers:
             age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
             self.handle(Beat(name, incarnation, age, waiting, running))
         if (taken := peer.payload.get("routes")) is not None and (taken < self._sent or name in self._behind):
@@ -227,25 +221,11 @@ class Controller(Actor):
                 self._behind[name] = self._sent
             return
         del self._behind[name]
-        if name in self.state.workers:
-            if self.state.workers[name].incarnation == incarnation:
-                self._worker(name, incarnation).routes.cast(self.state.publication())
-        elif f"{name}/gateway" in self._remote:
-            self.node.ref(f"{name}/gateway").routes.cast(self.state.publication())
-
-    def _set_timer(self) -> None:
-        due = self.state.next_tick()
-        if due != self._due:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._due, self._timer = due, None if due is None else self.node.clock.call_at(due, self._tick)
-
-    def _tick(self) -> None:
-        self._due = self._timer = None
-        try:
-            self.handle(Tick())
-        finally:
-            self._set_timer()  # also where the clock was early, and after a fault
+        if name in self._state.workers:
+            if self._state.workers[name].incarnation == incarnation:
+                self._worker(name, incarnation).routes.cast(self._state.publication())
+        elif f"{name}/gateway" in self._gateways:
+            self.node.ref(f"{name}/gateway").routes.cast(self._state.publication())
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
@@ -253,17 +233,7 @@ class Controller(Actor):
     def _kill(self, worker: str, cause: str) -> None:
         """Nobody waits for it: the worker's end is news like any other."""
         log.warning("worker %s is killed: %s", worker, cause)
-        self._spawn(self.hub.kill(worker, cause))
-
-    async def _launch(self, worker: str) -> None:
-        self._launches[worker] += 1
-        number = self._launches[worker]
-        try:
-            await self.hub.launch(worker)
-        except Exception as error:  # whatever the launcher raises: the worker is not there
-            if self._launches[worker] == number:
-                log.warning("worker %s could not be launched: %s", worker, error)
-                self.handle(LaunchFailed(worker, str(error)))
+        self.node.ref(f"{self.node.name}/{worker}", Process).kill.cast(cause)
 
     async def _load(self, effect: Load) -> None:
         worker, incarnation, load = effect.worker, effect.incarnation, effect.load
@@ -299,8 +269,8 @@ class Controller(Actor):
             except RuntimeFault as error:
                 self._kill(worker, f"it did not tell its status: {error}")
             else:
-                if status.slow and status.slow not in self.warnings:  # all workers of one machine say the same
-                    self.warnings.append(status.slow)
+                if status.slow and status.slow not in self._warnings:  # all workers of one machine say the same
+                    self._warnings.append(status.slow)
                 self.handle(Room(worker, incarnation, status.budget - status.parameters))
 
     async def _status(self, worker: str, seconds: float) -> WorkerStatus:
@@ -308,12 +278,12 @@ class Controller(Actor):
 
     async def _publish(self) -> None:
         async with self._publishing:
-            if self._sent == self.state.version:
+            if self._sent == self._state.version:
                 return  # told with the one before
-            update, self._sent = self.state.publication(), self.state.version
+            update, self._sent = self._state.publication(), self._state.version
             # of these lives alone: a publication that is late must not reach the next one, which has nothing loaded
             alive = {
-                name: self._worker(name, worker.incarnation) for name, worker in self.state.workers.items() if worker.alive
+                name: self._worker(name, worker.incarnation) for name, worker in self._state.workers.items() if worker.alive
             }
             first = [name for name in alive if name in self._first]
             others = [ref for name, ref in alive.items() if name not in self._first]
@@ -322,7 +292,7 @@ class Controller(Actor):
             for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
                     log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
-            for gateway in self.gateways:
+            for gateway in self._gateways:
                 self.node.ref(gateway).routes.cast(update)
             for ref in others:
                 ref.routes.cast(update)

@@ -20,11 +20,6 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Launch all workers."""
-
-
-@dataclass(frozen=True, slots=True)
 class Serve:
     """Serve these applications besides those known."""
 
@@ -46,6 +41,15 @@ class Undeploy:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStarting:
+    """Its supervisor has launched a process for it."""
+
+    worker: str
+    incarnation: int
+    pid: int  # 0 where it has none of its own
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerUp:
     worker: str
     incarnation: int
@@ -53,14 +57,10 @@ class WorkerUp:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDown:
+    """It ended, or could not be launched."""
+
     worker: str
     incarnation: int
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFailed:
-    worker: str
     cause: str
 
 
@@ -110,31 +110,7 @@ class Beat:
     running: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = (
-    Start
-    | Serve
-    | Deploy
-    | Undeploy
-    | WorkerUp
-    | WorkerDown
-    | LaunchFailed
-    | Unfit
-    | Loaded
-    | LoadFailed
-    | Room
-    | Beat
-    | Tick
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    worker: str
+Event = Serve | Deploy | Undeploy | WorkerStarting | WorkerUp | WorkerDown | Unfit | Loaded | LoadFailed | Room | Beat
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,4 +160,4 @@ class Fatal:
     message: str
 
 
-Effect = Launch | Kill | Load | AskRoom | Publish | Unload | Fatal
+Effect = Kill | Load | AskRoom | Publish | Unload | Fatal

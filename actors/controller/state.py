@@ -8,7 +8,6 @@ or reads a clock, and knows nothing of requests.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 from blockwright.actors.controller.messages import (
@@ -20,25 +19,22 @@ from blockwright.actors.controller.messages import (
     Event,
     Fatal,
     Kill,
-    Launch,
-    LaunchFailed,
     Load,
     Loaded,
     LoadFailed,
     Publish,
     Room,
     Serve,
-    Start,
-    Tick,
     Undeploy,
     Unfit,
     Unload,
     WorkerDown,
+    WorkerStarting,
     WorkerUp,
 )
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served, page_of
 from blockwright.actors.controller.routes import Routes
-from blockwright.actors.controller.worker_record import Worker
+from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.policies.model.chain import Block, Route
 from blockwright.policies.model.partition import cut_blocks, place
 from blockwright.policies.sweep.events import RoutesChanged
@@ -54,14 +50,13 @@ class ControllerState:
         self.served: dict[str, Served] = {}  # every application that ever was
         self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
         self.table = Routes()
-        self.workers = {name: Worker(name) for name in workers}
+        self.workers = {name: WorkerRecord(name) for name in workers}
         self.residency = {name: Residency(self.served, self.table.touched) for name in workers}
         self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
         self._alive = 0  # workers
         self._planned = 0  # routes of deployed applications
         self._ever_ready = False  # some application had a route in force
         self._never_ready: dict[str, None] = {}  # deployed applications that had none
-        self._relaunches: list[tuple[float, str]] = []  # heap; what a worker's record does not say any more is void
         self._effects: list[Effect] = []
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -71,19 +66,17 @@ class ControllerState:
         match event:
             case Beat():
                 self._beat(event)
-            case Tick():
-                self._relaunch(now)
             case Loaded() | LoadFailed() | Room():
                 if self._current(event.worker, event.incarnation):
                     self._news(event)
+            case WorkerStarting(name, incarnation, pid):
+                self.workers[name].launched(incarnation, pid, now)
+                self.touched[name] = None
             case WorkerUp(name, incarnation):
                 self._rise(self.workers[name], incarnation)
             case WorkerDown(name, incarnation, cause):
                 if self.workers[name].ended_by(incarnation):
-                    self._fall(self.workers[name], cause, now)
-            case LaunchFailed(name, cause):
-                if self.workers[name].state == "starting":
-                    self._fall(self.workers[name], cause, now)
+                    self._fall(self.workers[name], incarnation, cause, now)
             case Unfit(name, incarnation, why):
                 self._unfit(self.workers[name], incarnation, why)
             case Serve(applications):
@@ -92,9 +85,6 @@ class ControllerState:
                 self._deploy(application)
             case Undeploy(application):
                 self._undeploy(application)
-            case Start():
-                for worker in self.workers.values():
-                    self._launch(worker, now)
         for name in self.touched:
             self._advance(self.workers[name])
         self._publish()
@@ -121,6 +111,11 @@ class ControllerState:
         return 0 < self._planned == len(self.routes)
 
     @property
+    def serves(self) -> bool:
+        """Every deployed application has a route in force, and there is one."""
+        return bool(self.blocks) and all(self.ready(name) for name in self.blocks)
+
+    @property
     def all_up(self) -> bool:
         return self._alive == len(self.workers)
 
@@ -128,19 +123,11 @@ class ControllerState:
         """What ``version`` says."""
         return self.table.publication()
 
-    def next_tick(self) -> float | None:
-        """When a ``Tick`` will have something to do, unless other news comes first."""
-        while self._relaunches and self.workers[self._relaunches[0][1]].relaunch_at != self._relaunches[0][0]:
-            heapq.heappop(self._relaunches)
-        return self._relaunches[0][0] if self._relaunches else None
-
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken; reads everything."""
         for name, worker in self.workers.items():
             assert bool(worker.incarnation) == worker.alive, name
-            assert worker.relaunch_at is None or (
-                worker.state == "down" and (worker.relaunch_at, name) in self._relaunches
-            ), name
+            assert worker.incarnation in (0, worker.last), name
             self.residency[name].check(self._well(worker))
         assert self._alive == sum(worker.alive for worker in self.workers.values())
         assert list(self.blocks) == [name for name, served in self.served.items() if served.deployed]
@@ -155,40 +142,28 @@ class ControllerState:
         worker = self.workers[name]
         return worker.alive and worker.incarnation == incarnation
 
-    def _well(self, worker: Worker) -> bool:
+    def _well(self, worker: WorkerRecord) -> bool:
         return worker.alive and not worker.condemned
 
-    def _launch(self, worker: Worker, now: float) -> None:
-        worker.launch(now)
-        self.touched[worker.name] = None
-        self._effects.append(Launch(worker.name))
-
-    def _relaunch(self, now: float) -> None:
-        while (due := self.next_tick()) is not None and due <= now:
-            self._launch(self.workers[heapq.heappop(self._relaunches)[1]], now)
-
-    def _rise(self, worker: Worker, incarnation: int) -> None:
+    def _rise(self, worker: WorkerRecord, incarnation: int) -> None:
         self._alive += not worker.alive
         worker.rise(incarnation)
         self.residency[worker.name].clear()
         self.touched[worker.name] = None
 
-    def _fall(self, worker: Worker, cause: str, now: float) -> None:
+    def _fall(self, worker: WorkerRecord, incarnation: int, cause: str, now: float) -> None:
         self._alive -= worker.alive
-        worker.fall(cause, now)
+        worker.fall(incarnation, cause, now)
         self.residency[worker.name].clear()
         self.touched[worker.name] = None
         served = self._ever_ready
-        deaths = worker.faults if served else worker.failures
-        if deaths >= HOPELESS and not (served and any(other.settled(now) for other in self.workers.values())):
+        some_last = served and any(other.settled(now) for other in self.workers.values())
+        if worker.deaths.hopeless(HOPELESS, proven=served, some_last=some_last):
+            deaths = worker.deaths.own if served else worker.deaths.count
             self._effects.append(Fatal(f"worker {worker.name} died {deaths} times while starting: {cause}"))
-        elif worker.relaunch_at is not None and worker.relaunch_at <= now:
-            self._launch(worker, now)
-        if worker.relaunch_at is not None:
-            heapq.heappush(self._relaunches, (worker.relaunch_at, worker.name))
 
-    def _unfit(self, worker: Worker, incarnation: int, why: str) -> None:
-        if worker.state != "starting" or incarnation <= worker.last:
+    def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:
+        if worker.state != "starting" or incarnation != worker.last:
             return
         if self._ever_ready:
             self._effects.append(Kill(worker.name, f"it cannot start: {why}"))  # what it lacks may be there next time
@@ -318,7 +293,7 @@ class ControllerState:
 
     # loading and publishing
 
-    def _advance(self, worker: Worker) -> None:
+    def _advance(self, worker: WorkerRecord) -> None:
         """Bring a worker as far as it can go without further news."""
         residency = self.residency[worker.name]
         if not self.blocks or not self._well(worker) or residency.loading is not None:

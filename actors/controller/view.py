@@ -9,19 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.controller.worker_record import Worker
+from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import WorkerStatus
 
 
 def cluster_view(
     state: ControllerState,
     statuses: Mapping[str, WorkerStatus],
-    pids: Mapping[str, int],
     events: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal."""
     return {
-        "workers": [_worker(state, worker, statuses.get(name), pids) for name, worker in state.workers.items()],
+        "workers": [_worker(state, worker, statuses.get(name)) for name, worker in state.workers.items()],
         "kv_pages_shared": _total(statuses, "shared_pages"),  # times that a sequence took a page made by another
         "kv_pages_shared_now": _total(statuses, "pages_shared_now"),
         "routes": [
@@ -44,13 +43,13 @@ def _total(statuses: Mapping[str, WorkerStatus], counter: str) -> int:
     return int(sum(status.counters.get(counter, 0) for status in statuses.values()))
 
 
-def _worker(state: ControllerState, worker: Worker, status: WorkerStatus | None, pids: Mapping[str, int]) -> dict[str, Any]:
+def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus | None) -> dict[str, Any]:
     memory = {"budget": 0, "parameters": 0, "kv": 0, "free": 0}
     if status is not None:
         memory = {"budget": status.budget, "parameters": status.parameters, "kv": status.kv, "free": status.free}
     return {
         "id": worker.name,
-        "pid": status.pid if status else pids.get(worker.name, 0),
+        "pid": status.pid if status else worker.pid,
         "state": worker.state,
         "incarnation": worker.incarnation,
         "restarts": worker.restarts,
@@ -68,7 +67,7 @@ def _worker(state: ControllerState, worker: Worker, status: WorkerStatus | None,
     }
 
 
-def _blocks(state: ControllerState, worker: Worker) -> list[str]:
+def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:
     """Blocks of which every component is resident, each once."""
     found: dict[str, None] = {}
     for name, blocks in state.blocks.items():

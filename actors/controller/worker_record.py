@@ -1,20 +1,17 @@
-"""One worker as the controller sees it: its life, its queue, when it may be launched again.
+"""One worker as the controller sees it: its life and its queue.
 
-Owns the bookkeeping of a single worker. What it holds is in residency.py.
+Owns the bookkeeping of a single worker. What it holds is in residency.py; its supervisor starts a dead one again.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-YOUNG = 10.0  # seconds; a worker that dies younger than this has failed to live
-FIRST_PAUSE = 0.25  # seconds before the second relaunch in a row; doubles
-LONGEST_PAUSE = 4.0
+from blockwright.policies.cluster.restart_policy import EarlyDeaths
 
 
 @dataclass(slots=True)
-class Worker:
+class WorkerRecord:
     """See the module."""
 
     name: str
@@ -22,10 +19,8 @@ class Worker:
     incarnation: int = 0  # of the living one; 0 while down or starting
     last: int = 0  # highest incarnation heard of
     launched_at: float = 0.0
-    relaunch_at: float | None = None  # when down and not to be launched at once
-    failures: int = 0  # deaths in a row at a young age
-    faults: int = 0  # such deaths in a row that were its own doing
-    lasted: bool = False  # some life of it was longer
+    pid: int = 0
+    deaths: EarlyDeaths = field(default_factory=EarlyDeaths)
     restarts: int = 0
     cause: str = ""  # of the last death
     condemned: bool = False  # a kill was asked for; nothing more is expected of this incarnation
@@ -36,34 +31,27 @@ class Worker:
     def alive(self) -> bool:
         return self.state in ("loading", "ready")
 
-    def launch(self, now: float) -> None:
-        self.state, self.launched_at, self.relaunch_at = "starting", now, None
+    def launched(self, incarnation: int, pid: int, now: float) -> None:
+        """Its process exists."""
+        if incarnation > self.last:
+            self.state, self.last, self.pid, self.launched_at = "starting", incarnation, pid, now
 
     def rise(self, incarnation: int) -> None:
         """The process has joined the cluster, with nothing loaded."""
-        self.state, self.incarnation, self.condemned, self.relaunch_at = "loading", incarnation, False, None
-        self.last = incarnation
+        self.state, self.incarnation, self.last, self.condemned = "loading", incarnation, incarnation, False
 
     def ended_by(self, incarnation: int) -> bool:
-        """Is the end of ``incarnation`` that of the current life? A life may end before it ever rose."""
-        if self.state == "starting" and incarnation > self.last:
-            self.last = incarnation
-            return True
-        return self.alive and self.incarnation == incarnation
+        """Is the end of ``incarnation`` that of the current life? One may end before it rose, or had a process."""
+        return incarnation > self.last or (self.state != "down" and incarnation == self.last)
 
-    def fall(self, cause: str, now: float) -> None:
-        """It is gone; says in ``relaunch_at`` when to try again: at once the first time, later when it keeps dying."""
-        self.lasted = self.settled(now)
-        young = now - self.launched_at < YOUNG
-        self.failures = self.failures + 1 if young else 1
-        # by a signal it was somebody else's
-        self.faults = self.faults + 1 if young and re.fullmatch(r"exited [1-9]\d*", cause) else 0
-        self.state, self.incarnation, self.cause = "down", 0, cause
+    def fall(self, incarnation: int, cause: str, now: float) -> None:
+        """It is gone; its supervisor starts another."""
+        lived = now - self.launched_at if incarnation == self.last else 0.0
+        self.deaths.died(lived, cause)
+        self.state, self.incarnation, self.last, self.cause, self.pid = "down", 0, incarnation, cause, 0
         self.waiting = self.running = 0
         self.restarts += 1
-        pause = min(FIRST_PAUSE * 2 ** (self.failures - 2), LONGEST_PAUSE) if self.failures > 1 else 0.0
-        self.relaunch_at = now + pause
 
     def settled(self, now: float) -> bool:
         """It lives, or lived once, for longer than what cannot live does."""
-        return self.lasted or (self.state != "down" and now - self.launched_at >= YOUNG)
+        return self.deaths.lasted or (self.state != "down" and now - self.launched_at >= self.deaths.youth)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from blockwright.actors.conditions import Conditions
@@ -30,7 +30,7 @@ from blockwright.actors.gateway.messages import (
     WorkerEnded,
     WorkerJoined,
 )
-from blockwright.actors.gateway.port import Census, Generation, ModelInfo, Readiness, RequestView
+from blockwright.actors.gateway.port import Census, Generation, ModelInfo, Readiness, RequestView, Service
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
@@ -48,14 +48,13 @@ from blockwright.runtime.base.errors import NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace
 from blockwright.runtime.node.inspection import inspect_peers
 
-MAILBOX = 1 << 13  # messages: where the loop was held up for a moment, the reports of thousands of short sweeps wait
-TICK = 0.1  # seconds between looks at waiting requests
+TICK = 0.1  # seconds between looks at heartbeats and waiting requests
 
 
 class Gateway(Actor):
-    """See the module. ``cluster`` answers for ``/admin/cluster``.
+    """See the module.
 
-    limiter: its address, empty without limits; others: nodes of the other gateways.
+    controller, limiter: their addresses (empty without limits); others: nodes of the other gateways.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Gateway(Actor):
         state: GatewayState,
         *,
         name: str,
-        cluster: Callable[[], Awaitable[dict[str, Any]]],
+        controller: str,
         limiter: str = "",
         others: Sequence[str] = (),
     ) -> None:
@@ -72,7 +71,7 @@ class Gateway(Actor):
         self._others = others
         self.state = state
         self._positions = QueuePositions(state.active, state.table)
-        self._cluster = cluster
+        self._controller = controller
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
         self._sending: set[asyncio.Task[None]] = set()
@@ -111,24 +110,28 @@ class Gateway(Actor):
 
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:
-        """For a gateway that is not on the head: a worker has joined."""
-        self.worker_up(worker, incarnation)
+        """A worker has joined."""
+        self._handle(WorkerJoined(worker, incarnation))
 
     @endpoint(urgent=True)
     async def down(self, worker: str, incarnation: int, cause: str) -> None:
-        """For a gateway that is not on the head: a worker has ended."""
-        self.worker_down(worker, incarnation, cause)
+        """A worker has ended."""
+        self._handle(WorkerEnded(worker, incarnation, cause))
 
     @endpoint(urgent=True)
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
         """What another gateway has to do, of all that the server takes."""
         self.state.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
 
-    def worker_up(self, worker: str, incarnation: int) -> None:
-        self._handle(WorkerJoined(worker, incarnation))
+    @endpoint(concurrent=True)
+    async def knows(self, version: int) -> None:
+        """Answers when publication ``version`` of the routes has come."""
+        await self.until(lambda: self.state.table.version >= version)
 
-    def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
-        self._handle(WorkerEnded(worker, incarnation, cause))
+    @endpoint(urgent=True)
+    async def service(self) -> Service:
+        """What it serves, for whoever tells people."""
+        return Service(self.models(), self.ready())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition on the state holds."""
@@ -191,7 +194,8 @@ class Gateway(Actor):
         return value
 
     async def cluster(self) -> dict[str, Any]:
-        return await self._cluster()
+        view: dict[str, Any] = await self.node.ref(self._controller).cluster()
+        return view
 
     async def actors(self) -> list[dict[str, Any]]:
         """See ``GatewayPort``. A node that does not answer is left out."""

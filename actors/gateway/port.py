@@ -95,6 +95,14 @@ class Readiness:
     applications: dict[str, str] = field(default_factory=dict)  # application -> "ready" | "loading" | "waiting"
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What one gateway serves."""
+
+    models: list[ModelInfo]
+    readiness: Readiness
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
     """``GET /v1/requests/{id}``."""

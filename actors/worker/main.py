@@ -1,4 +1,4 @@
-"""Entry of a worker process: a node that joins its head, with one worker actor on it."""
+"""Entry of a worker process: its part of the supervision tree, with the back end that this machine gives it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import os
 import sys
 
 from blockwright.actors.logs import set_up
-from blockwright.actors.worker.actor import Worker
+from blockwright.actors.supervision_tree import HEAD, INSIDE_WORKER
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.select import open_backend
 from blockwright.runtime import Node
+from blockwright.runtime.tree import start_inside
 
-CONTROLLER = "head/controller"
+CONTROLLER = f"{HEAD}/controller"
 log = logging.getLogger(__name__)
 SWITCH_INTERVAL = 1e-4  # seconds: the device thread must not wait 5 ms to get the interpreter back from the loop
 
@@ -25,7 +26,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
-        await node.spawn(Worker(config, backend, _end), name="worker")
+        await start_inside(node, INSIDE_WORKER, {"worker": (config, backend, _end)})
     except (BackendError, OSError, MemoryError) as error:  # of this machine: another life would fare no better
         await node.ref(CONTROLLER).unfit(config.name, node.incarnation, str(error) or "there is not enough memory")
         await asyncio.Event().wait()  # whoever was told ends this process
@@ -38,7 +39,7 @@ async def start_in_process(node: Node, config: WorkerConfig) -> None:
     def fail(error: BaseException) -> None:
         raise RuntimeError(f"the device thread of {config.name} failed") from error
 
-    await node.spawn(Worker(config, backend, fail), name="worker")
+    await start_inside(node, INSIDE_WORKER, {"worker": (config, backend, fail)})
 
 
 def _end(error: BaseException) -> None:

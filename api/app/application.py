@@ -19,7 +19,7 @@ from blockwright.api.app.routes import ENDPOINTS, PUBLIC, Handler
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
-from blockwright.api.http.context import BEGUN, CALLER, DESK, FRONT, MODEL, TRACE, Front
+from blockwright.api.http.context import BEGUN, CALLER, FRONT, MODEL, PEER, TRACE, Front
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.headers import log_names, mark
 from blockwright.api.http.hosts import Hosts
@@ -57,7 +57,7 @@ def make_app(
     )
     app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
     app[FRONT] = front
-    app[DESK] = []
+    app[PEER] = []
     app.on_response_prepare.append(mark)
     app.on_cleanup.append(_close)
     app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()

@@ -1,8 +1,8 @@
-"""What ``blockwright ps --actors`` shows, from ``/admin/actors``: nodes and their actors, those with most to do first."""
+"""What ``blockwright ps --actors`` shows, from ``/admin/actors``: nodes, and all actors as the supervision tree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -14,7 +14,6 @@ def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:
     """Rows in the order in which they are shown; times in seconds."""
     nodes = body["nodes"]
     rows = [{"node": node["name"], **actor} for node in nodes for actor in node["actors"]]
-    rows.sort(key=lambda row: (-_waiting(row), -row["current_age"], row["node"], row["name"]))
     return {
         "nodes": [
             {
@@ -28,8 +27,34 @@ def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:
             }
             for node in nodes
         ],
-        "actors": rows,
+        "actors": _in_tree(rows),
     }
+
+
+def _in_tree(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every actor after its supervisor, with its ``depth`` below the top. Those that nobody supervises are at the top: the
+    head's first, what every node has for itself last."""
+    below: dict[str, list[dict[str, Any]]] = {}
+    known = {_address(row) for row in rows}
+    for row in rows:
+        below.setdefault(row["supervisor"] if row["supervisor"] in known else "", []).append(row)
+    below.get("", []).sort(key=lambda row: (row["name"].startswith("$"), _address(row) not in below, row["node"]))
+    found: list[dict[str, Any]] = []
+    waiting = [(0, row) for row in reversed(below.get("", []))]
+    while waiting:
+        depth, row = waiting.pop()
+        found.append({**row, "depth": depth})
+        waiting += [(depth + 1, child) for child in reversed(below.get(_address(row), []))]
+    return found
+
+
+def _address(row: Mapping[str, Any]) -> str:
+    return f"{row['node']}/{row['name']}"
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    missing = ", ".join(f"{name} down: {why}" for name, why in row["missing"].items())
+    return row["ending"] or missing or row["current"] or "idle"
 
 
 def _waiting(row: Mapping[str, Any]) -> int:
@@ -52,12 +77,12 @@ def actors_tables(view: View) -> Group:
         numbers=6,
     )
     actors = table(
-        ("ACTOR", "KIND", "NOW", "FOR", "WAIT", "URGENT", "OLDEST", "BESIDE", "HANDLED", "FAILED", "RESTARTS"),
+        ("ACTOR", "KIND", "STATE", "FOR", "WAIT", "URGENT", "OLDEST", "BESIDE", "HANDLED", "FAILED", "RESTARTS"),
         [
             (
-                f"{row['node']}/{row['name']}#{row['life']}",
+                f"{'  ' * row['depth']}{_address(row)}#{row['life']}",
                 row["kind"],
-                row["ending"] or row["current"] or "-",
+                _state(row),
                 milliseconds(row["current_age"] if row["current"] else None),
                 str(row["normal"]["depth"]),
                 str(row["urgent"]["depth"]),

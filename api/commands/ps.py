@@ -1,7 +1,8 @@
 """Shows the applications of a server: what each is based on, the memory that it owns and shares, and where it runs.
 
-With --actors it shows every actor of every node instead; with --join also of a cluster that has no server, such as a
-LocalCluster, which it joins as one more node for as long as it looks. WHERE is that of the cluster's invitation.
+With --actors it shows every actor of every node instead, each below its supervisor; with --join also of a cluster that has
+no server, such as a LocalCluster, which it joins as one more node for as long as it looks. WHERE is that of the cluster's
+invitation.
 
 On a terminal the tables are refreshed until Ctrl-C.
 """
@@ -21,7 +22,7 @@ from blockwright.api.commands.node import WHERE
 def add(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
     add_screen(parser)
-    parser.add_argument("--actors", action="store_true", help="instead: every actor of every node, busiest first")
+    parser.add_argument("--actors", action="store_true", help="instead: every actor of every node, below its supervisor")
     parser.add_argument("--join", metavar="WHERE", help=f"with --actors, of a head instead of a server: {WHERE}")
 
 

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from blockwright.api.checks import shown
 from blockwright.api.errors import ApiError
-from blockwright.api.http.context import CALLER, DESK, FRONT
+from blockwright.api.http.context import CALLER, FRONT, PEER
 
 log = logging.getLogger(__name__)
 _CLUSTER_SECONDS = 2.0  # a scrape answers without the workers' numbers rather than late
@@ -28,8 +28,8 @@ async def actors(request: web.Request) -> web.Response:
 async def one_request(request: web.Request) -> web.Response:
     """By our id, or the one its client chose. Only for the key that made it: to others it does not exist."""
     id, key = request.match_info["id"], request[CALLER].key
-    desks = request.app[DESK]
-    view = await desks[0].describe_anywhere(id, key) if desks else request.app[FRONT].describe(id, key)
+    peers = request.app[PEER]
+    view = await peers[0].describe_anywhere(id, key) if peers else request.app[FRONT].describe(id, key)
     if view is None:
         raise ApiError(404, f"there is no request {shown(id)}; ids are kept for a while after the end", param="id")
     body = dataclasses.asdict(view)
@@ -40,8 +40,8 @@ async def one_request(request: web.Request) -> web.Response:
 async def cancel(request: web.Request) -> web.Response:
     """End a running request; its own answer becomes a 409. Only for the key that made it."""
     id, key = request.match_info["id"], request[CALLER].key
-    desks = request.app[DESK]
-    if not (await desks[0].cancel_anywhere(id, key) if desks else request.app[FRONT].cancel(id, key)):
+    peers = request.app[PEER]
+    if not (await peers[0].cancel_anywhere(id, key) if peers else request.app[FRONT].cancel(id, key)):
         raise ApiError(404, f"there is no request {shown(id)} that runs", param="id")
     return web.json_response({"id": id, "cancelled": True})
 
@@ -54,6 +54,6 @@ async def metrics(request: web.Request) -> web.Response:
             numbers = await front.port.cluster()
     except Exception as error:  # the request counters are worth having whatever is wrong with the cluster
         log.warning("metrics without the cluster's numbers: %s", error)
-    desks = request.app[DESK]
-    others = await desks[0].counters_elsewhere() if desks else []
+    peers = request.app[PEER]
+    others = await peers[0].counters_elsewhere() if peers else []
     return web.Response(body=front.metrics.render(numbers, others), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -82,11 +82,24 @@ class Catalog:
 
     async def load(self, info: ModelInfo) -> ServedModel:
         """Raises CheckpointError."""
+        return await asyncio.shield(self._task(info))  # a client that leaves must not end what others wait for
+
+    def begin(self) -> None:
+        """Load all that is served before anybody asks. What cannot be loaded is said to whoever asks for it."""
+        for info in self._port.models():
+            self._task(info)
+
+    def forget(self) -> None:
+        """Nobody asks here any more."""
+        self._loaded.clear()
+
+    def _task(self, info: ModelInfo) -> asyncio.Task[ServedModel]:
         task = self._loaded.get(info.checkpoint)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = asyncio.create_task(self._load(info.checkpoint))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, if nobody waits for it
             self._loaded[info.checkpoint] = task
-        return await asyncio.shield(task)  # a client that leaves must not end what others wait for
+        return task
 
     async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
         """Raises a 400 for a text that is longer than any memory should be asked for."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
 from blockwright.actors.config import Settings
+from blockwright.actors.gateway.peers import Family
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, RequestView, StreamProgress
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
@@ -23,9 +24,7 @@ from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.starting import Stages
 from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
-
-if TYPE_CHECKING:
-    from blockwright.api.serve.gateway_peer import Desk
+from blockwright.runtime.actor.ref import Ref
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +52,14 @@ class Front:
         id = self.names.resolve(key, name)
         return self.describe(id, key) is not None and self.port.cancel(id)
 
+    def families(self) -> list[Family]:
+        """What this process has counted."""
+        return self.metrics.families()
+
+    async def drain(self, seconds: float) -> None:
+        """See ``GatewayPort``."""
+        await self.port.drain(seconds)
+
     def model(self, request: web.Request, name: str | None) -> ModelInfo:
         """The model that a request names. Raises a 404, or a 403 for one that its key may not use."""
         info = self.catalog.info(name)
@@ -66,7 +73,7 @@ class Front:
 
 
 FRONT = web.AppKey("front", Front)
-DESK: web.AppKey[list[Desk]] = web.AppKey("desk", list)  # empty until the cluster is up
+PEER: web.AppKey[list[Ref]] = web.AppKey("peer", list)  # of this process; empty until the cluster is up
 CALLER = web.RequestKey("caller", ApiCaller)  # who asks
 MODEL = web.RequestKey("model", str)  # the id of the one that answers
 NAME = web.RequestKey("name", str)  # the id that the client chose

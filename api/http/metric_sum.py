@@ -6,19 +6,10 @@ Every sample of a front is a count, a sum or a number of requests, so that addin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A Prometheus family that can travel. ``samples``: (name, labels, value)."""
-
-    name: str
-    text: str
-    kind: str
-    samples: list[tuple[str, dict[str, str], float]]
+from blockwright.actors.gateway.peers import Family
 
 
 def plain(families: Iterable[Metric]) -> list[Family]:

@@ -14,9 +14,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from blockwright.actors.gateway.peers import Family
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.api.http.cluster_metrics import cluster_families
-from blockwright.api.http.metric_sum import Family, plain, summed
+from blockwright.api.http.metric_sum import plain, summed
 from blockwright.api.http.runtime_metrics import runtime_families
 from blockwright.runtime.base.node_view import Measure
 
@@ -185,7 +186,7 @@ class Metrics:
 
     def families(self) -> list[Family]:
         """What this process has counted."""
-        return plain(self._requests())
+        return plain([*self._requests(), *runtime_families(self.runtime())])
 
     def render(self, cluster: dict[str, Any], others: Sequence[Sequence[Family]] = ()) -> bytes:
         """Prometheus text; ``cluster`` is the body of ``/admin/cluster``, empty where nobody answered; ``others``: what
@@ -197,7 +198,6 @@ class Metrics:
         """Called by the registry."""
         yield from summed([self.families(), *self._others])
         yield from cluster_families(self._cluster)
-        yield from runtime_families(self.runtime())
 
     def describe(self) -> Iterable[Metric]:
         return ()

@@ -1,7 +1,8 @@
-"""What the HTTP front says while the cluster starts: the stages reached, and a gateway port before there is a gateway.
+"""What the HTTP front says while there is no gateway: the stages reached, and a gateway port before there is one.
 
 The front listens first, so that ``/health/live`` answers and a taken port is noticed before any worker is started. Until
-``become`` is called nothing is ready; from then on everything is the real port's.
+``become`` is called nothing is ready; from then on everything is the real port's. It never is where every gateway is a
+process of its own: then the head's front answers only while none of them is up.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class StartingPort:
 
     def __init__(self) -> None:
         self.name = "starting"  # in no request id: there are no models before there is a gateway
+        self.reason = "the cluster is starting"
         self._real: GatewayPort | None = None
 
     def become(self, real: GatewayPort) -> None:
@@ -63,7 +65,7 @@ class StartingPort:
         return self._real.models() if self._real is not None else []
 
     def ready(self) -> Readiness:
-        return self._real.ready() if self._real is not None else Readiness(False, "the cluster is starting")
+        return self._real.ready() if self._real is not None else Readiness(False, self.reason)
 
     def generate(self, generation: Generation) -> TokenStream:
         return self._there().generate(generation)
@@ -98,5 +100,5 @@ class StartingPort:
 
     def _there(self) -> GatewayPort:
         if self._real is None:
-            raise RequestRefused(Refusal.UNAVAILABLE, "the cluster is starting; try again soon", 1.0)
+            raise RequestRefused(Refusal.UNAVAILABLE, f"{self.reason}; try again soon", 1.0)
         return self._real

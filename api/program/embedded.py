@@ -75,6 +75,7 @@ class Cluster(Session):
 
         context = tls(self.settings)
         running = self._running = await start(self.settings)
+        assert running.port is not None, "of a cluster without HTTP the gateway is here"
         self._runner = make_runner(make_app(running.port, self.settings))
         await self._runner.setup()
         path = os.path.join(running.launcher.directory, SOCKET)

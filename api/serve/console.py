@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from blockwright.actors.gateway.port import GatewayPort, ModelInfo
+from blockwright.actors.conditions import Published
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Service
 from blockwright.actors.logs import json_line
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
 from blockwright.policies.requests.admission import concurrent
+from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.node_view import Measure
 
 POLL_SECONDS = 0.05  # how often stages and readiness are looked at
@@ -29,15 +31,28 @@ LOGGER = "blockwright.server"
 class Running(Protocol):
     """A started cluster (``actors/topology.py``)."""
 
-    port: GatewayPort
+    answering: Published[tuple[str, ...]]  # gateways that are processes and up
     stages: list[tuple[str, float]]  # what is done, and after how many seconds
 
     @property
-    def warnings(self) -> list[str]:
+    def port(self) -> GatewayPort | None:
+        """The gateway of this process, if it has one."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
         """What serves badly, each a sentence with its remedy."""
+
+    @property
+    def peer(self) -> Ref:
+        """Whom this front asks for what other fronts have."""
+
+    async def service(self) -> Service:
+        """What the gateways serve."""
 
     def measures(self) -> list[Measure]:
         """What the actor runtime of the head counts."""
+
+    async def drain(self, seconds: float) -> None: ...
 
     async def stop(self) -> None: ...
 
@@ -109,13 +124,13 @@ class Herald:
         self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
         self._shown = 0  # stages
         self._warned = 0
-        self._ready: Callable[[], str] | None = None  # the last line, once it has been said
+        self._ready = ""  # where, once that has been said
 
     async def follow(self) -> None:
         """A line for each of the cluster's stages, as it comes. Never returns."""
         while True:
-            if self.show_stages() and self._ready is not None:  # further workers have come: there is more room
-                self._speaker.note(self._ready())
+            if self.show_stages() and self._ready:  # further workers have come: there is more room
+                self._speaker.note(self._where((await self._running.service()).models))
             await asyncio.sleep(POLL_SECONDS)
 
     def show_stages(self) -> bool:
@@ -131,25 +146,28 @@ class Herald:
 
     async def announce(self, catalog: Catalog, address: str) -> None:
         """A line for each model that gets ready, then the one with address, ids and capacity. Raises CheckpointError."""
-        port = self._running.port
-        for info in port.models():
+        while not (service := await self._running.service()).models:  # noqa: ASYNC110 - another process has them
+            await asyncio.sleep(POLL_SECONDS)
+        for info in service.models:
             await catalog.load(info)
         self._speaker.reach("tokenizers loaded")
-        pending = [info.id for info in port.models()]
-        while pending:
-            states = port.ready().applications
-            for name in [name for name in pending if states.get(name) == "ready"]:
-                pending.remove(name)
+        if self._running.port is None:
+            catalog.forget()  # that they can be loaded is all that this process wants to know
+        told: list[str] = []
+        while len(told) < len((service := await self._running.service()).models):
+            states = service.readiness.applications
+            new = [info.id for info in service.models if states.get(info.id) == "ready" and info.id not in told]
+            for name in new:
                 self._speaker.note(f"{name} can be served")
-            if pending:
+            told += new
+            if not new:
                 await asyncio.sleep(POLL_SECONDS)
         gc.collect()
         gc.freeze()  # what has been loaded stays: no later collection walks it
         self.show_stages()  # first: the start-up ends with where and how much
-        self._ready = lambda: self._where(address)
-        self._speaker.reach("ready", self._ready())
+        self._ready = f"ready at {address}/v1"
+        self._speaker.reach("ready", self._where(service.models))
 
-    def _where(self, address: str) -> str:
-        models = self._running.port.models()
+    def _where(self, models: Sequence[ModelInfo]) -> str:
         ids, room = ", ".join(info.id for info in models), capacity(models, self._rows)
-        return f"ready at {address}/v1 with models: {ids}" + (f"; {room}" if room else "")
+        return f"{self._ready} with models: {ids}" + (f"; {room}" if room else "")

@@ -1,6 +1,7 @@
-"""The gateway process: listens, starts the cluster, prints what happens, and ends it in order.
+"""The head process: listens, starts the cluster, prints what happens, and ends it in order.
 
-HTTP comes first, so that liveness answers while blocks load. SIGTERM or SIGINT: not ready, finish what runs within
+HTTP comes first, so that liveness answers while blocks load. Where every gateway is a process of its own, this one answers
+only while none of them is up: that there is nobody yet, or just now. SIGTERM or SIGINT: not ready, finish what runs within
 ``drain_timeout``, close; a second SIGINT does not wait. Exit code 2 with one sentence where the cluster cannot be served.
 """
 
@@ -10,51 +11,42 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvloop
 from aiohttp import web
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.gateway.port import GatewayPort
+from blockwright.actors.gateway.peers import Front
 from blockwright.actors.logs import set_up
+from blockwright.actors.resources import cores
+from blockwright.actors.supervision_tree import in_head
 from blockwright.api.app.application import make_app
-from blockwright.api.http.context import DESK, FRONT, Front
+from blockwright.api.http.context import FRONT, PEER
 from blockwright.api.http.listening import make_runner, tls
 from blockwright.api.http.starting import Stages, StartingPort
 from blockwright.api.serve.console import Herald, Running, Speaker
 from blockwright.gpu.errors import CheckpointError
 
-if TYPE_CHECKING:
-    from blockwright.api.serve.gateways import Gateways
-
-Start = Callable[[Settings], Awaitable[Running]]
-MakeGateways = Callable[[Any, Front, Settings, int], "Gateways"]  # of what ``Start`` gave, and the port
+Start = Callable[[Settings, Front, int], Awaitable[Running]]  # the front of this process, and the port
 
 
 def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
-    from blockwright.actors.topology import start
-    from blockwright.api.serve.gateways import Gateways
+    from blockwright.actors.topology import Http, start
 
     set_up(settings.log_format, settings.log_level, "head")
-    return uvloop.run(Server(settings, start, gateways=Gateways).run())
+    return uvloop.run(Server(settings, lambda chosen, front, port: start(chosen, http=Http(front, port))).run())
 
 
 class Server:
-    """See the module. ``start`` brings up the cluster; ``say`` gets the lines for people.
+    """See the module. ``start`` brings up the cluster; ``say`` gets the lines for people."""
 
-    gateways: keeps further processes that answer HTTP; None: this one alone.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        start: Start,
-        say: Callable[[str], None] | None = None,
-        gateways: MakeGateways | None = None,
-    ) -> None:
-        self._settings, self._start, self._make_gateways = settings, start, gateways
+    def __init__(self, settings: Settings, start: Start, say: Callable[[str], None] | None = None) -> None:
+        self._settings, self._start = settings, start
+        self._stands_in = not in_head(settings, cores())
+        self._shared = self._stands_in or settings.gateways > 1  # the port, with other processes
+        self._site: web.TCPSite | None = None  # while this process listens
         self._speaker = Speaker(settings.log_format, Stages(), say)
         self._asked = asyncio.Event()  # to end
         self._hurry = asyncio.Event()  # to end now
@@ -76,11 +68,13 @@ class Server:
         loop.add_signal_handler(signal.SIGINT, self.interrupt)
         port = StartingPort()
         app = make_app(port, self._settings, stages=self._speaker.stages)
+        if self._stands_in:
+            app.on_response_prepare.append(_last)
         runner = make_runner(app)
         await runner.setup()
         try:
             await self._listen(runner)
-            return await self._serve(app, port)
+            return await self._serve(app, runner, port)
         except (SettingsError, CheckpointError) as error:
             return self._speaker.fatal(error)
         finally:
@@ -88,44 +82,64 @@ class Server:
             loop.remove_signal_handler(signal.SIGTERM)
             loop.remove_signal_handler(signal.SIGINT)
 
+    async def _open(self, runner: web.AppRunner, port: int, *, shared: bool) -> None:
+        site = web.TCPSite(runner, self._settings.host, port, ssl_context=tls(self._settings), reuse_port=shared or None)
+        await site.start()
+        self._site = site
+
+    async def _close(self) -> None:
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+
     async def _listen(self, runner: web.AppRunner) -> None:
         host, port = self._settings.host, self._settings.port
-        site = web.TCPSite(
-            runner, host, port, ssl_context=tls(self._settings), reuse_port=self._settings.gateways > 1 or None
-        )
         try:
-            await site.start()
+            await self._open(runner, port, shared=False)  # so that another server's port is not shared by mistake
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
             raise SettingsError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from None
         bound = runner.addresses[0]
         self.port = int(bound[1])
+        if self._shared:
+            await self._close()
+            await self._open(runner, self.port, shared=True)
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.address = f"{'https' if self._settings.tls_cert else 'http'}://{shown}:{bound[1]}"
         self._speaker.reach("listening", f"listening on {self.address}")
         if host not in ("127.0.0.1", "localhost", "::1") and not (self._settings.api_keys or self._settings.admin_keys):
             self._speaker.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
 
-    async def _serve(self, app: web.Application, port: StartingPort) -> int:
+    async def _stand_in(self, running: Running, runner: web.AppRunner) -> None:
+        """Listen while no gateway does, answering that there is none, on connections that end with that. Never returns."""
+        while True:
+            await running.answering.until(bool)
+            await self._close()
+            await running.answering.until(lambda names: not names)
+            await self._open(runner, self.port, shared=True)
+
+    async def _serve(self, app: web.Application, runner: web.AppRunner, port: StartingPort) -> int:
         """The cluster's life; it is stopped whatever happens after it was started."""
         offset = self._speaker.stages.now()
-        starting = asyncio.ensure_future(self._start(self._settings))
+        starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             return 0
-        running, gateways = await starting, None
+        running = await starting
+        following: list[asyncio.Future[Any]] = []
         try:
-            port.become(running.port)
             app[FRONT].metrics.runtime = running.measures
-            if self._make_gateways is not None:
-                gateways = self._make_gateways(running, app[FRONT], self._settings, self.port)
-                await gateways.start()
-                app[DESK].append(gateways.desk)
+            app[PEER].append(running.peer)
+            if running.port is not None:
+                port.become(running.port)
+            else:
+                port.reason = "no gateway is up, one is being started"
+                following.append(asyncio.ensure_future(self._stand_in(running, runner)))
             herald = Herald(running, self._speaker, offset=offset, rows=self._settings.max_rows)
             herald.show_stages()
             self._speaker.reach("control plane up")
-            following = asyncio.ensure_future(herald.follow())
+            following.append(asyncio.ensure_future(herald.follow()))
             failed = asyncio.ensure_future(running.failed())
             ready: asyncio.Future[None] = asyncio.ensure_future(herald.announce(app[FRONT].catalog, self.address))
             try:
@@ -135,14 +149,13 @@ class Server:
                     await ready
                     ready = asyncio.get_running_loop().create_future()  # announced: only failure or a signal is next
             finally:
-                following.cancel()
                 failed.cancel()
                 ready.cancel()
-            await self._drain(gateways or running.port)
+            await self._drain(running)
             return 0
         finally:
-            if gateways is not None:
-                await gateways.stop()
+            for task in following:
+                task.cancel()
             await running.stop()
             self._speaker.reach("stopped")
 
@@ -156,7 +169,7 @@ class Server:
             asked.cancel()
         return not self._asked.is_set()
 
-    async def _drain(self, what: Gateways | GatewayPort) -> None:
+    async def _drain(self, what: Running) -> None:
         self._speaker.reach("draining")
         drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
@@ -165,3 +178,9 @@ class Server:
         finally:
             drain.cancel()
             hurry.cancel()
+
+
+async def _last(request: web.Request, response: web.StreamResponse) -> None:
+    """The next request belongs to a gateway, which another connection finds."""
+    response.headers["Connection"] = "close"
+    response.force_close()

@@ -1,8 +1,9 @@
 """Restart policy (Erlang/OTP supervision) as a state machine: which children to stop and to start when one of them ends.
 
 Owns the three strategies, the order of starts (as listed) and of stops (the reverse), who is restarted at all, the limit
-(``intensity`` restarts within ``period``; one more and the supervisor gives up, so that its own supervisor acts), and the
-growing pause before a restart. Time and chance come in as arguments. Starts and stops nothing itself.
+(``intensity`` restarts within ``period``; one more and the supervisor gives up, so that its own supervisor acts), the
+growing pause before a restart, and when a child that never lives is hopeless. Time and chance come in as arguments. Starts
+and stops nothing itself. The same for actors and for processes, for each of which an actor stands (``cluster/process.py``).
 
 Two departures from OTP. Children that are lost together with one node count as one restart. A child whose node is not there
 waits for it, which is no failure.
@@ -10,6 +11,7 @@ waits for it, which is no failure.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
@@ -36,24 +38,27 @@ class Restart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pause before a restart: ``initial`` seconds, ``factor`` times more for each failure in a row, ``most`` at the most,
-    each drawn from within ``jitter`` (a share) of that."""
+    """Pause before a restart: none for the first ``at_once`` failures in a row, then ``initial`` seconds, ``factor`` times
+    more for each further one, ``most`` at the most, each drawn from within ``jitter`` (a share) of that."""
 
     initial: float = 0.05
     factor: float = 2.0
     most: float = 10.0
     jitter: float = 0.1
+    at_once: int = 0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.initial <= self.most and 1 <= self.factor <= 100 and 0 <= self.jitter < 1):
+        if not (0 <= self.initial <= self.most and 1 <= self.factor <= 100 and 0 <= self.jitter < 1) or self.at_once < 0:
             raise ValueError(
-                f"backoff of {self.initial} to {self.most} s, factor {self.factor}, jitter {self.jitter} cannot be used; "
-                "give 0 <= initial <= most, 1 <= factor <= 100, 0 <= jitter < 1"
+                f"backoff of {self.initial} to {self.most} s, factor {self.factor}, jitter {self.jitter}, {self.at_once} at "
+                "once cannot be used; give 0 <= initial <= most, 1 <= factor <= 100, 0 <= jitter < 1, at_once >= 0"
             )
 
     def delay(self, failures: int, draw: float) -> float:
         """Seconds before the restart that follows that many failures in a row (from 1). draw: chance, within [0, 1)."""
-        pause = min(self.most, self.initial * self.factor ** min(failures - 1, 100))
+        if failures <= self.at_once:
+            return 0.0
+        pause = min(self.most, self.initial * self.factor ** min(failures - self.at_once - 1, 100))
         return min(self.most, pause * (1 + self.jitter * (2 * draw - 1)))
 
 
@@ -77,12 +82,36 @@ class _Child:
 
 
 @dataclass(slots=True)
+class EarlyDeaths:
+    """Deaths in a row of one child, each before it had lived ``youth`` seconds: what tells that it never will.
+
+    A death by a signal or a fence was somebody else's doing; leaving with an exit status above 0 was its own.
+    """
+
+    youth: float = 10.0
+    count: int = 0
+    own: int = 0  # in a row, by its own doing
+    lasted: bool = False  # some life of it was longer
+
+    def died(self, lived: float, cause: str) -> None:
+        """``lived``: seconds since it was started; ``cause``: as the membership tells it."""
+        young = lived < self.youth
+        self.lasted |= not young
+        self.count = self.count + 1 if young else 1
+        self.own = self.own + 1 if young and re.fullmatch(r"exited [1-9]\d*", cause) else 0
+
+    def hopeless(self, allowed: int, *, proven: bool, some_last: bool) -> bool:
+        """Whether to start it again is pointless. proven: the whole once worked; some_last: it or a sibling has lasted."""
+        return self.own >= allowed and not some_last if proven else self.count >= allowed
+
+
+@dataclass(slots=True)
 class Restarts:
-    """See the module. ``children``: (name, restart), in the order in which they start."""
+    """See the module. ``children``: (name, restart), in the order in which they start. intensity None: never gives up."""
 
     children: Sequence[tuple[str, Restart]]
     strategy: Strategy = Strategy.ONE_FOR_ONE
-    intensity: int = 3
+    intensity: int | None = 3
     period: float = 5.0  # seconds
     backoff: Backoff = field(default_factory=Backoff)
     _state: dict[str, _Child] = field(init=False)
@@ -93,7 +122,7 @@ class Restarts:
         self._state = {name: _Child(restart) for name, restart in self.children}
         if len(self._state) != len(self.children):
             raise ValueError(f"children {[name for name, _ in self.children]} are not named apart")
-        if self.intensity < 0 or self.period <= 0:
+        if (self.intensity or 0) < 0 or self.period <= 0:
             raise ValueError(
                 f"{self.intensity} restarts in {self.period} s cannot be used; give at least 0 in more than 0 s"
             )
@@ -133,7 +162,7 @@ class Restarts:
                 self._events.append(event)
         while self._times and self._times[0] <= now - self.period:
             self._times.popleft()
-        if len(self._times) > self.intensity:
+        if self.intensity is not None and len(self._times) > self.intensity:
             return Plan(
                 give_up=f"{len(self._times)} restarts within {self.period:g} s, {self.intensity} allowed; last: {name}"
             )

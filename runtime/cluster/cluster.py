@@ -41,6 +41,7 @@ from blockwright.transport.interface import UNREACHABLE
 
 log = logging.getLogger("blockwright.runtime")
 OnUp = Callable[[str, int], None]
+OnLaunch = Callable[[str, int, str], None]
 EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
 STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
 PING_SHARE = 0.5  # of ``silence``: pings must fail before heartbeats do, so that their failing is the cause
@@ -98,11 +99,12 @@ class ClusterHead:
         self._node: Node | None = None
         self._members: dict[str, Member] = {}  # the last life of each name
         self._processes: dict[PeerId, Member] = {}  # lives whose process has not ended
+        self._on_launch: list[OnLaunch] = []
         self._on_up: list[OnUp] = []
         self._on_down: list[OnDown] = []
         self._timer: Timer | None = None
         self._stalled_until = 0.0  # this loop stood still a short while ago: pings that were not answered prove nothing
-        self._stopping = False  # no callbacks, nothing is launched
+        self.stopping = False  # no callbacks, nothing is launched
         self._stop: asyncio.Task[None] | None = None
 
     @property
@@ -142,6 +144,11 @@ class ClusterHead:
         self._checked = self.node.clock.now()
         self._check()
 
+    def on_launch(self, callback: OnLaunch) -> None:
+        """``callback(name, incarnation, failure)`` whenever a node was launched; ``failure``: why there is no process, or
+        empty."""
+        self._on_launch.append(callback)
+
     def on_up(self, callback: OnUp) -> None:
         """``callback(name, incarnation)`` once for each life whose entry function returned."""
         self._on_up.append(callback)
@@ -154,7 +161,7 @@ class ClusterHead:
         """Start a node; returns its incarnation when the process exists. Raises LaunchError, AddressError, ValueError (it
         lives)."""
         last = self._members.get(check_name(name))
-        if self._stopping:
+        if self.stopping:
             raise LaunchError(f"node {name} is not started: the cluster is stopping")
         if name == self._id.name or (last is not None and last.state != "down"):
             raise ValueError(f"node {name!r} lives; kill it first or choose another name")
@@ -177,11 +184,15 @@ class ClusterHead:
         self._members[name] = self._processes[node] = member = Member(node)
         try:
             member.pid = await self._launcher.spawn(spec)
-        except BaseException:
+        except BaseException as error:
             member.state = "down"
             self._processes.pop(node, None)
             member.exited.set()
+            for callback in self._on_launch if isinstance(error, Exception) else []:
+                _guarded(callback, name, node.incarnation, str(error))
             raise
+        for callback in self._on_launch:
+            _guarded(callback, name, node.incarnation, "")
         if member.state == "down":  # killed while it was being started, when there was nothing to kill yet
             self._launcher.kill(node)
         return node.incarnation
@@ -192,6 +203,13 @@ class ClusterHead:
         await member.settled.wait()
         if member.state == "down":
             raise NodeDown(f"node {member.id} is down: {self.node.table.last_down[name].cause}")
+
+    async def ended(self, name: str) -> str:
+        """Until the process of the node's current life is gone; the cause of its end."""
+        member = self._members[name]
+        await member.exited.wait()
+        down = self.node.table.last_down.get(name)
+        return down.cause if down is not None and down.incarnation == member.id.incarnation else "stopped"
 
     async def kill(self, name: str, cause: str = "killed") -> None:
         """End the node's current life with SIGKILL; returns when it is declared down and its process is gone. One that
@@ -230,7 +248,7 @@ class ClusterHead:
         """
         if self._stop is None:
             drain = seconds("drain", drain)
-            self._stopping = True
+            self.stopping = True
             self._stop = asyncio.get_running_loop().create_task(self._stopped(drain), context=contextvars.Context())
         await asyncio.shield(self._stop)
 
@@ -263,7 +281,7 @@ class ClusterHead:
 
     def ready(self, peer: Peer) -> None:
         member = self._members[peer.id.name]
-        if member.id != peer.id or member.state != "starting" or self._stopping:
+        if member.id != peer.id or member.state != "starting" or self.stopping:
             return
         member.state, member.silent = "up", 0.0
         self._publish()
@@ -295,7 +313,7 @@ class ClusterHead:
         last, now = self._members.get(name), self.node.clock.now()
         if key:
             self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
-        if self._stopping:
+        if self.stopping:
             raise HandshakeRefused(f"the cluster of {self._id} is stopping")
         if last is not None and last.joined and last.state == "starting" and self.node.table.find(last.id) is None:
             self._declare(last, "asked for another number")
@@ -358,7 +376,7 @@ class ClusterHead:
         for peer in self.node.peers().values():
             self.node.peering.tell(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
         member.settled.set()
-        if not self._stopping:
+        if not self.stopping:
             for callback in self._on_down:
                 _guarded(callback, down)
 

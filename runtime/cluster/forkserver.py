@@ -30,7 +30,7 @@ from blockwright.runtime.cluster.launcher import NodeSpec
 from blockwright.runtime.cluster.node_process import run_node
 from blockwright.transport.address import remove_directory
 
-SETUP, SPAWN, KILL = 1, 2, 3  # to this process
+SETUP, SPAWN, KILL, PRELOAD = 1, 2, 3, 8  # to this process
 READY, SPAWNED, EXITED, FAILED = 4, 5, 6, 7  # from it
 LENGTH = struct.Struct("<I")
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -90,14 +90,16 @@ class Forkserver:
 
     def _act(self, tag: int, *fields: Any) -> None:
         if tag == SETUP:
-            self._prepare(*fields)
+            self._directory, sys.path[:] = fields[0], fields[2]
+            self._import(fields[1])
+        elif tag == PRELOAD:
+            self._import(fields[0])
         elif tag == SPAWN:
             self._spawn(*fields)
         elif tag == KILL and fields[0] in self._children:
             os.kill(fields[0], signal.SIGKILL)
 
-    def _prepare(self, directory: str, preload: list[str], path: list[str]) -> None:
-        self._directory, sys.path[:] = directory, path
+    def _import(self, preload: list[str]) -> None:
         failures = []
         for module in preload:
             try:

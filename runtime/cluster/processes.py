@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.runtime.base.codec import unpack
-from blockwright.runtime.cluster.forkserver import EXITED, FAILED, KILL, LENGTH, READY, SETUP, SPAWN, SPAWNED, frame
+from blockwright.runtime.cluster.forkserver import EXITED, FAILED, KILL, LENGTH, PRELOAD, READY, SETUP, SPAWN, SPAWNED, frame
 from blockwright.runtime.cluster.launcher import LaunchError, NodeSpec, OnExit
 from blockwright.transport.address import PeerId, private_directory, remove_directory, remove_socket
 from blockwright.transport.curve import NodeKeys
@@ -78,6 +78,12 @@ class ForkserverLauncher:
         self._pending[request] = (spec, future)
         self._write(SPAWN, request, dataclasses.asdict(spec))
         return await future
+
+    def preload(self, modules: Sequence[str]) -> None:
+        """Import more, now that there is time: later children find these modules, too."""
+        self._preload += modules
+        if self._connected.is_set() and not self._broken:
+            self._write(PRELOAD, [*modules])
 
     def kill(self, node: PeerId) -> None:
         # By the forkserver, which alone knows that the process is not reaped yet and its number not taken by another.

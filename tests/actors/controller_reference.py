@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.state import HOPELESS
-from blockwright.actors.controller.worker_record import Worker
+from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, place
@@ -36,7 +36,7 @@ class Reference:
     """See the module. Of a publication ``handle`` gives the effect, ``published`` the content."""
 
     def __init__(self, workers: list[str], stall_timeout: float) -> None:
-        self.workers = {name: Worker(name) for name in workers}
+        self.workers = {name: WorkerRecord(name) for name in workers}
         self.held = {name: Held() for name in workers}
         self.stall_timeout = stall_timeout
         self.applications: dict[str, m.Application] = {}
@@ -49,9 +49,6 @@ class Reference:
 
     def handle(self, event: m.Event, now: float) -> list[m.Effect]:
         match event:
-            case m.Start():
-                for name in self.workers:
-                    self.launch(name, now)
             case m.Serve(applications):
                 self.applications.update((a.name, a) for a in applications)
                 self.place()
@@ -66,41 +63,30 @@ class Reference:
                 self.held[name] = Held()
             case m.WorkerDown(name, incarnation, cause):
                 if self.workers[name].ended_by(incarnation):
-                    self.fall(name, cause, now)
-            case m.LaunchFailed(name, cause):
-                if self.workers[name].state == "starting":
-                    self.fall(name, cause, now)
+                    self.fall(name, incarnation, cause, now)
+            case m.WorkerStarting(name, incarnation, pid):
+                self.workers[name].launched(incarnation, pid, now)
             case m.Unfit(name, incarnation, why):
-                if self.workers[name].state == "starting" and incarnation > self.workers[name].last:
+                if self.workers[name].state == "starting" and incarnation == self.workers[name].last:
                     fatal = m.Fatal(f"worker {name} cannot start: {why}")
                     self.effects.append(m.Kill(name, f"it cannot start: {why}") if self.ever_ready else fatal)
             case m.Loaded() | m.LoadFailed() | m.Room() | m.Beat():
                 worker = self.workers[event.worker]
                 if worker.alive and worker.incarnation == event.incarnation:
                     self.news(event)
-            case m.Tick():
-                due = [w for w in self.workers.values() if w.relaunch_at is not None and now >= w.relaunch_at]
-                for worker in sorted(due, key=lambda w: (w.relaunch_at, w.name)):
-                    self.launch(worker.name, now)
         for name in self.workers:
             self.advance(name)
         self.publish()
         effects, self.effects = self.effects, []
         return effects
 
-    def launch(self, name: str, now: float) -> None:
-        self.workers[name].launch(now)
-        self.effects.append(m.Launch(name))
-
-    def fall(self, name: str, cause: str, now: float) -> None:
+    def fall(self, name: str, incarnation: int, cause: str, now: float) -> None:
         worker = self.workers[name]
-        worker.fall(cause, now)
+        worker.fall(incarnation, cause, now)
         self.held[name] = Held()
-        deaths = worker.faults if self.ever_ready else worker.failures
+        deaths = worker.deaths.own if self.ever_ready else worker.deaths.count
         if deaths >= HOPELESS and not (self.ever_ready and any(w.settled(now) for w in self.workers.values())):
             self.effects.append(m.Fatal(f"worker {name} died {deaths} times while starting: {cause}"))
-        elif worker.relaunch_at is not None and worker.relaunch_at <= now:
-            self.launch(name, now)
 
     def news(self, event: m.Loaded | m.LoadFailed | m.Room | m.Beat) -> None:
         name, incarnation = event.worker, event.incarnation

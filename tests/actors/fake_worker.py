@@ -9,7 +9,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from blockwright.actors.gateway.actor import Gateway
-from blockwright.actors.topology import gateway_state
+from blockwright.actors.gateway.peers import GatewayConfig
+from blockwright.actors.topology import make_gateway
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
@@ -18,7 +19,6 @@ from blockwright.actors.worker.messages import (
     WorkerConfig,
     WorkerStatus,
 )
-from blockwright.api.serve.gateway_process import GatewayConfig
 from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.tests.actors.fake_fleet import FakeWorker
@@ -142,10 +142,6 @@ async def start(node: Node, config: WorkerConfig) -> None:
 
 async def start_gateway(node: Node, config: GatewayConfig) -> None:
     """A further gateway without the HTTP before it; the node's actors are found by ``FATE.gateways``."""
-    gateway = Gateway(gateway_state(config.settings, config.models), name=node.name, cluster=_nothing, others=config.others)
+    gateway = make_gateway(config.settings, config.models, node.name, config.limiter, config.others)
     await node.spawn(gateway, name="gateway")
     FATE.gateways[node.name] = gateway
-
-
-async def _nothing() -> dict[str, object]:
-    return {}

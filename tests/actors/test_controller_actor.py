@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from blockwright.actors.controller.actor import Controller
+from blockwright.actors.conditions import Published
+from blockwright.actors.controller.actor import Controller, Progress
 from blockwright.actors.controller.messages import (
     Application,
     Beat,
     Event,
     Room,
     Serve,
-    Start,
     Undeploy,
     WorkerDown,
     WorkerUp,
@@ -75,15 +75,6 @@ class Gateway(Actor):
         self.updates.append(update)
 
 
-class NoProcesses:
-    async def launch(self, worker: str) -> None: ...
-
-    async def kill(self, worker: str, cause: str) -> None: ...
-
-    def pid(self, worker: str) -> int:
-        return 0
-
-
 class Watched(ControllerState):
     """Remembers its events."""
 
@@ -112,13 +103,13 @@ class Rig:
             await node.spawn(worker, name="worker")
             head.peering.greet(node.id, node.endpoint)
         await head.spawn(self.gateway, name="gateway")
-        self.controller = Controller(self.state, NoProcesses(), ["head/gateway"])
+        self.progress = Published(Progress())
+        self.controller = Controller(self.state, ["head/gateway"], self.progress)
         await head.spawn(self.controller, name="controller")
-        self.controller.handle(Start())
         for node in others:
             self.controller.handle(WorkerUp(node.name, 1))
         self.controller.handle(Serve((application("a", "xy"), application("b", "xz"))))
-        await self.controller.until(lambda: self.state.whole)
+        await self.progress.until(lambda progress: progress.whole)
         await turns()
 
     async def stop(self) -> None:
@@ -171,7 +162,7 @@ async def test_publications_that_wait_leave_as_one_and_new_routes_are_known_to_t
     rig.gateway.updates.clear()
     w0.open.clear()
     rig.controller.handle(Serve((application("c", "xw"),)))
-    await rig.controller.until(lambda: rig.state.whole)
+    await rig.progress.until(lambda progress: progress.version == rig.state.version and progress.whole)
     await turns()
     assert rig.gateway.updates[-1].version < rig.state.version, "the route of c on w0 waits for w0"
     behind = rig.state.version
@@ -251,15 +242,10 @@ async def test_components_go_after_the_publication_that_withdraws_them(rig: Rig)
     assert [worker.unloaded for worker in rig.workers] == [[("b", rig.gateway.updates[-1].version)]] * 2
 
 
-async def test_a_worker_that_keeps_dying_is_launched_again_when_its_pause_is_over(rig: Rig) -> None:
-    for incarnation in (1, 2):
-        rig.controller.handle(WorkerDown("w1", incarnation, "exited 1"))
-        if incarnation == 1:
-            rig.controller.handle(WorkerUp("w1", 2))
-    due = rig.state.next_tick()
-    assert due is not None
-    rig.clock.advance(due - rig.clock.now() - 0.01)
-    assert rig.state.workers["w1"].state == "down"
-    rig.clock.advance(0.02)
-    assert rig.state.workers["w1"].state == "starting"
-    assert rig.state.next_tick() is None
+async def test_what_it_publishes_of_itself_changes_with_its_state(rig: Rig) -> None:
+    assert rig.progress.value == Progress(True, True, True, rig.state.version)
+    rig.controller.handle(WorkerDown("w1", 1, "exited 1"))
+    seen = rig.progress.value
+    assert (seen.workers_up, seen.serves, seen.whole, seen.version) == (False, True, False, rig.state.version)
+    rig.controller.handle(WorkerUp("w1", 2))
+    await rig.progress.until(lambda progress: progress.whole)

@@ -21,19 +21,16 @@ from blockwright.actors.controller.messages import (
     Deploy,
     Event,
     Kill,
-    Launch,
-    LaunchFailed,
     Load,
     Loaded,
     LoadFailed,
     Publish,
     Room,
     Serve,
-    Start,
-    Tick,
     Undeploy,
     Unfit,
     WorkerDown,
+    WorkerStarting,
     WorkerUp,
 )
 from blockwright.actors.controller.state import ControllerState
@@ -85,15 +82,13 @@ class World:
         age = self.random.choice([0.0, 1.0, 10.0, 10.0, 10.5])
         known = self.random.choice(served) if served else ""
         return {
-            "up": lambda: self.begin(name) if worker.state == "starting" else None,
+            "starting": lambda: self.begin(name) if worker.state == "down" else None,
+            "up": lambda: WorkerUp(name, self.numbers[name]) if worker.state == "starting" else None,
             "down": lambda: WorkerDown(name, current, self.random.choice(CAUSES)) if worker.alive else None,
-            "still-born": lambda: (
-                WorkerDown(name, self.numbers[name] + 1, "exited 1") if worker.state == "starting" else None
-            ),
-            "failed": lambda: LaunchFailed(name, "no fork") if worker.state == "starting" else None,
-            "unfit": lambda: Unfit(name, self.numbers[name] + 1, "no kernels"),
+            "still-born": lambda: WorkerDown(name, self.numbers[name], "exited 1") if worker.state == "starting" else None,
+            "failed": lambda: WorkerDown(name, self.skip(name), "not started: no fork") if worker.state == "down" else None,
+            "unfit": lambda: Unfit(name, self.numbers[name], "no kernels"),
             "beat": lambda: Beat(name, current, age, self.random.randint(0, 9), self.random.randint(0, 9)),
-            "tick": Tick,
             "serve": lambda: Serve(tuple(self.unserved.pop() for _ in range(min(2, len(self.unserved))))),
             "deploy": lambda: Deploy(known) if known else None,
             "undeploy": lambda: Undeploy(known) if known in self.state.blocks else None,
@@ -101,9 +96,12 @@ class World:
             "answer": self.answer,
         }
 
-    def begin(self, name: str) -> WorkerUp:
-        self.numbers[name] = max(self.numbers[name], self.state.workers[name].last) + 1
-        return WorkerUp(name, self.numbers[name])
+    def skip(self, name: str) -> int:
+        self.numbers[name] += 1
+        return self.numbers[name]
+
+    def begin(self, name: str) -> WorkerStarting:
+        return WorkerStarting(name, self.skip(name), self.random.randint(1, 9))
 
     def answer(self) -> Event | None:
         if not self.asked:
@@ -135,14 +133,12 @@ class World:
         assert {n: r.refused for n, r in state.residency.items()} == {n: h.refused for n, h in reference.held.items()}
         assert state.whole == (bool(reference.planned()) and len(reference.routes) == len(reference.planned()))
         assert state.all_up == all(worker.alive for worker in reference.workers.values())
-        due = [worker.relaunch_at for worker in state.workers.values() if worker.relaunch_at is not None]
-        assert state.next_tick() == min(due, default=None)
         for name in state.served:
             assert state.ready(name) == any(route.application == name for route in reference.routes.values())
 
 
-WEIGHTS = {"up": 20, "down": 4, "still-born": 1, "failed": 1, "unfit": 1, "beat": 10, "tick": 15, "serve": 2, "deploy": 2,
-           "undeploy": 2, "stray": 1, "answer": 60}  # fmt: skip
+WEIGHTS = {"starting": 20, "up": 20, "down": 4, "still-born": 1, "failed": 1, "unfit": 1, "beat": 10, "serve": 2,
+           "deploy": 2, "undeploy": 2, "stray": 1, "answer": 60}  # fmt: skip
 
 
 def ordered(effect: Any) -> Any:
@@ -152,10 +148,9 @@ def ordered(effect: Any) -> Any:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_it_decides_what_a_computation_from_scratch_decides(seed: int) -> None:
     world = World(seed)
-    world.apply(Start())
     for _ in range(800):
         world.step()
-    assert world.seen >= {"Launch", "Load", "AskRoom", "Publish", "Unload", "Kill"}, "the walk went everywhere"
+    assert world.seen >= {"Load", "AskRoom", "Publish", "Unload", "Kill"}, "the walk went everywhere"
     assert world.state.version > 10
 
 
@@ -180,12 +175,10 @@ def operations(state: ControllerState, event: Event, now: float = 0.0) -> int:
 def at_rest(workers: int, applications: int) -> ControllerState:
     """All of them up and loaded."""
     state = ControllerState([f"w{n}" for n in range(workers)], stall_timeout=10.0)
-    effects = state.handle(Start(), 0.0)
+    effects = [effect for name in state.workers for effect in state.handle(WorkerUp(name, 1), 0.0)]
     effects += state.handle(Serve(tuple(application(f"a{n}", f"eA{chr(192 + n)}Bh") for n in range(applications))), 0.0)
     for effect in effects:
         match effect:
-            case Launch(worker):
-                effects += state.handle(WorkerUp(worker, 1), 0.0)
             case Load(worker, incarnation, load):
                 effects += state.handle(Loaded(worker, incarnation, load), 0.0)
             case AskRoom(worker, incarnation):
@@ -198,8 +191,8 @@ def at_rest(workers: int, applications: int) -> ControllerState:
 
 @pytest.mark.parametrize(
     "event",
-    [Beat("w0", 1, 0.0, 3, 4), Beat("w0", 1, 9.0, 0, 0), Tick(), WorkerDown("w0", 7, "late"), Unfit("w0", 1, "late")],
-    ids=["beat", "long-sweep", "tick", "late-death", "late-word"],
+    [Beat("w0", 1, 0.0, 3, 4), Beat("w0", 1, 9.0, 0, 0), WorkerDown("w0", 0, "late"), Unfit("w0", 1, "late")],
+    ids=["beat", "long-sweep", "late-death", "late-word"],
 )
 def test_what_changes_nothing_costs_the_same_in_any_cluster(event: Event) -> None:
     small, large = at_rest(1, 1), at_rest(40, 20)
@@ -233,22 +226,6 @@ def test_a_beat_of_a_worker_that_waits_for_its_turn_costs_no_more() -> None:
     state.handle(WorkerUp("w1", 2), 20.0)
     beat = Beat("w0", 1, 0.0, 0, 0)
     assert operations(state, beat) == operations(at_rest(1, 1), beat)
-
-
-def test_deadlines_are_kept_not_looked_for() -> None:
-    state = at_rest(3, 1)
-    for incarnation in range(1, 4):
-        state.handle(WorkerDown("w0", incarnation, "exited 1"), 1.0)
-        state.handle(Tick(), 10.0)
-        if incarnation < 3:
-            state.handle(WorkerUp("w0", incarnation + 1), 1.0)
-    assert state.next_tick() is None, "launched"
-    state.handle(LaunchFailed("w0", "no fork"), 10.0)
-    due = state.next_tick()
-    assert due is not None
-    assert state.handle(Tick(), due - 0.001) == []
-    assert state.handle(Tick(), due) == [Launch("w0")]
-    assert state.next_tick() is None
 
 
 def test_an_application_that_is_known_with_another_chain_is_refused_and_nothing_changes() -> None:

@@ -11,25 +11,21 @@ from blockwright.actors.controller.messages import (
     Deploy,
     Fatal,
     Kill,
-    Launch,
-    LaunchFailed,
     Load,
     Loaded,
     LoadFailed,
     Publish,
     Room,
     Serve,
-    Start,
-    Tick,
     Undeploy,
     Unfit,
     Unload,
     WorkerDown,
+    WorkerStarting,
     WorkerUp,
 )
 from blockwright.actors.controller.state import HOPELESS, ControllerState
 from blockwright.actors.controller.view import cluster_view
-from blockwright.actors.controller.worker_record import LONGEST_PAUSE, YOUNG
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.sweep.events import RoutesChanged
@@ -78,12 +74,16 @@ class Bench:
                 done += self(Room(effect.worker, effect.incarnation, ROOM), now)
         return done
 
-    def up(self, worker, now=0.0):
+    def starting(self, worker, now=0.0):
         self.incarnation += 1
+        return self(WorkerStarting(worker, self.incarnation, 70 + self.incarnation), now)
+
+    def up(self, worker, now=0.0):
+        self.starting(worker, now)
         return self(WorkerUp(worker, self.incarnation), now)
 
     def down(self, worker, now=0.0, cause="killed"):
-        return self(WorkerDown(worker, self.state.workers[worker].incarnation, cause), now)
+        return self(WorkerDown(worker, self.state.workers[worker].last, cause), now)
 
     def routes(self):
         return sorted(self.state.routes)
@@ -91,7 +91,6 @@ class Bench:
 
 def started(*workers, applications=None):
     bench = Bench(*workers)
-    bench(Start())
     bench(Serve(applications or (application("a"),)))
     for worker in workers:
         bench.up(worker)
@@ -102,14 +101,8 @@ def kinds(effects, kind):
     return [e for e in effects if isinstance(e, kind)]
 
 
-def test_all_workers_are_launched_at_start():
-    bench = Bench("w0", "w1")
-    assert bench(Start())[:2] == [Launch("w0"), Launch("w1")]
-
-
 def test_a_route_is_published_when_its_blocks_are_resident_and_workers_hear_of_it_first():
     bench = Bench("w0", "w1")
-    bench(Start())
     (known,) = kinds(bench(Serve((application("a"),))), Published)
     assert (known.update.routes, [c.application for c in known.update.chains]) == ([], ["a"])
     assert [r.id for r in known.update.planned] == ["a@w0", "a@w1"]
@@ -131,7 +124,6 @@ def test_capacity_is_what_the_room_holds_of_pages():
 
 def test_a_pipeline_loads_each_hop_where_it_belongs():
     bench = Bench("w0", "w1", manual=True)
-    bench(Start())
     bench(Serve((application("a", span=2),)))
     loads = kinds(bench.up("w0"), Load) + kinds(bench.up("w1"), Load)
     assert [(e.worker, e.load.first, e.load.last) for e in loads] == [("w0", 0, 3), ("w1", 3, 6)]
@@ -149,17 +141,15 @@ def test_a_pipeline_loads_each_hop_where_it_belongs():
 
 def test_applications_come_into_force_one_after_the_other():
     bench = Bench("w0")
-    bench(Start())
     bench(Serve((application("a"), application("b", "eAmCoh"))))
     publishes = kinds(bench.up("w0"), Published)
     assert [[r.id for r in p.update.routes] for p in publishes[:2]] == [["a@w0"], ["a@w0", "b@w0"]]
     assert bench.loads == [("w0", "a")] * 3 + [("w0", "b")] * 3, "block by block: before, within and after the difference"
 
 
-def test_a_death_ends_its_routes_at_once_and_the_worker_is_launched_at_once():
+def test_a_death_ends_its_routes_at_once():
     bench = started("w0", "w1")
     effects = bench.down("w0", now=100.0)
-    assert Launch("w0") in effects
     publish = kinds(effects, Published)[-1]
     assert [r.id for r in publish.update.routes] == ["a@w1"]
     assert publish.first == ()
@@ -180,25 +170,8 @@ def test_a_pipeline_ends_with_either_worker():
         assert bench.routes() == ["a@w0+w1"]
 
 
-def test_a_worker_that_keeps_dying_is_relaunched_with_growing_pauses():
-    bench = started("w0")
-    now, pauses = 50.0, []
-    for _ in range(8):
-        effects = bench.down("w0", now)
-        died = now
-        while not kinds(effects, Launch):
-            now += 0.05
-            effects = bench(Tick(), now)
-        pauses.append(round(now - died, 1))
-        bench.up("w0", now)
-    assert pauses[:4] == [0.0, 0.2, 0.5, 1.0] or pauses[:4] == [0.0, 0.3, 0.5, 1.0]
-    assert max(pauses) == pytest.approx(LONGEST_PAUSE, abs=0.1)
-    assert kinds(bench.down("w0", now + 60.0), Launch), "after a long life at once again"
-
-
 def test_a_death_during_loading_starts_over_and_late_answers_are_ignored():
     bench = Bench("w0", manual=True)
-    bench(Start())
     bench(Serve((application("a"),)))
     (load,) = kinds(bench.up("w0"), Load)
     bench.down("w0")
@@ -209,16 +182,24 @@ def test_a_death_during_loading_starts_over_and_late_answers_are_ignored():
 
 def test_a_death_before_it_was_up_counts_once():
     bench = Bench("w0")
-    bench(Start())
-    assert kinds(bench(WorkerDown("w0", 1, "exited 1")), Launch) == [Launch("w0")]
-    assert bench(WorkerDown("w0", 1, "exited 1")) == []
-    assert bench(WorkerDown("w0", 2, "exited 1")) == [], "the second waits a little"
-    assert bench.state.workers["w0"].failures == 2
+    bench.starting("w0")
+    worker = bench.state.workers["w0"]
+    assert (worker.state, worker.pid, worker.restarts) == ("starting", 71, 0)
+    for _ in range(2):
+        bench(WorkerDown("w0", 1, "exited 1"))
+        assert (worker.state, worker.pid, worker.restarts) == ("down", 0, 1)
+    bench(WorkerDown("w0", 2, "not started: no memory"))  # nobody said that it was starting
+    assert (worker.state, worker.restarts, worker.deaths.count) == ("down", 2, 2)
+    bench.up("w0")
+    bench(WorkerStarting("w0", 2, 72))
+    assert (worker.state, worker.incarnation) == ("loading", 2), "late news"
 
 
 def test_an_old_incarnations_death_is_no_news():
     bench = started("w0")
-    assert bench(WorkerDown("w0", 99, "late")) == []
+    bench.down("w0")
+    bench.up("w0")
+    assert bench(WorkerDown("w0", 1, "late")) == []
     assert bench.routes() == ["a@w0"]
 
 
@@ -235,7 +216,6 @@ def test_a_stalled_worker_is_killed_once_and_comes_back():
 
 def test_what_does_not_fit_at_start_is_fatal_with_the_sentence():
     bench = Bench("w0", manual=True)
-    bench(Start())
     bench(Serve((application("a"),)))
     (load,) = kinds(bench.up("w0"), Load)
     (fatal,) = kinds(bench(LoadFailed("w0", 1, load.load, "needs 9 bytes, has 8")), Fatal)
@@ -245,7 +225,6 @@ def test_what_does_not_fit_at_start_is_fatal_with_the_sentence():
 def test_no_room_for_a_page_at_start_is_fatal_with_the_sentence():
     for room, fatal in ((2047, True), (2048, False)):
         bench = Bench("w0", manual=True)
-        bench(Start())
         bench.up("w0")
         (load,) = [e for e in bench(Serve((application("m"),))) if isinstance(e, Load)]
         bench(Loaded("w0", 1, load.load))
@@ -261,19 +240,15 @@ def test_what_cannot_be_loaded_later_is_left_out_and_shown():
     bench.manual = True
     (load,) = kinds(bench(Deploy("a")), Load)
     assert bench(LoadFailed("w0", 1, load.load, "no room")) == []
-    assert cluster_view(bench.state, {}, {}, [])["applications"]["a"]["refused"] == {"w0": "no room"}
+    assert cluster_view(bench.state, {}, [])["applications"]["a"]["refused"] == {"w0": "no room"}
     assert kinds(bench(Deploy("a")), Load), "asked again, tried again"
 
 
 def test_a_cluster_that_cannot_start_says_so():
     bench = Bench("w0")
-    bench(Start())
-    now, fatal = 0.0, []
-    for _ in range(HOPELESS):
-        now += 5.0
-        bench(Tick(), now)
-        fatal = kinds(bench(LaunchFailed("w0", "no such file"), now), Fatal)
-    assert [f.message for f in fatal] == [f"worker w0 died {HOPELESS} times while starting: no such file"]
+    fatal = [kinds(bench(WorkerDown("w0", life, "no such file"), 5.0 * life), Fatal) for life in range(1, HOPELESS + 1)]
+    assert fatal[:-1] == [[]] * (HOPELESS - 1)
+    assert [f.message for f in fatal[-1]] == [f"worker w0 died {HOPELESS} times while starting: no such file"]
 
 
 def test_undeploy_withdraws_first_then_unloads_and_deploy_brings_back():
@@ -294,15 +269,14 @@ def test_undeploy_withdraws_first_then_unloads_and_deploy_brings_back():
 
 @pytest.mark.parametrize(
     ("cause", "age", "ends"),
-    [("exited 70", 1.0, True), ("exited -9", 1.0, False), ("hung", 1.0, False), ("exited 70", YOUNG, False)],
+    [("exited 70", 1.0, True), ("exited -9", 1.0, False), ("hung", 1.0, False), ("exited 70", 10.0, False)],
 )
 def test_a_worker_that_gets_ready_and_ends_itself_again_and_again_ends_the_cluster(cause, age, ends):
     """As one that may not map what it needs: it loads, its route comes into force, and then it fails."""
     bench, now, fatal = started("w0"), 0.0, []
     bench.down("w0", now, "killed")
     for _ in range(HOPELESS):
-        now += LONGEST_PAUSE
-        bench(Tick(), now)
+        now += 4.0
         bench.up("w0", now)
         assert bench.routes() == ["a@w0"]
         now += age
@@ -311,34 +285,32 @@ def test_a_worker_that_gets_ready_and_ends_itself_again_and_again_ends_the_clust
 
 
 def test_while_another_worker_serves_one_that_ends_itself_is_tried_again_for_ever():
-    bench, now = started("w0", "w1"), YOUNG
+    bench, now = started("w0", "w1"), 10.0
     for _ in range(3 * HOPELESS):
         assert not kinds(bench.down("w0", now, "exited 70"), Fatal)
-        now += LONGEST_PAUSE
-        bench(Tick(), now)
+        now += 4.0
         bench.up("w0", now)
 
 
 def test_a_worker_that_cannot_start_ends_a_cluster_that_never_served():
     bench = Bench("w0", "w1")
-    bench(Start())
+    bench.starting("w0")
     assert bench(Unfit("w0", 1, "no kernels")) == [Fatal("worker w0 cannot start: no kernels")]
 
 
 def test_a_worker_that_cannot_start_again_is_killed_for_that_reason_and_tried_later():
     bench = started("w0", "w1", applications=(application("a"),))
     bench.down("w0")
+    bench.starting("w0")
     assert kinds(bench(Unfit("w0", 3, "no kernels")), Kill) == [Kill("w0", "it cannot start: no kernels")]
     assert not bench(Unfit("w1", 2, "no kernels")), "it runs: a late word of nobody"
-    effects = bench(WorkerDown("w0", 3, "it cannot start: no kernels"))
-    assert not kinds(effects, Launch), "after a pause"
-    assert kinds(bench(Tick(), LONGEST_PAUSE), Launch) == [Launch("w0")]
+    bench(WorkerDown("w0", 3, "it cannot start: no kernels"))
+    bench.starting("w0")
     assert not bench(Unfit("w0", 3, "no kernels")), "of the life before"
 
 
 def test_undeployed_while_it_loads_it_is_unloaded_when_it_came():
     bench = Bench("w0", manual=True)
-    bench(Start())
     bench(Serve((application("a"), application("b", "eAmCoh"))))
     (load,) = kinds(bench.up("w0"), Load)
     bench(Undeploy("a"))
@@ -355,13 +327,13 @@ def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
         components=[], waiting=1, running=2, sweep=5, sweep_age=0.0, counters={"shared_pages": 6.0},
         kv_by_tenant={"ann": 10},
     )  # fmt: skip
-    view = cluster_view(bench.state, {"w0": status}, {"w1": 78}, [])
+    view = cluster_view(bench.state, {"w0": status}, [])
     w0, w1 = view["workers"]
     assert (w0["id"], w0["pid"], w0["state"], w0["device"]) == ("w0", 77, "ready", "cpu")
     assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 10, "free": 30}
     assert (w0["kv_by_tenant"], w1["kv_by_tenant"]) == ({"ann": 10}, {})
     assert (w0["queue"], w1["queue"]) == ({"waiting": 1, "running": 2}, {"waiting": 3, "running": 4})
-    assert w1["pid"] == 78
+    assert w1["pid"] == 72
     assert len(w0["blocks"]) == 4, "the shared ones once: below, two middles, above"
     assert view["kv_pages_shared"] == 6
     assert view["applications"]["b"]["bytes"] == {"shared": 400, "own": 200}

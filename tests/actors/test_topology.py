@@ -6,9 +6,8 @@ import contextlib
 import pytest
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.topology import StartError, start
+from blockwright.actors.topology import Http, StartError, start
 from blockwright.actors.worker.messages import SweepReport
-from blockwright.api.serve.gateway_process import GatewayConfig
 from blockwright.gpu.errors import CheckpointError
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.actors import fake_worker
@@ -19,12 +18,14 @@ ENTRY = "blockwright.tests.actors.fake_worker:start"
 
 
 @contextlib.asynccontextmanager
-async def cluster(applications, *, ready=True, **settings):
+async def cluster(applications, *, ready=True, http=None, **settings):
     settings = {"memory": 1 << 30, "heartbeat": 0.02, "silence": PATIENCE, **settings}
     running = await start(
         Settings(applications={name: str(path) for name, path in applications.items()}, **settings),
+        http=http,
         in_process=True,
         worker_entry=ENTRY,
+        gateway_entry="blockwright.tests.actors.fake_worker:start_gateway",
     )
     try:
         async with asyncio.timeout(PATIENCE):
@@ -33,6 +34,10 @@ async def cluster(applications, *, ready=True, **settings):
             yield running
     finally:
         await running.stop()
+
+
+class Quiet:
+    """A front that nobody asks."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,9 +83,9 @@ async def test_the_trace_of_a_request_reaches_its_workers(checkpoint, fate):
         traced = generation("a", trace=f"00-{trace_id}-b7ad6b7169203331-01", max_tokens=40)
         fate.hold = asyncio.Event()
         streams = [asyncio.create_task(collect(running.port.generate(g))) for g in (traced, generation("b"))]
-        await running.gateway.until(lambda: len(fate.traces) == 2)
+        await running.port.until(lambda: len(fate.traces) == 2)
         running.launcher.kill(running.cluster.members()["w0"].id)
-        await running.gateway.until(lambda: len(fate.traces) == 4)
+        await running.port.until(lambda: len(fate.traces) == 4)
         fate.hold.set()
         await asyncio.gather(*streams)
     assert sorted((name, trace[3:35]) for name, trace in fate.traces) == [("a", trace_id)] * 2 + [("b", "")] * 2
@@ -93,14 +98,14 @@ async def test_a_crowd_that_leaves_is_one_message_for_each_worker(checkpoint, fa
         fate.hold = asyncio.Event()
         asked = [generation(f"r{i}/{c}" if c else f"r{i}") for i in range(requests) for c in range(choices)]
         streams = [running.port.generate(g) for g in asked]
-        await running.gateway.until(lambda: sum(fate.running.values()) == len(asked))
+        await running.port.until(lambda: sum(fate.running.values()) == len(asked))
         if how == "cancelled":
             assert all(running.port.cancel(f"r{i}") for i in range(requests))
         for stream in streams:
             if how != "cancelled":
                 stream.cancel() if how == "clients gone" else stream.stop()
-        assert not running.gateway.state.active
-        await running.gateway.until(lambda: sum(fate.running.values()) == 0)
+        assert not running.port.state.active
+        await running.port.until(lambda: sum(fate.running.values()) == 0)
         assert len(fate.cancels) == 2, "1,600 of them would not have fitted the mailbox of 1,024"
         assert sum(fate.cancels) == len(asked)
 
@@ -113,7 +118,7 @@ async def test_every_stream_survives_the_death_of_a_worker(checkpoint, fate, pip
         streams = [asyncio.create_task(collect(running.port.generate(g))) for g in asked]
         await asyncio.sleep(0)
         fate.hold.set()
-        await running.gateway.until(lambda: any(running.port.describe(g.id).emitted_tokens > 3 for g in asked))
+        await running.port.until(lambda: any(running.port.describe(g.id).emitted_tokens > 3 for g in asked))
         running.launcher.kill(running.cluster.members()["w0"].id)  # as from outside: nobody here knows
         assert await asyncio.gather(*streams) == [(reference(g), "length") for g in asked]
         assert any(running.port.describe(g.id).attempt > 1 for g in asked)
@@ -124,11 +129,11 @@ async def test_every_stream_survives_the_death_of_a_worker(checkpoint, fate, pip
 async def test_a_stalled_worker_is_replaced(checkpoint, fate):
     async with cluster({"m": checkpoint()}, workers=1, stall_timeout=10.0) as running:
         fate.stalled.add("w0")
-        worker = running.controller.state.workers["w0"]
-        await running.controller.until(lambda: worker.cause == "stalled")
+        await running.progress.until(lambda progress: not progress.whole)
         fate.stalled.clear()
-        await running.controller.until(lambda: running.controller.state.whole)
-        assert worker.incarnation == 2
+        await running.ready(whole=True)
+        (worker,) = (await running.port.cluster())["workers"]
+        assert (worker["cause"], worker["incarnation"], worker["restarts"]) == ("stalled", 2, 1)
 
 
 async def test_without_workers_requests_wait_and_then_fail_with_503(checkpoint, fate):
@@ -152,7 +157,7 @@ async def test_undeploy_unloads_and_deploy_serves_again(checkpoint, fate):
     async with cluster({"a": checkpoint(), "b": checkpoint(seed=1)}, workers=1) as running:
         await running.controller.undeploy("b")
         assert fate.unloaded == [("w0", "b", 8)]
-        await running.gateway.until(lambda: [m.id for m in running.port.models()] == ["a"])
+        await running.port.until(lambda: [m.id for m in running.port.models()] == ["a"])
         with pytest.raises(RequestRefused, match="'b' does not exist; there are: a"):
             running.port.generate(generation(application="b"))
         await running.controller.deploy("b")
@@ -231,14 +236,11 @@ def test_a_device_that_is_not_there_is_refused():
 
 
 async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate):
-    limits = {"gateways": 2, "max_waiting": 10}
-    async with cluster({"m": checkpoint()}, workers=1, **limits) as running:
+    limits = {"gateways": 2, "gateway_in_head": "yes", "max_waiting": 10}
+    async with cluster({"m": checkpoint()}, workers=1, http=Http(Quiet(), 0), **limits) as running:
         fate.hold = asyncio.Event()
-        models = list(running.gateway.state.catalogue.configured.values())
-        config = GatewayConfig(Settings(**limits), models, 0, ["head"], "")
-        await running.cluster.launch("g1", "blockwright.tests.actors.fake_worker:start_gateway", config)
-        await running.cluster.wait_up("g1")
-        head, other = running.gateway, fate.gateways["g1"]
+        await running.answering.until(bool)
+        head, other = running.port, fate.gateways["g1"]
 
         def fill(gateway, name):
             with contextlib.suppress(RequestRefused):
@@ -268,5 +270,5 @@ async def test_reports_of_many_sweeps_at_once_find_room(checkpoint):
         gateway = running.cluster.node.ref("head/gateway")
         for serial in range(5000):
             gateway.tokens.cast(SweepReport("w9", 1, serial, serial, []))
-        await running.gateway.until(lambda: True)
+        await running.port.until(lambda: True)
         assert running.cluster.node.dead_letters["MailboxFull"] == 0

@@ -72,9 +72,9 @@ async def busy(server: Served, seen: Seen) -> None:
 
 async def together(server: Served, seen: Seen) -> None:
     """Two sequences that hold the same pages at this moment."""
-    state = server.running.gateway.state
+    state = server.running.port.state
     tasks = [asyncio.ensure_future(server.complete(PROMPT, 250)) for _ in range(2)]
-    await server.running.gateway.until(lambda: [r.emitted > 0 for r in state.active.values()] == [True, True])
+    await server.running.port.until(lambda: [r.emitted > 0 for r in state.active.values()] == [True, True])
     await scrape(server, seen)
     await asyncio.gather(*tasks)
 
@@ -86,7 +86,7 @@ async def gone(server: Served) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    await server.running.gateway.until(lambda: not server.running.gateway.state.active)
+    await server.running.port.until(lambda: not server.running.port.state.active)
 
 
 async def refused(seen: Seen, checkpoint: Path) -> None:

@@ -141,12 +141,12 @@ async def test_every_sampling_field_survives_a_kill(
     async with serve({"m": checkpoint("llama")}, heartbeat=0.02, silence=1.0, **fields) as server:
         calm = await answers(server)
         asked = asyncio.create_task(answers(server))
-        await server.running.gateway.until(
-            lambda: any(4 < record.emitted < 40 for record in server.running.gateway.state.active.values())
+        await server.running.port.until(
+            lambda: any(4 < record.emitted < 40 for record in server.running.port.state.active.values())
         )
         server.running.launcher.kill(server.running.cluster.members()[f"w{workers - 1}"].id)
         disturbed = await asked
-        attempts = [view.attempt for view in server.running.gateway.state.past.values()]
+        attempts = [view.attempt for view in server.running.port.state.past.values()]
     assert max(attempts) > 1, "nothing was running when the worker died"
     assert (
         disturbed == calm if backend == "native" else [d["token_ids"] for d in disturbed] == [c["token_ids"] for c in calm]

@@ -52,8 +52,11 @@ async def both(client: ClientSession) -> dict[str, str]:
     return found
 
 
-async def test_any_process_answers_for_any_request_and_a_dead_one_is_replaced(serve: Callable[..., Server]) -> None:
-    server = serve(gateways=2, **{"requests_per_minute.*": QUOTA}).whole()
+@pytest.mark.parametrize("in_head", ["yes", "no"])
+async def test_any_process_answers_for_any_request_and_a_dead_one_is_replaced(
+    serve: Callable[..., Server], in_head: str
+) -> None:
+    server = serve(gateways=2, gateway_in_head=in_head, **{"requests_per_minute.*": QUOTA}).whole()
     async with fresh(server) as client:
         ended = await both(client)
         for id in ended.values():
@@ -89,8 +92,7 @@ async def test_any_process_answers_for_any_request_and_a_dead_one_is_replaced(se
         rest = (await stream.content.read()).decode()
         assert '"code": "request_cancelled"' in rest
 
-        (pid,) = [pid for pid in server.processes() if _name(pid) == "bw-g1"]
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid_of(server, "bw-g1"), signal.SIGKILL)
         with pytest.raises(ClientError):
             await running["g1"][1].content.read()
         running["g1"][1].close()
@@ -106,7 +108,7 @@ async def test_any_process_answers_for_any_request_and_a_dead_one_is_replaced(se
             return (await ask(client))[0] == 429
 
         await until(quota, "one account for all processes")
-        assert await until(lambda: [pid for pid in server.processes() if _name(pid) == "bw-g1"], "a new process")
+        assert await until(lambda: pid_of(server, "bw-g1"), "a new process")
     server.stop()
 
 
@@ -118,10 +120,82 @@ def _name(pid: int) -> str:
         return ""
 
 
-async def test_both_finish_what_runs_and_tokens_are_those_of_one(
+def pid_of(server: Server, name: str) -> int:
+    """Of its one process of that name; 0 when there is none."""
+    return next((pid for pid in server.processes() if _name(pid) == name), 0)
+
+
+async def test_the_death_of_one_ends_its_connections_and_nothing_else(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:
-    server = serve(gateways=2, chunk_size=16).whole()
+    """Every gateway is a process of its own: the first one is as mortal as the others, and the head is none."""
+    server = serve(gateways=2, gateway_in_head="no", chunk_size=16).whole()
+    async with fresh(server) as client:
+        await both(client)
+        server.lever(SLOW).write_text("0")
+        streams: dict[str, list[tuple[int, Any, str]]] = {"g0": [], "g1": []}
+        index = 0
+        while not all(streams.values()) or index < 8:  # all have begun
+            stream = await client.post("/v1/completions", json={**body(index % 8), "stream": True})
+            line = (await stream.content.readline()).decode()
+            streams[gateway_of(line.split('"id":"', 1)[1].split('"', 1)[0])].append((index % 8, stream, line))
+            index += 1
+        victim = pid_of(server, "bw-g0")
+        os.kill(victim, signal.SIGKILL)
+
+        async def answered() -> bool:
+            try:
+                return (await look(client, "/health/ready"))[0] == 200
+            except ClientError:  # on its way to the dead one
+                return False
+
+        await until(answered, "somebody answers")
+        server.lever(SLOW).unlink()
+        for _, stream, _ in streams["g0"]:
+            with pytest.raises(ClientError):
+                await stream.content.read()
+            stream.close()
+        for number, stream, line in streams["g1"]:
+            text = line + (await stream.content.read()).decode()
+            assert text.rstrip().endswith("data: [DONE]")
+            assert [t for line in text.splitlines() if line.startswith("data: {") for t in _tokens(line)] == expected[number]
+            stream.close()
+        await until(lambda: pid_of(server, "bw-g0") not in (0, victim), "another process")
+        assert set(await both(client)) == {"g0", "g1"}
+        assert server.process.poll() is None
+        _, view = await look(client, "/admin/actors")
+        (process,) = [a for n in view["nodes"] if n["name"] == "head" for a in n["actors"] if a["name"] == "g0"]
+        assert (process["kind"], process["supervisor"], process["restarts"]) == ("Process", "head/gateways", 1)
+    server.stop()
+
+
+async def test_the_head_answers_while_the_only_gateway_is_dead(serve: Callable[..., Server]) -> None:
+    server = serve(gateways=1, gateway_in_head="no", workers=1).whole()
+    async with fresh(server) as client:
+        for _ in range(2):
+            victim = pid_of(server, "bw-g0")
+            os.kill(victim, signal.SIGKILL)
+            seen: set[int] = set()
+
+            async def again(seen: set[int] = seen) -> bool:
+                try:
+                    status, _ = await ask(client)
+                except ClientError:  # the moment between the end and the news of it
+                    return False
+                seen.add(status)
+                return status == 200
+
+            await until(again, "the next gateway answers")
+            assert seen <= {200, 503}
+            assert pid_of(server, "bw-g0") not in (0, victim)
+    server.stop()
+
+
+@pytest.mark.parametrize("in_head", ["yes", "no"])
+async def test_both_finish_what_runs_and_tokens_are_those_of_one(
+    serve: Callable[..., Server], expected: list[list[int]], in_head: str
+) -> None:
+    server = serve(gateways=2, gateway_in_head=in_head, chunk_size=16).whole()
     async with fresh(server) as client:
         await both(client)
         streams = [await client.post("/v1/completions", json={**body(index), "stream": True}) for index in range(8)]

@@ -10,7 +10,13 @@ from typing import Any
 from rich.console import Console
 
 from blockwright.api.commands.actor_table import actors_tables, actors_view
-from blockwright.runtime import Actor, ManualClock, Node, endpoint
+from blockwright.runtime import Actor, Backoff, Child, Crash, ManualClock, Node, Supervisor, endpoint
+
+
+class Fragile(Actor):
+    @endpoint
+    async def die(self) -> None:
+        raise Crash("as told")
 
 
 class Slow(Actor):
@@ -22,7 +28,7 @@ class Slow(Actor):
         await self.gate.wait()
 
 
-async def test_the_busiest_actor_comes_first(serve: Any, say: Any) -> None:
+async def test_what_a_node_does_is_seen(serve: Any, say: Any) -> None:
     clock = ManualClock()
     node = Node("w0", listen=False, clock=clock)
     await node.start()
@@ -35,7 +41,7 @@ async def test_the_busiest_actor_comes_first(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"))
     port.nodes = [dataclasses.asdict(node.inspect())]
     view = actors_view(await (await client.get("/admin/actors")).json())
-    assert [row["name"] for row in view["actors"]][:2] == ["slow", "$node"]
+    assert [row["name"] for row in view["actors"]] == ["idle", "slow", "$node"]
     assert view["nodes"][0] == {
         "name": "w0",
         "incarnation": 1,
@@ -51,4 +57,46 @@ async def test_the_busiest_actor_comes_first(serve: Any, say: Any) -> None:
     assert line == ["w0/slow#1", "Slow", "work", "1500", "ms", "2", "0", "1500", "ms", "0", "1", "0", "0"]
     slow.gate.set()
     await asyncio.gather(*calls)
+    await node.stop()
+
+
+async def test_actors_are_shown_below_their_supervisors() -> None:
+    clock = ManualClock()
+    node = Node("head", listen=False, clock=clock)
+    await node.start()
+    inner = Child(name="inner", actor=Supervisor, args=([Child(name="x", actor=Slow), Child(name="y", actor=Fragile)],))
+    inner = dataclasses.replace(inner, kwargs={"backoff": Backoff(initial=2.0, most=2.0, jitter=0.0)})
+    await node.spawn(Slow(), name="alone")
+    await node.spawn(Supervisor([inner, Child(name="z", actor=Slow)]), name="root")
+    node.ref("head/y").die.cast()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    elsewhere = {"name": "w0", "incarnation": 1, "lag": 0.0, "peers": [], "dead_letters": {}, "dropped": {}}
+    here = dataclasses.asdict(node.inspect())
+    worker = {**here["actors"][-1], "name": "worker", "supervisor": "head/z"}
+    body = {"nodes": [{**elsewhere, "actors": [worker]}, here]}
+    view = actors_view(body)
+    tree = [(row["depth"], row["node"], row["name"], row["supervisor"]) for row in view["actors"]]
+    assert tree == [
+        (0, "head", "root", ""),
+        (1, "head", "inner", "head/root"),
+        (2, "head", "x", "head/inner"),
+        (1, "head", "z", "head/root"),
+        (2, "w0", "worker", "head/z"),
+        (0, "head", "alone", ""),
+        (0, "head", "$node", ""),
+    ]
+    console = Console(width=200, file=io.StringIO(), record=True)
+    console.print(actors_tables(view))
+    lines = {line.split()[0]: line for line in console.export_text().splitlines() if "/" in line}
+    assert lines["head/inner#1"].startswith("  head/inner#1 ")
+    assert " Supervisor " in lines["head/inner#1"]
+    assert " y down: crashed: as told " in lines["head/inner#1"]
+    assert lines["w0/worker#1"].startswith("    w0/worker#1 ")
+    assert " idle " in lines["w0/worker#1"]
+    for _ in range(50):
+        clock.advance(0.1)
+        await asyncio.sleep(0)
+    (again,) = [row for row in actors_view({"nodes": [dataclasses.asdict(node.inspect())]})["actors"] if row["name"] == "y"]
+    assert (again["life"], again["restarts"]) == (2, 1)
     await node.stop()

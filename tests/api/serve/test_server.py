@@ -1,6 +1,7 @@
-"""The gateway process's life, with a cluster that is a fake."""
+"""The head process's life, with a cluster that is a fake."""
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
@@ -11,8 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.gateway.port import Readiness
+from blockwright.actors.gateway.peers import Front
+from blockwright.actors.gateway.port import Readiness, Service
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
 from blockwright.api.serve.console import Herald, Speaker
@@ -23,19 +26,29 @@ from blockwright.tests.api.fake_port import FakePort, make_folder
 from blockwright.tests.waiting import PATIENCE
 
 
-class FakeCluster:
-    """``gate`` holds the start back until it is set."""
+class Alone:
+    """The only front."""
 
-    def __init__(self, folder: Path, *, refuse: Exception | None = None) -> None:
+    async def counters_elsewhere(self) -> list[Any]:
+        return []
+
+
+class FakeCluster:
+    """``gate`` holds the start back until it is set. Without ``here`` its gateways are processes of their own."""
+
+    def __init__(self, folder: Path, *, refuse: Exception | None = None, here: bool = True) -> None:
         self.gate = asyncio.Event()
-        self.port = FakePort(folder, lambda generation: [asyncio.Event()])
+        self.gateway = FakePort(folder, lambda generation: [asyncio.Event()])
+        self.port = self.gateway if here else None
+        self.answering: Published[tuple[str, ...]] = Published(())
+        self.peer = Alone()
         self.stages = [("hashed", 0.1)]
         self.warnings: list[str] = []
         self.reason: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.stopped = False
         self._refuse = refuse
 
-    async def start(self, settings: Settings) -> "FakeCluster":
+    async def start(self, settings: Settings, front: Front, port: int) -> "FakeCluster":
         await self.gate.wait()
         if self._refuse is not None:
             raise self._refuse
@@ -47,6 +60,13 @@ class FakeCluster:
     async def failed(self) -> Exception:
         return await self.reason
 
+    async def service(self) -> Service:
+        there = self.port is not None or self.answering.value
+        return Service(self.gateway.models() if there else [], self.gateway.ready())
+
+    async def drain(self, seconds: float) -> None:
+        await self.gateway.drain(seconds)
+
     async def stop(self) -> None:
         self.stopped = True
 
@@ -57,7 +77,11 @@ class Session:
     def __init__(self, cluster: Any, **settings: Any) -> None:
         self.lines: list[str] = []
         self.heard = asyncio.Event()
-        self.server = Server(Settings(applications={"tiny": "x"}, port=0, **settings), cluster.start, self._say)
+        self.server = Server(
+            Settings(**{"applications": {"tiny": "x"}, "port": 0, "gateway_in_head": "yes", **settings}),
+            cluster.start,
+            self._say,
+        )
         self.task = asyncio.create_task(self.server.run())
 
     def _say(self, line: str) -> None:
@@ -86,7 +110,7 @@ class Session:
 
 async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None:
     cluster = FakeCluster(folder)
-    cluster.port.readiness = Readiness(False, "loading", applications={"tiny": "loading"})
+    cluster.gateway.readiness = Readiness(False, "loading", applications={"tiny": "loading"})
     session = Session(cluster)
     await session.until("listening on http://127.0.0.1:")
     assert [await session.status(path) for path in ("/health/live", "/health", "/v1/models")] == [200, 503, 200]
@@ -97,7 +121,7 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     assert (body["status"], body["stage"]) == ("not ready", "tokenizers loaded")
     names = [stage["name"] for stage in body["stages"]]
     assert names == ["listening", "hashed", "control plane up", "tokenizers loaded"]
-    cluster.port.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
+    cluster.gateway.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
     last = await session.until("ready at")
     room = "room for about 5 concurrent requests of 64 tokens of tiny, "
     room += "or about 20 concurrent requests of 16 tokens of org/other"
@@ -105,13 +129,13 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     assert await session.status("/health") == 200
     assert 'blockwright_runtime_loop_lag_seconds{node="head"} 0.5' in await session.text("/metrics")
     assert any(re.fullmatch(r"\[ +[0-9.]+ s\] hashed", line) for line in session.lines)
-    cluster.port.infos = [replace(info, rooms=(*info.rooms, 640)) for info in cluster.port.infos]
+    cluster.gateway.infos = [replace(info, rooms=(*info.rooms, 640)) for info in cluster.gateway.infos]
     cluster.stages.append(("loaded", 0.2))
     last = await session.until("room for about 15 concurrent requests of 64 tokens of tiny, or")
     assert f"ready at {session.server.address}/v1" in last  # the start-up ends with it, whoever came late
     session.server.stop()
     assert await session.task == 0
-    assert cluster.port.drained == [30.0]
+    assert cluster.gateway.drained == [30.0]
     assert cluster.stopped
 
 
@@ -120,7 +144,7 @@ async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     cluster, lines = FakeCluster(folder), list[str]()
     herald = Herald(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
     cluster.stages.append(("loaded", 0.2))
-    await herald.announce(Catalog(cluster.port, 100), "http://there")
+    await herald.announce(Catalog(cluster.gateway, 100), "http://there")
     said = [line.split("] ")[1].split(" at ")[0] for line in lines]
     assert [words for words in said if words in ("hashed", "loaded", "ready")] == ["hashed", "loaded", "ready"]
 
@@ -157,7 +181,7 @@ async def test_the_second_interrupt_does_not_wait(folder: Path) -> None:
     async def for_ever(seconds: float) -> None:
         await asyncio.Event().wait()
 
-    cluster.port.drain = for_ever  # type: ignore[method-assign]
+    cluster.gateway.drain = for_ever  # type: ignore[method-assign]
     session = Session(cluster)
     await session.until("ready at")
     session.server.interrupt()
@@ -190,7 +214,7 @@ async def test_what_fails_while_loading_or_later(folder: Path, ready: bool, caps
     cluster = FakeCluster(folder)
     cluster.gate.set()
     if not ready:
-        cluster.port.readiness = Readiness(False)
+        cluster.gateway.readiness = Readiness(False)
     session = Session(cluster)
     await session.until("ready at" if ready else "tokenizers loaded")
     cluster.reason.set_result(RuntimeError("a worker has 3 bytes; give 4"))
@@ -231,9 +255,50 @@ async def test_the_server_notices_clients_that_go(folder: Path) -> None:
     await session.until("ready at")
     async with aiohttp.ClientSession() as client:
         asked = asyncio.create_task(client.post(session.server.address + "/v1/completions", json={"prompt": "a"}))
-        stream = await cluster.port.waiting.get()
+        stream = await cluster.gateway.waiting.get()
         asked.cancel()
         async with asyncio.timeout(PATIENCE):
             await stream.cancelled.wait()
     session.server.stop()
     await session.task
+
+
+async def test_the_head_answers_only_while_no_gateway_does(folder: Path) -> None:
+    """Where all gateways are processes: that none is up yet, or just now; and its connections do not stay."""
+    cluster = FakeCluster(folder, here=False)
+    session = Session(cluster, gateway_in_head="no")
+    await session.until("listening")
+    async with aiohttp.ClientSession() as client:
+        for reason in ("the cluster is starting", "no gateway is up, one is being started"):
+            async with client.get(session.server.address + "/health/ready") as answer:
+                assert (answer.status, answer.headers["Connection"]) == (503, "close")
+                assert (await answer.json())["reason"] == reason
+            cluster.gate.set()
+            await session.until("control plane up")
+        with socket.socket() as gateway:  # takes connections, answers nothing
+            gateway.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            gateway.bind(("127.0.0.1", session.server.port))
+            cluster.answering.publish(("g0",))
+            await session.until("ready at")
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await client.get(session.server.address + "/health/live")
+        cluster.answering.publish(())
+        await asyncio.sleep(0)
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectorError):
+                async with client.get(session.server.address + "/health/live") as answer:
+                    assert answer.status == 200
+                    break
+    session.server.stop()
+    assert await session.task == 0
+
+
+async def test_a_port_of_another_server_is_not_shared_by_mistake(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both would take connections, if both only asked for SO_REUSEPORT."""
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        settings = Settings(port=taken.getsockname()[1], gateways=2, gateway_in_head="no")
+        assert await Server(settings, FakeCluster(folder).start, lambda line: None).run() == 2
+    assert "Address already in use" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts, Strategy, place
+from blockwright.policies.cluster.restart_policy import Backoff, EarlyDeaths, Plan, Restart, Restarts, Strategy, place
 
 P, T, X = Restart.PERMANENT, Restart.TRANSIENT, Restart.TEMPORARY
 ALL, REST, ONE = Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE, Strategy.ONE_FOR_ONE
@@ -185,3 +185,42 @@ def test_whatever_happens_everybody_is_up_or_done_in_the_end(strategy, kinds, st
     states = {name: made.describe(name)[0] for name in "abcd"[: len(kinds)]}
     for name, kind in zip(states, kinds, strict=False):
         assert states[name] == "up" or (states[name] == "done" and kind != P)
+
+
+def test_processes_are_restarted_at_once_then_with_growing_pauses_and_never_given_up():
+    """The pauses of workers (docs/operations.md): none, 0.25, 0.5, 1, 2, 4, 4, ... seconds; none again after a long life."""
+    backoff = Backoff(initial=0.25, most=4.0, jitter=0.0, at_once=1)
+    made = Restarts([("w0", P)], intensity=None, period=10.0, backoff=backoff)
+    start_all(made, 0.0)
+    now, pauses = 50.0, []
+    for _ in range(50):
+        assert made.ended("w0", True, now, 0.5) == Plan()
+        due = made.due(now) or now
+        pauses.append(due - now)
+        now = due
+        assert start_all(made, now) == ["w0"]
+    assert pauses[:8] == [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    assert set(pauses[8:]) == {4.0}
+    made.ended("w0", True, now + 10.0, 0.5)
+    assert start_all(made, now + 10.0) == ["w0"]
+
+
+@pytest.mark.parametrize(
+    ("causes", "lived", "proven", "some_last", "hopeless"),
+    [
+        (["hung"] * 3, 1.0, False, False, True),
+        (["hung"] * 3, 1.0, False, True, True),
+        (["hung"] * 3, 1.0, True, False, False),
+        (["exited -9"] * 3, 1.0, True, False, False),
+        (["exited 70"] * 3, 1.0, True, False, True),
+        (["exited 70"] * 3, 1.0, True, True, False),
+        (["exited 70", "exited 0", "exited 70", "exited 70"], 1.0, True, False, False),
+        (["exited 70"] * 3, 10.0, False, False, False),
+    ],
+)
+def test_what_dies_young_again_and_again_is_hopeless(causes, lived, proven, some_last, hopeless):
+    deaths = EarlyDeaths()
+    for cause in causes:
+        deaths.died(lived, cause)
+    assert deaths.lasted == (lived >= deaths.youth)
+    assert deaths.hopeless(3, proven=proven, some_last=some_last) == hopeless

@@ -1,7 +1,7 @@
-"""Where the HTTP front of one process is asked by those of the others: requests of its gateway, its counters, its end.
+"""How the processes that answer HTTP ask each other: for requests of their gateways, for their counters, to drain.
 
-One for each process that answers HTTP, as actor ``desk`` on its node. A request is looked for here first and then with all
-others at once, so that any process can answer for any request; who does not answer within ``PATIENCE`` has none.
+One for each process with a front, as actor ``peer`` of its node. A request is looked for here first and then with all others
+at once, so that any process can answer for any request; who does not answer within ``PATIENCE`` has none.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from blockwright.actors.gateway.port import RequestView
-from blockwright.api.http.context import Front
-from blockwright.api.http.metric_sum import Family
+from blockwright.actors.config import Settings
+from blockwright.actors.gateway.port import ModelInfo, RequestView
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import RuntimeFault
@@ -22,11 +22,46 @@ log = logging.getLogger(__name__)
 PATIENCE = 2.0  # seconds
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Of a gateway's process. ``port``: where all listen; ``others``: nodes of the other gateways; ``fronts``: of the other
+    fronts."""
+
+    settings: Settings
+    models: list[ModelInfo]
+    port: int
+    others: list[str]
+    fronts: list[str]
+    limiter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Counters of one name, as Prometheus groups them. ``samples``: (name, labels, value)."""
+
+    name: str
+    text: str
+    kind: str
+    samples: list[tuple[str, dict[str, str], float]]
+
+
+class Front(Protocol):
+    """What a peer asks of the front in its own process (``api/http/context.py``)."""
+
+    def describe(self, name: str, key: str) -> RequestView | None: ...
+
+    def cancel(self, name: str, key: str) -> bool: ...
+
+    def families(self) -> list[Family]: ...
+
+    async def drain(self, seconds: float) -> None: ...
+
+
 async def _nothing() -> None:
-    """What a process without a listener of its own has to close."""
+    """No-op close."""
 
 
-class Desk(Actor):
+class GatewayPeer(Actor):
     """See the module. ``others``: nodes of the other fronts; ``close``: stops listening, when the node ends."""
 
     def __init__(self, front: Front, others: Sequence[str], close: Callable[[], Awaitable[None]] = _nothing) -> None:
@@ -48,13 +83,14 @@ class Desk(Actor):
     @endpoint(concurrent=True)
     async def counters(self) -> list[Family]:
         """What this process has counted."""
-        return self._front.metrics.families()
+        return self._front.families()
 
     @endpoint(concurrent=True)
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""
-        await self._front.port.drain(seconds)
+        await self._front.drain(seconds)
 
+    @endpoint(concurrent=True)
     async def describe_anywhere(self, name: str, key: str) -> RequestView | None:
         """Here, or where it is."""
         found = self._front.describe(name, key)
@@ -62,19 +98,28 @@ class Desk(Actor):
             found = next((view for view in await self._ask("describe", name, key) if view is not None), None)
         return found
 
+    @endpoint(concurrent=True)
     async def cancel_anywhere(self, name: str, key: str) -> bool:
+        """Here, or where it is."""
         return self._front.cancel(name, key) or any(await self._ask("cancel", name, key))
 
+    @endpoint(concurrent=True)
     async def counters_elsewhere(self) -> list[list[Family]]:
         """Of each other process that answers."""
         answers: list[list[Family]] = await self._ask("counters")
         return answers
 
-    async def _ask(self, endpoint: str, *args: str) -> list[Any]:
-        """The answers of all others that answer."""
-        calls = [getattr(self.node.ref(f"{name}/desk", Desk), endpoint)(*args, timeout=PATIENCE) for name in self._others]
+    @endpoint(concurrent=True)
+    async def drain_all(self, seconds: float) -> None:
+        """Not ready anywhere; returns when nothing runs in any process or the time is over."""
+        await asyncio.gather(self._front.drain(seconds), self._ask("drain", seconds, patience=seconds + PATIENCE))
+
+    async def _ask(self, endpoint: str, *args: Any, patience: float = PATIENCE) -> list[Any]:
+        """The answers of all others that are up and answer."""
+        there = [name for name in self._others if name in self.node.peers()]
+        calls = [getattr(self.node.ref(f"{name}/peer", GatewayPeer), endpoint)(*args, timeout=patience) for name in there]
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        for name, answer in zip(self._others, answers, strict=True):
+        for name, answer in zip(there, answers, strict=True):
             if isinstance(answer, RuntimeFault):
                 log.warning("gateway process %s does not answer: %s", name, answer)
             elif isinstance(answer, BaseException):

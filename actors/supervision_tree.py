@@ -1,0 +1,98 @@
+"""The supervision tree of a serving cluster: who is started, by whom, in which order, and what follows from a death.
+
+    root                    any end among these ends the cluster: their state is nowhere else
+      services              restarted; what they forget is little
+        limiter
+      gateway               where the first gateway is in the head's process
+      controller
+      peer                  where there is HTTP: what the head's front tells other fronts
+      workers               restarted for ever, with growing pauses
+        w0                  a process; in it
+          root              any end among these ends the process
+            worker
+      gateways              restarted for ever, the first time at once
+        g1                  a process; in it
+          root
+            gateway
+            peer            stops first, which closes the listener
+
+``tree`` is data from settings alone: nothing runs, nothing is imported. ``topology`` starts it.
+"""
+
+from __future__ import annotations
+
+from blockwright.actors.config import Settings
+from blockwright.actors.rate_limiter import limits_of
+from blockwright.actors.sizing import worker_names
+from blockwright.policies.cluster.restart_policy import Backoff
+from blockwright.runtime.supervisor import Child
+from blockwright.runtime.tree import Branch, ProcessSpec
+
+HEAD = "head"
+WORKER = "blockwright.actors.worker.main:start"
+GATEWAY = "blockwright.api.serve.gateway_process:start"
+GATEWAY_MAILBOX = 1 << 13  # messages: where the loop was held up, the reports of thousands of short sweeps wait
+LIMITER_MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
+FEW_CORES = 2  # up to so many the first gateway stays in the head's process (decision 0004)
+LASTED = 10.0  # seconds after which a process has lived, and the next death is the first again
+WORKERS = Backoff(initial=0.25, most=4.0, jitter=0.0, at_once=1)  # no jitter: what they share is one machine, not a server
+GATEWAYS = Backoff(initial=0.25, most=8.0, jitter=0.0, at_once=1)
+
+
+def _actor(name: str, path: str, mailbox: int = 1024) -> Child:
+    """Nothing waits for it when it is stopped: requests were drained before."""
+    return Child(name=name, actor=f"blockwright.actors.{path}", mailbox=mailbox, drain=0.0)
+
+
+def _forever(name: str, processes: list[ProcessSpec], backoff: Backoff) -> Branch:
+    """Processes that are started again however often they die."""
+    return Branch(name=name, children=tuple(processes), intensity=None, period=LASTED, backoff=backoff)
+
+
+_LIMITER = _actor("limiter", "rate_limiter:Limiter", LIMITER_MAILBOX)
+_CONTROLLER = _actor("controller", "controller.actor:Controller")
+_GATEWAY = _actor("gateway", "gateway.actor:Gateway", GATEWAY_MAILBOX)
+_PEER = _actor("peer", "gateway.peers:GatewayPeer")
+INSIDE_WORKER = Branch(name="root", intensity=0, children=(_actor("worker", "worker.actor:Worker"),))
+INSIDE_GATEWAY = Branch(name="root", intensity=0, children=(_GATEWAY, _PEER))
+
+
+def in_head(settings: Settings, cores: int) -> bool:
+    """Whether the first gateway is in the head's process."""
+    return cores <= FEW_CORES if settings.gateway_in_head == "auto" else settings.gateway_in_head == "yes"
+
+
+def gateway_processes(settings: Settings, *, first_in_head: bool) -> list[str]:
+    """Nodes that have nothing but a gateway."""
+    return [f"g{number}" for number in range(int(first_in_head), settings.gateways)]
+
+
+def gateway_nodes(settings: Settings, *, first_in_head: bool) -> list[str]:
+    """Nodes of all gateways."""
+    return [HEAD] * first_in_head + gateway_processes(settings, first_in_head=first_in_head)
+
+
+def tree(
+    settings: Settings,
+    *,
+    first_in_head: bool = True,
+    http: bool = True,
+    worker_entry: str = WORKER,
+    gateway_entry: str = GATEWAY,
+) -> Branch:
+    """See the module. http: the head has a front, which further gateways ask."""
+    services = Branch(name="services", children=(_LIMITER,) if limits_of(settings) else ())
+    workers = [ProcessSpec(name=name, entry=worker_entry, inside=INSIDE_WORKER) for name in worker_names(settings)]
+    names = gateway_processes(settings, first_in_head=first_in_head) if http else []
+    gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=INSIDE_GATEWAY) for name in names]
+    here = [_GATEWAY] * first_in_head + [_CONTROLLER] + [_PEER] * http
+    return Branch(
+        name="root",
+        intensity=0,
+        children=(
+            services,
+            *here,
+            _forever("workers", workers, WORKERS),
+            _forever("gateways", gateways, GATEWAYS),
+        ),
+    )

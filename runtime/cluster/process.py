@@ -1,0 +1,65 @@
+"""A process as an actor: it launches a node, lives as long as the node does, and ends with the cause of its end.
+
+So a supervisor restarts processes as it restarts actors, by the same policy, and ``ps --actors`` shows both in one tree. Its
+name is the node's. A node whose actor is gone ends too: what its entry starts is owned by this one (``start_inside``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from typing import Any, Protocol
+
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
+from blockwright.runtime.base.errors import ActorDied
+
+
+class Nodes(Protocol):
+    """What a process needs of the head's ``Cluster``."""
+
+    @property
+    def stopping(self) -> bool:
+        """Every node is about to be ended, all at once."""
+
+    async def launch(self, name: str, entry: str, config: Any) -> int: ...
+
+    async def ended(self, name: str) -> str: ...
+
+    async def kill(self, name: str, cause: str) -> None: ...
+
+
+class Process(Actor):
+    """See the module. ``entry``, ``config``: see ``Cluster.launch``. Its start does not wait for the node to be up."""
+
+    def __init__(self, nodes: Nodes, entry: str, config: Any) -> None:
+        self._nodes, self._entry, self._config = nodes, entry, config
+        self._launched = False
+
+    async def on_start(self) -> None:
+        # In a context of its own: the deadline of whoever asked for the start must not end what follows the node.
+        self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
+
+    async def on_stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._launched and not self._nodes.stopping:
+            await self._nodes.kill(self.ref.name, "stopped by its supervisor")
+
+    @endpoint(concurrent=True)
+    async def kill(self, cause: str) -> None:
+        """A cast: end the node with SIGKILL, and this actor with it, for this cause. Its supervisor starts another."""
+        if self._launched:
+            await self._nodes.kill(self.ref.name, cause)
+
+    async def _follow(self) -> None:
+        name = self.ref.name
+        try:
+            await self._nodes.launch(name, self._entry, self._config)
+            self._launched = True
+            cause = await self._nodes.ended(name)
+        except Exception as error:  # whatever the launcher raises: there is no process
+            cause = f"not started: {error}"
+        with contextlib.suppress(ActorDied):  # it was killed, and its node went with it
+            self.node.end(self.ref.address, cause)

@@ -1,0 +1,79 @@
+"""Who is started by whom, for which settings; that it is what runs is ``test_topology``'s and the system tests'."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.supervision_tree import gateway_nodes, in_head, tree
+from blockwright.runtime.node.actor_classes import load_class
+from blockwright.runtime.supervisor import Child
+from blockwright.runtime.tree import Branch, ProcessSpec, lines
+
+SMALL = """\
+root: one for one, at most 0 restarts in 5 s
+  services: one for one, at most 3 restarts in 5 s
+  gateway: Gateway
+  controller: Controller
+  peer: GatewayPeer
+  workers: one for one, never gives up
+    w0: process of blockwright.actors.worker.main:start
+      root: one for one, at most 0 restarts in 5 s
+        worker: Worker
+  gateways: one for one, never gives up"""
+APART = """\
+root: one for one, at most 0 restarts in 5 s
+  services: one for one, at most 3 restarts in 5 s
+    limiter: Limiter
+  controller: Controller
+  peer: GatewayPeer
+  workers: one for one, never gives up
+    w0: process of blockwright.actors.worker.main:start
+      root: one for one, at most 0 restarts in 5 s
+        worker: Worker
+  gateways: one for one, never gives up
+    g0: process of blockwright.api.serve.gateway_process:start
+      root: one for one, at most 0 restarts in 5 s
+        gateway: Gateway
+        peer: GatewayPeer
+    g1: process of blockwright.api.serve.gateway_process:start
+      root: one for one, at most 0 restarts in 5 s
+        gateway: Gateway
+        peer: GatewayPeer"""
+
+
+def test_on_a_small_machine_the_head_has_a_gateway() -> None:
+    assert "\n".join(lines(tree(Settings(), first_in_head=True))) == SMALL
+    embedded = "\n".join(lines(tree(Settings(gateways=2), http=False)))
+    assert "peer" not in embedded
+    assert "g1" not in embedded
+
+
+def test_on_a_larger_one_each_gateway_is_a_process() -> None:
+    settings = Settings(gateways=2, requests_per_minute={"*": 5})
+    assert "\n".join(lines(tree(settings, first_in_head=False))) == APART
+    assert gateway_nodes(settings, first_in_head=False) == ["g0", "g1"]
+    assert gateway_nodes(settings, first_in_head=True) == ["head", "g1"]
+
+
+def test_which_machines_are_small() -> None:
+    assert [in_head(Settings(), cores) for cores in (1, 2, 3, 64)] == [True, True, False, False]
+    assert in_head(Settings(gateway_in_head="yes"), 64)
+    assert not in_head(Settings(gateway_in_head="no"), 1)
+    with pytest.raises(SettingsError, match="gateway_in_head is 'maybe'; choose one of auto, yes, no"):
+        Settings(gateway_in_head="maybe")
+
+
+def test_what_the_tree_names_is_there() -> None:
+    def actors(branch: Branch) -> list[Child]:
+        found = []
+        for child in branch.children:
+            inside = child.inside if isinstance(child, ProcessSpec) else child
+            found += actors(inside) if isinstance(inside, Branch) else [inside]
+        return found
+
+    every = actors(tree(Settings(gateways=2, requests_per_minute={"*": 5})))
+    assert {load_class(child.actor).__name__ for child in every} == {
+        "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker",
+    }  # fmt: skip
+    assert all(child.drain == 0.0 for child in every)
