@@ -15,7 +15,7 @@ from blockwright.policies.compiled import ROOMS, compiled_folder, fingerprint, u
 ROOT = Path(__file__).parents[2]
 WORLD = """
 from blockwright.policies import COMPILED
-from blockwright.tests.policies.sweep.test_digest import busy
+from blockwright.tests.policies.sweep.test_snapshot import busy
 print(COMPILED, *(worker.state.digest().hex() for worker in busy().workers.values()))
 """
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockwright.policies import COMPILED
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import ComponentWanted, Event, Started
@@ -20,6 +21,8 @@ from blockwright.policies.sweep.state import SweepState
 
 from ..sweep_world import World, chain, pipeline, replica, submission
 
+# Compiled objects have no attributes to be found by name: these tests look into the sources (make test runs both forms).
+looks_inside = pytest.mark.skipif(COMPILED, reason="compiled objects cannot be looked into")
 SAID = "_effects"  # what was told already is no part of the state
 FORKED = (("attribute", "_shared"), ("attribute", "_lent"))  # whether a fork reads it too: costs a copy, changes nothing
 SHARED = (("attribute", "tokens"), ("attribute", "hashes"), ("attribute", "pages"))  # beyond its count a list is a fork's
@@ -139,6 +142,7 @@ def shows(state: SweepState, other: SweepState) -> bool:
         return True
 
 
+@looks_inside
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("moves", [0, 25, 60, 120])
 def test_any_change_of_any_part_shows(part: str, moves: int) -> None:
@@ -204,23 +208,28 @@ def leaves(value: object) -> Iterator[object]:
         yield value
 
 
-class Logged(SweepState):
-    """Writes down all that happens to it."""
+class Logged:
+    """A state that writes down all that happens to it."""
 
-    log: list[tuple[str, object, object]]
+    def __init__(self, state: SweepState) -> None:
+        self.state = state
+        self.log: list[tuple[str, object, object]] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.state, name)
 
     def apply(self, event: Event, now: float) -> None:
         self.log.append(("apply", event, now))
-        super().apply(event, now)
+        self.state.apply(event, now)
 
     def plan(self, now: float) -> SweepPlan | None:
-        plan = super().plan(now)
+        plan = self.state.plan(now)
         self.log.append(("plan", now, plan))
         return plan
 
     def commit(self, plan: SweepPlan, result: SweepResult, now: float) -> None:
         self.log.append(("commit", plan, result))
-        super().commit(plan, result, now)
+        self.state.commit(plan, result, now)
 
 
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
@@ -230,8 +239,7 @@ def test_a_replica_restored_at_any_time_and_fed_by_the_log_agrees(seed: int, mov
     replicas = {}
     for name, worker in made.workers.items():
         replicas[name] = SweepState.restore(worker.state.snapshot())
-        worker.state.__class__ = Logged
-        worker.state.log = []  # type: ignore[attr-defined]
+        worker.state = Logged(worker.state)  # type: ignore[assignment]
     made.run(seed)
     for name, worker in made.workers.items():
         again = replicas[name]
