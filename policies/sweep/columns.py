@@ -7,7 +7,7 @@ list that has grown beyond its own count, copies its part first. So a fork costs
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Self
+from typing import Any, Self
 
 from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plain import Plain, from_plain, to_plain
@@ -146,7 +146,8 @@ class Columns:
         copy = type(self)(0, self.page_size, self._prefix_cache)
         for name in COLUMNS:
             setattr(copy, name, getattr(self, name).copy())
-        copy.pages = [spans.copy() if spans else spans for spans in self.pages]
+        columns: Any = self.pages  # an unused index holds 0
+        copy.pages = [spans.copy() if spans else spans for spans in columns]
         copy._unused, copy._by_request, copy._free_rows = (
             self._unused.copy(),
             self._by_request.copy(),
