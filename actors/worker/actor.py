@@ -7,15 +7,13 @@ the one that runs and the next, made before the tokens of the first are known. D
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 
-from blockwright.actors.worker.device_thread import DeviceThread, Swept
+from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, start_device
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
@@ -33,8 +31,8 @@ from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import slow
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.memory.chunks import CHUNK
+from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Run
-from blockwright.policies.plan.cost import Coefficients
 from blockwright.policies.plan.sweep_plan import MapGroup
 from blockwright.policies.sweep import leases
 from blockwright.policies.sweep.events import (
@@ -59,12 +57,30 @@ OPEN_PLANS = 2  # the one that runs, and the next
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 
 
-class Worker(Actor):
-    """See the module. ``on_fatal`` is called when the device thread has failed: the process must end."""
+ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
 
-    def __init__(self, config: WorkerConfig, backend: Backend, on_fatal: Callable[[BaseException], None]) -> None:
+
+async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[ComponentSpec]:
+    """The components of a block, from their checkpoint's files. Raises CheckpointError, OSError."""
+    checkpoint = await asyncio.to_thread(Checkpoint.open, block.checkpoint)
+    return checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first)
+
+
+class Worker(Actor):
+    """See the module. ``on_fatal`` is called when the device thread has failed: the process must end. The simulated cluster
+    gives ``open_device`` and ``read_specs``: a device in virtual time, components without files."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        backend: Backend,
+        on_fatal: Callable[[BaseException], None],
+        *,
+        open_device: OpenDevice = start_device,
+        read_specs: ReadSpecs = read_specs,
+    ) -> None:
         self.config, self.backend = config, backend
-        self._on_fatal = on_fatal
+        self._on_fatal, self._open_device, self._read_specs = on_fatal, open_device, read_specs
         self.state = SweepState(
             SweepConfig(
                 worker=config.name,
@@ -80,7 +96,6 @@ class Worker(Actor):
             )
         )
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
-        self._pace = Coefficients.from_table(json.loads(Path(config.pace).read_text())) if config.pace else None
         self._composed: dict[int, Run] = {}
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
@@ -90,24 +105,11 @@ class Worker(Actor):
         self._seconds = {"sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
 
     async def on_start(self) -> None:
-        config = self.config
-        executor = Executor(
-            self.backend,
-            rows=config.max_rows,
-            max_length=config.max_length,
-            kv_layers=config.kv_layers,
-            max_tokens=config.sweep_tokens,
-            page_size=config.page_size,
-            budget=config.memory,
-            chunk=CHUNK,
-            protect=config.check,
-        )
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
-        self.device = DeviceThread(executor, swept, self._on_fatal, self._outbox.lay_out, self._pace)
-        self.device.start()
+        self.device: Device = self._open_device(self.config, self.backend, swept, self._on_fatal, self._outbox.lay_out)
         self._loop = asyncio.get_running_loop()
-        self._reports = Reports(config.name, self.node.incarnation)
+        self._reports = Reports(self.config.name, self.node.incarnation)
         self.state.next_lease = (self.node.incarnation << 32) + 1  # no lease of an earlier life means one of this
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.heartbeat = self._heartbeat
@@ -130,13 +132,13 @@ class Worker(Actor):
     @endpoint
     async def submit(self, submission: Submission) -> None:
         self._watch(submission.gateway.partition("/")[0])
-        self.state.apply(submission, time.monotonic())
+        self.state.apply(submission, self._loop.time())
         self._wake()
 
     @endpoint(urgent=True)
     async def cancel(self, requests: list[str]) -> None:
         for request in requests:
-            self.state.apply(Cancelled(request), time.monotonic())
+            self.state.apply(Cancelled(request), self._loop.time())
         self._wake()
 
     @endpoint
@@ -156,7 +158,7 @@ class Worker(Actor):
         for message in messages:
             if isinstance(message, LeaseWanted):
                 self._watch(message.home)
-            self.state.apply(message, time.monotonic())
+            self.state.apply(message, self._loop.time())
         self._wake()
 
     def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
@@ -177,7 +179,7 @@ class Worker(Actor):
             self.node.monitor(node, self._lost)
 
     def _lost(self, down: Down) -> None:
-        self.state.apply(PeerLost(down.node), time.monotonic())
+        self.state.apply(PeerLost(down.node), self._loop.time())
         self._reports.forget(down.node)
         self._wake()
 
@@ -186,10 +188,9 @@ class Worker(Actor):
     @endpoint(concurrent=True)
     async def load(self, block: LoadBlock) -> BlockLoaded:
         """Make components resident, one after the other between sweeps; on failure none of them is counted."""
-        began, added = time.monotonic(), 0
+        began, added = self._loop.time(), 0
         kv_dtype = str(self.backend.dtype).removeprefix("torch.")
-        checkpoint = await asyncio.to_thread(Checkpoint.open, block.checkpoint)
-        specs = checkpoint.specs_with_ids(self.config.page_size, kv_dtype, block.ids, block.first)
+        specs = await self._read_specs(block, self.config.page_size, kv_dtype)
         done: list[bytes] = []
         try:
             for spec in specs:
@@ -198,7 +199,7 @@ class Worker(Actor):
         except BaseException:
             self._unload(block.holder, done)
             raise
-        return BlockLoaded(added, time.monotonic() - began)
+        return BlockLoaded(added, self._loop.time() - began)
 
     async def _load(self, spec: ComponentSpec, holder: str) -> int:
         needed = self.backend.packed_bytes(spec)
@@ -235,9 +236,9 @@ class Worker(Actor):
         gone = {i for i in ids if self.state.parameters.unload(i, holder)}
         for number in [n for n, run in self._composed.items() if gone & set(run.components)]:
             del self._composed[number]
-            self._do(partial(Executor.drop, run=number))
+            self._do(partial(_drop, run=number))
         for component in gone:
-            self._do(partial(Executor.unload, component_id=component))
+            self._do(partial(_unload, component_id=component))
         self._wake()
         return (self.state.pool.free - before) * CHUNK
 
@@ -245,11 +246,11 @@ class Worker(Actor):
     async def routes(self, update: RoutesUpdate) -> None:
         layouts = {c.kv for chain in update.chains for c in chain.components if c.kv is not None}
         for layout in sorted(layouts, key=lambda layout: layout.key):
-            self._do(partial(Executor.add_layout, layout=layout))
-        for worker in {hop.worker for route in update.planned for hop in route.hops}:
+            self._do(partial(_add_layout, layout=layout))
+        for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
             self._watch(worker)
         event = RoutesChanged(update.version, update.chains, update.routes, update.planned)
-        self.state.apply(event, time.monotonic())
+        self.state.apply(event, self._loop.time())
         for name in self.state.in_force:
             for run in self.state.routes[name].runs:
                 self._compose(self.state.runs[run], run)
@@ -289,7 +290,7 @@ class Worker(Actor):
         state = self.state
         while len(state.open_plans) < OPEN_PLANS:
             began = time.perf_counter()
-            plan = state.plan(time.monotonic())
+            plan = state.plan(self._loop.time())
             self._seconds["plan_seconds"] += time.perf_counter() - began
             if plan is None:
                 break
@@ -301,7 +302,7 @@ class Worker(Actor):
 
     def _swept(self, swept: Swept) -> None:
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
-        self.state.commit(swept.plan, swept.result, time.monotonic())
+        self.state.commit(swept.plan, swept.result, self._loop.time())
         self._seconds["sweep_seconds"] += swept.result.seconds
         self._seconds["kernel_seconds"] += swept.result.kernel_seconds
         if swept.plan.row:
@@ -327,7 +328,7 @@ class Worker(Actor):
                     self._watch(worker)
                     self.node.ref(f"{worker}/worker").peer.cast(messages)
                 else:
-                    self.state.apply(PeerLost(worker), time.monotonic())
+                    self.state.apply(PeerLost(worker), self._loop.time())
         for gateway, report in self._reports.make(reported, self.state.number):
             self.node.ref(gateway).tokens.cast(report)
 
@@ -367,3 +368,15 @@ def _place(executor: Executor, *, spec: ComponentSpec, offset: int, memory: list
     for edit in memory:
         executor.map(edit)
     executor.load(spec, offset)
+
+
+def _add_layout(executor: Executor, *, layout: KvLayout) -> None:
+    executor.add_layout(layout)
+
+
+def _drop(executor: Executor, *, run: int) -> None:
+    executor.drop(run)
+
+
+def _unload(executor: Executor, *, component_id: bytes) -> None:
+    executor.unload(component_id)
