@@ -1,0 +1,272 @@
+"""One seed: requests of several kinds through several gateways, faults, and what must hold of every request.
+
+Owns the record of what clients were given. A violated property raises ``Violation``, whose text starts with its name:
+
+    device   a position that attention reads is not what its sequence wrote there, or a plan does not fit the device
+    tokens   a client got a token that is wrong, repeated, or out of order; or an end too early or too late
+    ended    a request has neither ended with its tokens nor with a typed error within ``PATIENCE``
+    leak     when nothing is asked any more, a gateway or a worker still holds something of what is over
+    serves   after all faults, a server that is whole again does not answer
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from blockwright.actors.controller.messages import Application
+from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway.port import GatewayError, Generation
+from blockwright.actors.worker.actor import Worker
+from blockwright.policies.memory.chunks import CHUNK
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.runtime.testing import Fault, FaultPlan, Kill, Pause
+from blockwright.tests.serving.device import VOCABULARY, answer
+from blockwright.tests.serving.house import HEAD, House, Plan, chain
+from blockwright.tests.serving.strikes import ACTIONS, KINDS, Strike, Strikes
+
+REQUESTS = 16
+WITHIN = 1.5  # virtual seconds in which requests come and random faults begin
+READY = 20.0  # seconds until applications are first served
+PATIENCE = 200.0  # virtual seconds in which a request ends, whatever happens
+QUIET = 60.0  # until nothing is left of what is over
+LONGEST = 48  # tokens of a sequence
+STRIKES = 3  # of each seed, on kinds of messages
+FAULTS = 1  # besides, of any kind, on everything between two nodes
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Violation(AssertionError):
+    def __init__(self, what: str, text: str) -> None:
+        super().__init__(f"{what}: {text}")
+        self.what = what
+
+
+@dataclass(slots=True)
+class Request:
+    """What a client asks, must get, and got."""
+
+    id: str
+    gateway: str  # node
+    at: float  # seconds after the first
+    application: str
+    prompt: list[int]
+    expected: list[int]
+    stop: list[int]
+    most: int
+    leaves: int  # cancelled after so many tokens; 0: never
+    salt: bytes = b""
+    priority: int = 0
+    got: list[int] = field(default_factory=list)
+    life: Any = None  # identity of the gateway's node once sent
+    since: float = 0.0
+    outcome: str = ""  # "done" | "cancelled" | "STATUS code" | "connection lost"
+
+
+class Game:
+    """``play`` runs it. ``strikes``: faults at kinds of messages, or those that the seed draws."""
+
+    def __init__(self, seed: int, *, faults: bool = True, strikes: list[Strike] | None = None) -> None:
+        self.seed, self.random = seed, Random(f"{seed}/game")
+        plan = self._plan()
+        self.house = House(plan, seed, self._broken, self._clients)
+        self.sim = self.house.sim
+        wanted = self._draw() if strikes is None and faults else strikes or []
+        self.strikes = Strikes(wanted, Random(f"{seed}/strikes"))
+        self.sim.strike(self.strikes.choose)
+        self.faults = self._random_faults() if faults else []
+        self.requests = [self._request(number) for number in range(REQUESTS)]
+        self.violation: BaseException | None = None
+        self.opened = 0.0  # when requests begin
+        self.outcomes: Counter[str] = Counter()
+
+    def play(self) -> Game:
+        self.sim.run(self._scenario)
+        return self
+
+    # what the seed draws
+
+    def _plan(self) -> Plan:
+        random = self.random
+        workers = tuple(f"w{i}" for i in range(random.choice((2, 2, 3, 4))))
+        gateways = ("g1",) if random.random() < 0.6 else ()
+        span = 3 if len(workers) == 3 else random.choice((2, len(workers)))
+        applications = (
+            Application("a", "", chain("a", 2, 99), LONGEST, 1),
+            Application("b", "", chain("b", 2, 3), LONGEST, 1),
+            Application("c", "", chain("c", 3, random.choice((0, 5))), LONGEST, span),
+        )
+        parameters = len({c.id for a in applications for c in a.components})
+        room = random.choice((18, 24, 40, 100))  # chunks for KV; the longest sequence takes 9
+        return Plan(workers, gateways, applications, (parameters + room) * CHUNK, random.choice((3, 6, 16)),
+                    random.choice((5, 16, 64)))  # fmt: skip
+
+    def _draw(self) -> list[Strike]:
+        """One after the other each action at each kind, over the seeds; the rest by chance."""
+        random = Random(f"{self.seed}/draw")
+        cells = [(kind, action) for kind in KINDS for action in ACTIONS]
+        chosen = [cells[self.seed % len(cells)], *random.choices(cells, k=STRIKES - 1)]
+        return [(kind, action, random.choice((1, 1, 2, 3, 5, 9, 20))) for kind, action in chosen]
+
+    def _random_faults(self) -> list[Fault]:
+        random, plan = Random(f"{self.seed}/faults"), self.house.plan
+        nodes = (HEAD, *plan.workers, *plan.gateways)
+        return list(FaultPlan.random(random, nodes, count=FAULTS, within=WITHIN, links=random.randint(0, 1)).faults)
+
+    def _request(self, number: int) -> Request:
+        random, plan = self.random, self.house.plan
+        application = random.choice("aabbccc")
+        stem = [random.randrange(VOCABULARY) for _ in range(3)] if random.random() < 0.2 else [7, 1, 4] * 5
+        prompt = stem[: random.randint(1, 15)] + [random.randrange(4) for _ in range(random.randint(0, 6))]
+        most = random.randint(1, min(LONGEST - len(prompt), random.choice((4, 12, 24))))
+        expected = answer(plan.components(application), prompt, most, [])
+        stop = [random.choice(expected)] if random.random() < 0.3 else []
+        expected = answer(plan.components(application), prompt, most, stop)
+        return Request(
+            f"r{number}", random.choice((HEAD, *plan.gateways)), random.uniform(0.0, WITHIN) * (number > 3), application,
+            prompt, expected, stop, most, random.randint(1, most) if random.random() < 0.15 else 0,
+            random.choice((b"", b"", b"", b"salt")), random.choice((0, 0, 1)),
+        )  # fmt: skip
+
+    # clients, in the processes of gateways
+
+    def _clients(self, gateway: Gateway) -> list[Coroutine[Any, Any, None]]:
+        mine = [r for r in self.requests if r.gateway == gateway.node.name and r.life is None]
+        return [self._client(gateway, request) for request in mine]
+
+    async def _client(self, gateway: Gateway, request: Request) -> None:
+        while not self.opened:  # noqa: ASYNC110 - the server comes up
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(max(0.0, self.opened + request.at - self.sim.time))
+        if request.life is not None:
+            return
+        request.life, request.since = gateway.node.id, self.sim.time
+        try:
+            await self._converse(gateway, request)
+        except GatewayError as error:
+            request.outcome = f"{error.status} {error.code}"
+        except Exception as error:
+            self._broken(error)
+
+    async def _converse(self, gateway: Gateway, request: Request) -> None:
+        verdict = await gateway.charge("tenant", len(request.prompt) + request.most)
+        assert not verdict.refused, verdict
+        generation = Generation(
+            id=request.id, application=request.application, prompt=request.prompt, max_tokens=request.most,
+            stop_tokens=request.stop, sampling=GREEDY, salt=request.salt, priority=request.priority, tenant="tenant",
+        )  # fmt: skip
+        try:
+            stream = gateway.generate(generation)
+            async for delta in stream:
+                request.got += delta.tokens
+                if request.got != request.expected[: len(request.got)]:
+                    raise Violation("tokens", f"{request} got a wrong token")
+                if bool(delta.finish) != (request.got == request.expected):
+                    raise Violation("tokens", f"{request} got {delta}")
+                if delta.finish:
+                    request.outcome = "done"
+                elif request.leaves and len(request.got) >= request.leaves:
+                    stream.cancel()
+                    request.outcome = "cancelled"
+                    return
+        finally:
+            gateway.settle("tenant", len(request.prompt) + request.most, len(request.prompt) + len(request.got))
+        if not request.outcome:
+            raise Violation("tokens", f"{request} ended without an end")
+
+    def _broken(self, error: BaseException) -> None:
+        """Of a device or a client: the scenario raises it."""
+        if self.violation is None:
+            self.violation = error if isinstance(error, Violation) else Violation("device", repr(error))
+            self.violation.__cause__ = None if self.violation is error else error
+
+    # the scenario, on the head
+
+    async def _scenario(self, sim: Any) -> None:
+        house = self.house
+        await house.open()
+        await self._until(self._served, READY)
+        self.opened = start = sim.time
+        for fault in self.faults:
+            sim.loop.call_at(start + fault.at, self._inject, fault)
+        await self._until(lambda: sim.time > start + WITHIN and not self._open(), PATIENCE)
+        if late := self._open():
+            raise Violation("ended", f"{len(late)} requests have not ended after {PATIENCE} s: {late[0]}\n{self._story(late[0])}")
+        await sim.until_calm()
+        await self._until(lambda: not self._leaks(), QUIET)
+        if leak := self._leaks():
+            raise Violation("leak", leak)
+        self.outcomes.update(request.outcome for request in self.requests)
+
+    async def _until(self, condition: Any, seconds: float) -> None:
+        end = self.sim.time + seconds
+        while self.sim.time < end and not condition():
+            await asyncio.sleep(0.05)
+            if self.violation is not None:
+                raise self.violation
+
+    def _served(self) -> bool:
+        return self.house.controller.state.whole and all(a in self.house.gateways for a in self.house.plan.gateways)
+
+    def _inject(self, fault: Fault) -> None:
+        if isinstance(fault, Kill | Pause) and fault.node not in self.sim.cluster.members():
+            return
+        self.sim.inject(fault)
+
+    def _open(self) -> list[Request]:
+        """Requests that have not ended. Those of a gateway's process that is gone have lost their connection."""
+        lives = self.sim._launcher.list()
+        for request in self.requests:
+            if not request.outcome and request.life is not None and request.gateway != HEAD and request.life not in lives:
+                request.outcome = "connection lost"
+        return [request for request in self.requests if not request.outcome]
+
+    # what is left
+
+    def _leaks(self) -> str:
+        lives = self.sim._launcher.list()
+        for name, gateway in self.house.gateways.items():
+            if name == HEAD or gateway.node.id in lives:
+                gateway.state.check()
+                if gateway.state.active or gateway._streams or any(gateway.state.board.on.values()):
+                    return f"gateway {gateway.node.id} holds {[*gateway.state.active, *gateway._streams]}"
+        for worker in self.house.workers.values():
+            if worker.node.id in lives and (held := held_by(worker)):
+                return f"worker {worker.node.id} holds {held}"
+        self.house.controller.state.check()
+        return ""
+
+    def _story(self, request: Request) -> str:
+        """What the gateway and the workers know of a request, and what was done to messages."""
+        lines = [str(hit) for hit in self.strikes.hits] + [str(fault) for fault in self.faults]
+        for gateway in self.house.gateways.values():
+            record = gateway.state.active.get(request.id)
+            if record is not None:
+                lines += [f"{at:.3f} {event} {detail}" for at, event, detail in record.events]
+        lines += [f"{worker.node.id}: {held_by(worker)}" for worker in self.house.workers.values()]
+        return "\n".join(lines)
+
+
+def held_by(worker: Worker) -> str:
+    """What a worker holds of sequences; checks its memory when that is nothing."""
+    state = worker.state
+    held = {
+        "open plans": len(state.open_plans),
+        "sequences": [(state.rows.submission[s].request, state.rows.status[s].name) for s in state.rows.live()],
+        "waiting": len(state.waiting),
+        "running": len(state.running),
+        "parked": len(state.parked),
+        "announced": len(state.announced),
+        "leases": list(state.by_lease),
+        "flights": len(state.flights),
+        "airborne": len(state.airborne),
+        "leaving": state.leaving,
+    }
+    if any(held.values()):
+        return str({name: value for name, value in held.items() if value})
+    state.check()
+    return ""
