@@ -1,4 +1,4 @@
-"""The gateway actor: turns calls, reports and news of workers into events, and effects into messages and deltas.
+"""The gateway actor: turns calls, reports and news of workers into events, and effects into messages and news of streams.
 
 Owns the streams of its clients and nothing else; every decision is ``state.py``'s. It implements ``GatewayPort`` for the
 HTTP front in its own process. A sweep's report is handled in one go: no task and no message per token.
@@ -41,6 +41,7 @@ from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
 from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.runtime.actor.actor import Actor, endpoint
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RuntimeFault
@@ -229,9 +230,10 @@ class Gateway(Actor):
     def _handle(self, event: Event) -> None:
         for effect in self.state.handle(event, self.node.clock.now()):
             match effect:
-                case Deliver(request, delta):
-                    stream = self._streams.pop(request) if delta.finish else self._streams[request]
-                    stream.put(delta)
+                case Deliver(news):
+                    ended = isinstance(news, TokensEmitted) and news.finish
+                    stream = self._streams.pop(news.request) if ended else self._streams[news.request]
+                    stream.put(news)
                 case Submit(worker, submission):
                     task = asyncio.create_task(self._submit(worker, submission))
                     self._sending.add(task)

@@ -1,6 +1,6 @@
 """Events that the gateway's state machine takes and effects that it asks for. Values only.
 
-``Generation`` and ``Delta`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesUpdate`` (the worker's messages) are
+``Generation`` and ``StreamNews`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesUpdate`` (the worker's messages) are
 events and payloads too. Never holds state; standard library and policies only.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.gateway.port import Delta, Generation
+from blockwright.actors.gateway.port import Generation, StreamNews
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
 
 
@@ -113,8 +113,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    request: str
-    delta: Delta
+    news: StreamNews
 
 
 @dataclass(frozen=True, slots=True)

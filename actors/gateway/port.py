@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
 class GatewayError(Exception):
@@ -50,15 +50,9 @@ class Generation:
     trace: str = ""  # a W3C traceparent, handed on to the workers
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """News of a sequence: tokens in order, without gap or repeat, whatever happened to workers meanwhile."""
-
-    tokens: list[int]
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish: str = ""  # "" | "stop" | "length"
-    stop_token: int | None = None  # the stop token (last of ``tokens``) when it ended the sequence
-    prompt: list[TokenLogprob] = field(default_factory=list)  # of all prompt tokens but the first; once, before any token
+StreamNews = TokensEmitted | PromptScored
+"""What a stream tells, in the worker's own words: tokens in order, without gap or repeat, whatever happened to workers
+meanwhile; before the first of them, where they were asked for, the log-probabilities of all prompt tokens but the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +79,7 @@ class Census:
 class Stream(Protocol):
     """A running generation. Iterating may raise GatewayError (503 after waiting for workers, 500 for a poison request)."""
 
-    def __aiter__(self) -> AsyncIterator[Delta]: ...
+    def __aiter__(self) -> AsyncIterator[StreamNews]: ...
 
     def stop(self) -> None:
         """The text is complete (a stop string): end as "stop", free the sequence."""

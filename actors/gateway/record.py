@@ -5,16 +5,15 @@ Owns the bookkeeping inside one request and its public view. Never decides where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from blockwright.actors.gateway.port import Delta, Generation, RequestView
-from blockwright.actors.worker.messages import Emitted, Scored, Submission
+from blockwright.actors.gateway.port import Generation, RequestView
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.dispatch import outstanding, workers_of
+from blockwright.policies.sweep.events import PromptScored, Submission, TokensEmitted
 
 SUSPECT_DEATHS = 2
 SUSPECT_NEAR = 4
@@ -185,26 +184,25 @@ class Record:
             trace=generation.trace,
         )
 
-    def score(self, scored: Scored) -> bool:
-        """Take what is new of the prompt's log-probabilities; True when they are complete with this."""
-        skip = len(self.scores) - (scored.position - 1)
-        new = scored.entries[skip:] if skip >= 0 else []
+    def score(self, news: PromptScored) -> PromptScored | None:
+        """Take what is new of the prompt's log-probabilities; all of them where they are complete with this."""
+        skip = len(self.scores) - (news.position - 1)
+        new = news.entries[skip:] if skip >= 0 else []
         self.scores += new
-        return bool(new) and not self.unscored
+        return replace(news, position=1, entries=self.scores) if new and not self.unscored else None
 
-    def extend(self, emitted: Emitted, now: float) -> Delta | None:
-        """Take the new tokens of ``emitted`` (no gap before them); None when it brings nothing new."""
-        skip = len(self.tokens) - emitted.position
-        tokens = emitted.tokens[skip:]
-        if not tokens and (not emitted.finish or skip > len(emitted.tokens)):
-            return None
-        if tokens and len(self.tokens) == len(self.generation.prompt):
+    def extend(self, news: TokensEmitted, now: float) -> TokensEmitted | None:
+        """Take the new tokens of ``news`` (no gap before them), which are returned; None where there is nothing new."""
+        skip = len(self.tokens) - news.position
+        if skip:
+            if skip > len(news.tokens) or (skip == len(news.tokens) and not news.finish):
+                return None
+            news = replace(news, position=len(self.tokens), tokens=news.tokens[skip:], logprobs=news.logprobs[skip:])
+        if news.tokens and not self.emitted:
             self.note(now, "first_token")
-        self.tokens.extend(tokens)
+        self.tokens.extend(news.tokens)
         self.computed = max(len(self.tokens) - 1, 0)  # the newest token has no KV yet
-        stopped = emitted.finish == "stop" and self.emitted > 0 and self.tokens[-1] in self.generation.stop_tokens
-        last = self.tokens[-1] if stopped else None
-        return Delta(tokens, _logprobs(emitted.logprobs[skip:]), emitted.finish, last)
+        return news
 
     def view(self) -> RequestView:
         route = self.route if self.state != "waiting" else None  # who waits is nowhere, wherever it was before
@@ -221,7 +219,3 @@ class Record:
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
             key=self.generation.key,
         )
-
-
-def _logprobs(pairs: Sequence[tuple[float, list[tuple[int, float]]]]) -> list[TokenLogprob]:
-    return [TokenLogprob(logprob, [(token, value) for token, value in top]) for logprob, top in pairs]

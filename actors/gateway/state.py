@@ -33,12 +33,13 @@ from blockwright.actors.gateway.messages import (
     Up,
 )
 from blockwright.actors.gateway.overload import Crowd
-from blockwright.actors.gateway.port import Delta, Generation, ModelInfo, Readiness, RequestView
+from blockwright.actors.gateway.port import Generation, ModelInfo, Readiness, RequestView
 from blockwright.actors.gateway.record import Record
 from blockwright.actors.gateway.report_sequence import Ledger
 from blockwright.actors.gateway.routing_table import Board
-from blockwright.actors.worker.messages import Emitted, Progress, Returned, Scored, SweepReport
+from blockwright.actors.worker.messages import GatewayNews, SweepReport
 from blockwright.policies.requests.admission import admit
+from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
 
 KEEP = 1024  # ended requests that can still be looked up
 DEATHS = 3  # worker deaths at which a request fails
@@ -92,7 +93,8 @@ class GatewayState:
             case Down(worker, incarnation, cause):
                 self._down(worker, incarnation, cause, now)
             case Unsent(request, attempt, reason):
-                self._returned(Returned(request, attempt, reason), now)
+                if (record := self._current(request, attempt)) is not None:
+                    self._given_back(record, reason, now)
             case Heard(worker, incarnation, serial):
                 self._heard(worker, incarnation, serial)
             case Tick():
@@ -316,49 +318,38 @@ class GatewayState:
             if first is not None:
                 self._effects.append(Replay(report.worker, first))
             return
-        for progress in report.progress:
-            self._progress(progress, now)
-        for scored in report.scored:
-            self._scored(scored)
-        for emitted in report.emitted:
-            self._emitted(emitted, now)
-        for returned in report.returned:
-            self._returned(returned, now)
-        for request in report.preempted:
-            record = self.active.get(request)
-            if record is not None and record.workers and record.workers[0] == report.worker:
-                record.preempted(now)
-        named = {e.request for e in report.emitted if not e.finish} | {p.request for p in report.progress}
-        unwanted = tuple(sorted(request for request in named if not self._at(request, report.worker)))
+        unwanted = {news.request for news in report.news if not self._heed(news, report.worker, now)}
         if unwanted:  # it works for nobody: the cancellation is on its way, or was lost
-            self._effects.append(CancelAt(report.worker, unwanted))
+            self._effects.append(CancelAt(report.worker, tuple(sorted(unwanted))))
         self._acknowledge(report.worker, ledger)
-
-    def _at(self, request: str, worker: str) -> bool:
-        """Whether some attempt of the request is at home there."""
-        record = self.active.get(request)
-        return record is not None and record.workers[:1] == (worker,)
 
     def _current(self, request: str, attempt: int) -> Record | None:
         record = self.active.get(request)
         return record if record is not None and record.state == "running" and record.attempt == attempt else None
 
-    def _progress(self, progress: Progress, now: float) -> None:
-        record = self._current(progress.request, progress.attempt)
-        if record is None:
-            return
-        record.progressed(progress.computed, progress.cached, now)
-        self.board.recharge(record)
+    def _heed(self, news: GatewayNews, worker: str, now: float) -> bool:
+        """Apply one effect of a worker's sweep machine; False where it runs a request that is not at home there."""
+        record = self.active.get(news.request)
+        if record is None or record.workers[:1] != (worker,):
+            return not (isinstance(news, Progressed) or (isinstance(news, TokensEmitted) and not news.finish))
+        if isinstance(news, Preempted):
+            record.preempted(now)
+        elif news.attempt == record.attempt:
+            match news:
+                case TokensEmitted():
+                    self._emitted(record, news, now)
+                case Progressed():
+                    record.progressed(news.computed, news.cached, now)
+                    self.board.recharge(record)
+                case PromptScored():
+                    complete = record.score(news)
+                    if complete is not None:
+                        self._effects.append(Deliver(complete))
+                case GivenBack():
+                    self._given_back(record, news.reason, now)
+        return True
 
-    def _scored(self, scored: Scored) -> None:
-        record = self._current(scored.request, scored.attempt)
-        if record is not None and record.score(scored):
-            self._effects.append(Deliver(record.id, Delta([], prompt=record.scores)))
-
-    def _emitted(self, emitted: Emitted, now: float) -> None:
-        record = self._current(emitted.request, emitted.attempt)
-        if record is None:
-            return
+    def _emitted(self, record: Record, emitted: TokensEmitted, now: float) -> None:
         record.plan_seen(now)
         if emitted.position > len(record.tokens):
             # Reports come in order, so the home has lost tokens itself: only running it again from ours is exact.
@@ -367,28 +358,25 @@ class GatewayState:
             self._requeue(record, now)
             self._try(record, now)
             return
-        delta = record.extend(emitted, now)
-        if delta is None:
+        news = record.extend(emitted, now)
+        if news is None:
             return
-        self._effects.append(Deliver(record.id, delta))
-        if emitted.finish:
-            self._finish(record, now, "finished", "finished", emitted.finish)
+        self._effects.append(Deliver(news))
+        if news.finish:
+            self._finish(record, now, "finished", "finished", news.finish)
         else:
             self.board.recharge(record)
 
-    def _returned(self, returned: Returned, now: float) -> None:
-        record = self._current(returned.request, returned.attempt)
-        if record is None:
-            return
-        record.note(now, "returned", reason=returned.reason)
-        if returned.reason.startswith("refused"):
-            message = returned.reason.partition(": ")[2] or "a worker refused the request"
+    def _given_back(self, record: Record, reason: str, now: float) -> None:
+        record.note(now, "returned", reason=reason)
+        if reason.startswith("refused"):
+            message = reason.partition(": ")[2] or "a worker refused the request"
             self._fail(record, now, Fail(record.id, 400, message, param="max_tokens", code="context_length_exceeded"))
             return
         assert record.route is not None
         record.avoid, record.avoid_until = record.route.id, now + AVOID_SECONDS
         self._freed |= record.alone
-        if returned.reason == "host-lost":
+        if reason == "host-lost":
             self._lost(record, now)
         else:
             self._requeue(record, now)

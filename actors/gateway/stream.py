@@ -1,15 +1,17 @@
 """One client's view of its generation: what has been delivered and not yet taken.
 
-Owns the deltas between the gateway's handler and the reader. A slow reader's deltas are merged into one, so that it costs
-no more memory than its answer. Never talks to workers: ends go through the gateway.
+Owns the news between the gateway's handler and the reader. Tokens that a slow reader has not taken are joined, so that it
+costs no more memory than its answer. Never talks to workers: ends go through the gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
-from blockwright.actors.gateway.port import Delta, GatewayError, StreamProgress
+from blockwright.actors.gateway.port import GatewayError, StreamNews, StreamProgress
+from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
 class RequestStream:
@@ -19,22 +21,24 @@ class RequestStream:
         self.request = request
         self.progress: Callable[[], StreamProgress] = StreamProgress  # the gateway's, once the request is admitted
         self._end = end
-        self._pending: Delta | None = None
+        self._scored: PromptScored | None = None  # comes before any token
+        self._pending: TokensEmitted | None = None
         self._error: GatewayError | None = None
         self._over = False  # nothing more will be put
         self._wake: asyncio.Future[None] | None = None
 
     # the gateway's side
 
-    def put(self, delta: Delta) -> None:
+    def put(self, news: StreamNews) -> None:
         held = self._pending
-        if held is None:
-            self._pending = delta
+        if isinstance(news, PromptScored):
+            self._scored = news
+        elif held is None:
+            self._pending = news
         else:
-            logprobs = held.logprobs + delta.logprobs
-            tokens, prompt = held.tokens + delta.tokens, held.prompt + delta.prompt
-            self._pending = Delta(tokens, logprobs, delta.finish, delta.stop_token, prompt)
-        self._over = bool(delta.finish)
+            tokens, logprobs = held.tokens + news.tokens, held.logprobs + news.logprobs
+            self._pending = replace(news, position=held.position, tokens=tokens, logprobs=logprobs)
+        self._over = isinstance(news, TokensEmitted) and bool(news.finish)
         self._notify()
 
     def fail(self, error: GatewayError) -> None:
@@ -42,13 +46,13 @@ class RequestStream:
         self._notify()
 
     def close(self) -> None:
-        self._pending, self._over = None, True
+        self._scored, self._pending, self._over = None, None, True
         self._notify()
 
     # the reader's side
 
     def stop(self) -> None:
-        """The text is complete; the iteration ends without another delta."""
+        """The text is complete; the iteration ends without further news."""
         self._end(self.request, True)
 
     def cancel(self) -> None:
@@ -58,9 +62,9 @@ class RequestStream:
     def __aiter__(self) -> RequestStream:
         return self
 
-    async def __anext__(self) -> Delta:
+    async def __anext__(self) -> StreamNews:
         """Raises GatewayError when the request failed, after all that was delivered before."""
-        while self._pending is None:
+        while (news := self._scored or self._pending) is None:
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
@@ -68,12 +72,15 @@ class RequestStream:
                 raise StopAsyncIteration
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        delta, self._pending = self._pending, None
-        return delta
+        if news is self._scored:
+            self._scored = None
+        else:
+            self._pending = None
+        return news
 
     def refused(self) -> GatewayError | None:
         """The error, if the request failed before anything was delivered; it is not raised again."""
-        error = self._error if self._pending is None else None
+        error = self._error if self._scored is None and self._pending is None else None
         if error is not None:
             self._error = None
         return error

@@ -10,17 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blockwright.policies.model.chain import Chain, Route
-from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.sweep.events import Submission
+from blockwright.policies.sweep.events import (
+    GivenBack,
+    Preempted,
+    Progressed,
+    PromptScored,
+    Submission,
+    TokensEmitted,
+)
 
 __all__ = [
     "BlockLoaded",
-    "Emitted",
+    "GatewayNews",
     "LoadBlock",
-    "Progress",
-    "Returned",
     "RoutesUpdate",
-    "Scored",
     "Submission",
     "SweepReport",
     "WorkerConfig",
@@ -28,58 +31,18 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True)  # not frozen: made for each token, and freezing would double the time that it takes
-class Emitted:
-    """Tokens of one sequence from one sweep."""
-
-    request: str
-    attempt: int
-    position: int  # of the first token, counted in the whole sequence
-    tokens: list[int]
-    logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
-    finish: str = ""  # "" | "stop" | "length"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A sequence was planned or moved on without a token: ``computed`` of its ``known`` tokens have KV."""
-
-    request: str
-    attempt: int
-    computed: int
-    cached: int  # of these, found and not computed
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """Log-probabilities of prompt tokens, that at ``position`` first."""
-
-    request: str
-    attempt: int
-    position: int
-    entries: list[TokenLogprob]
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The worker gives a sequence back unfinished. ``reason``: "cancelled", "route", "host-lost", "refused: ..."."""
-
-    request: str
-    attempt: int
-    reason: str
+GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted  # the sweep machine's effects, as they are
 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
+    """worker -> gateway. ``news``: in the order in which the sweep machine said it."""
+
     worker: str
     incarnation: int
     serial: int
     sweep: int
-    emitted: list[Emitted]
-    progress: list[Progress]
-    returned: list[Returned]
-    preempted: list[str]  # request ids
-    scored: list[Scored] = field(default_factory=list)
+    news: list[GatewayNews]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from blockwright.actors.worker.messages import Emitted, Progress, Returned, Scored, SweepReport
+from blockwright.actors.worker.messages import GatewayNews, SweepReport
 from blockwright.policies.sweep.events import (
     Effect,
     FlightDone,
-    GivenBack,
     LeaseGranted,
     LeaseReturned,
     LeaseWanted,
-    Preempted,
-    Progressed,
-    PromptScored,
     Send,
-    TokensEmitted,
 )
 
 ToWorker = LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
@@ -37,20 +32,17 @@ class Reports:
 
     def make(self, effects: Iterable[Effect], sweep: int) -> list[tuple[str, SweepReport]]:
         """A report for each gateway that ``effects`` concern; messages to other workers are not for gateways."""
-        drafts: dict[str, SweepReport] = {}
+        news: dict[str, list[GatewayNews]] = {}
         for effect in effects:
-            if isinstance(effect, TokensEmitted | PromptScored | Progressed | GivenBack | Preempted):
-                draft = drafts.get(effect.gateway)
-                if draft is None:
-                    draft = drafts[effect.gateway] = self._next(effect.gateway, sweep)
-                _note(draft, effect)
-        for gateway, report in drafts.items():
-            self._unacknowledged.setdefault(gateway, deque()).append(report)
-        return list(drafts.items())
+            if not isinstance(effect, Send):
+                news.setdefault(effect.gateway, []).append(effect)
+        return [(gateway, self._report(gateway, sweep, told)) for gateway, told in news.items()]
 
-    def _next(self, gateway: str, sweep: int) -> SweepReport:
+    def _report(self, gateway: str, sweep: int, news: list[GatewayNews]) -> SweepReport:
         serial = self.serials[gateway] = self.serials.get(gateway, 0) + 1
-        return SweepReport(self._worker, self._incarnation, serial, sweep, [], [], [], [])
+        report = SweepReport(self._worker, self._incarnation, serial, sweep, news)
+        self._unacknowledged.setdefault(gateway, deque()).append(report)
+        return report
 
     def acknowledge(self, gateway: str, serial: int) -> None:
         """All reports up to ``serial`` have arrived."""
@@ -84,20 +76,3 @@ def by_worker(effects: Iterable[Effect]) -> list[tuple[str, list[ToWorker]]]:
                 batches.append((effect.worker, batch))
             batch.append(effect.message)
     return batches
-
-
-def _note(report: SweepReport, effect: TokensEmitted | PromptScored | Progressed | GivenBack | Preempted) -> None:
-    match effect:
-        case TokensEmitted():
-            pairs = [(entry.logprob, entry.top) for entry in effect.logprobs]
-            report.emitted.append(
-                Emitted(effect.request, effect.attempt, effect.position, effect.tokens, pairs, effect.finish)
-            )
-        case Progressed():
-            report.progress.append(Progress(effect.request, effect.attempt, effect.computed, effect.cached))
-        case PromptScored():
-            report.scored.append(Scored(effect.request, effect.attempt, effect.position, effect.entries))
-        case GivenBack():
-            report.returned.append(Returned(effect.request, effect.attempt, effect.reason))
-        case Preempted():
-            report.preempted.append(effect.request)

@@ -1,4 +1,4 @@
-"""One choice of an answer: turns the gateway's deltas into text that may be sent, and keeps count.
+"""One choice of an answer: turns the gateway's news into text that may be sent, and keeps count.
 
 Joins detokenization, the stop-string scanner, the echo and log-probabilities. Owns the state of one sequence's text; never
 writes to a connection.
@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from blockwright.actors.gateway.port import Delta, Stream
+from blockwright.actors.gateway.port import Generation, Stream, StreamNews
 from blockwright.api.openai.fields import Options
 from blockwright.api.text.detokenize import Detokenizer
 from blockwright.api.text.stops import StopScanner
 from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
 @dataclass(slots=True)
 class Piece:
-    """What one delta adds to an answer. Text may lag behind tokens: half characters and half stop strings are held."""
+    """What news of a stream add to an answer. Text may lag behind tokens: half characters and half stop strings are held."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Choice:
         "_length",
         "_options",
         "_scanner",
+        "_stop_tokens",
         "cached",
         "completion_tokens",
         "index",
@@ -77,13 +79,14 @@ class Choice:
     def __init__(
         self,
         index: int,
-        prompt: list[int],
+        generation: Generation,
         stream: Stream,
         detokenizer: Detokenizer,
         options: Options,
         echo: Echo | None = None,
     ) -> None:
-        self.index, self.prompt, self.stream = index, prompt, stream
+        self.index, self.prompt, self.stream = index, generation.prompt, stream
+        self._stop_tokens = generation.stop_tokens
         self.completion_tokens = 0
         self.cached = 0  # prompt tokens found in the prefix cache, once the first token is there
         self.prompt_logprobs: list[TokenLogprob] = []  # of all prompt tokens but the first, where they were asked for
@@ -96,31 +99,30 @@ class Choice:
         self._echo = echo
         self._length = len(echo.text) if echo is not None else 0  # characters detokenized, whether sent or held back
 
-    def take(self, delta: Delta) -> Piece:
+    def take(self, news: StreamNews) -> Piece:
         """Ends the stream when a stop string is found; tokens after it are dropped."""
-        if delta.prompt:  # comes before, or with, the first token
-            self.prompt_logprobs = delta.prompt
-        if self._options.limit == 0:
-            piece = Piece(finish=delta.finish and "length")
+        if isinstance(news, PromptScored):  # comes before the first token
+            self.prompt_logprobs = news.entries
+            piece = Piece()
+        elif self._options.limit == 0:
+            piece = Piece(finish=news.finish and "length")
         elif self._scanner is None and self._options.scored < 0:
-            piece = self._take_together(delta)
+            piece = self._take_together(news)
         else:
-            piece = self._take_singly(delta)
+            piece = self._take_singly(news)
         if self._echo is None:
             return piece
         whole, self._echo = self._echoed(self._echo), None
         whole.join(piece)
         return whole
 
-    def _take_together(self, delta: Delta) -> Piece:
-        tokens = delta.tokens
-        text = (
-            self._text(tokens) if delta.stop_token is None else self._text(tokens[:-1]) + self._stop_text(delta.stop_token)
-        )
-        if delta.finish:
+    def _take_together(self, news: TokensEmitted) -> Piece:
+        tokens, stop = news.tokens, self._stop_token(news)
+        text = self._text(tokens) if stop is None else self._text(tokens[:-1]) + self._stop_text(stop)
+        if news.finish:
             text += self._detokenizer.flush()
         self.completion_tokens += len(tokens)
-        return Piece(text, tokens, finish=delta.finish, stop_reason=self._reason(delta))
+        return Piece(text, tokens, finish=news.finish, stop_reason=self._reason(stop))
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self._detokenizer.push(tokens) if tokens else ""
@@ -128,27 +130,32 @@ class Choice:
     def _stop_text(self, token: int) -> str:
         return self._text((token,)) if self._options.include_stop_str_in_output else ""
 
-    def _reason(self, delta: Delta) -> int | None:
-        """The stop token, if it is the client's and not the checkpoint's."""
-        return delta.stop_token if delta.stop_token in self._options.stop_token_ids else None
+    def _stop_token(self, news: TokensEmitted) -> int | None:
+        """The last token, where it is a stop token that ended the sequence."""
+        ended = news.finish == "stop" and news.tokens and news.tokens[-1] in self._stop_tokens
+        return news.tokens[-1] if ended else None
 
-    def _take_singly(self, delta: Delta) -> Piece:
+    def _reason(self, stop: int | None) -> int | None:
+        """The stop token, if it is the client's and not the checkpoint's."""
+        return stop if stop in self._options.stop_token_ids else None
+
+    def _take_singly(self, news: TokensEmitted) -> Piece:
         """Token by token: where each begins is wanted, or which one completes a stop string."""
-        piece = Piece()
-        last = len(delta.tokens) - 1
-        for i, token in enumerate(delta.tokens):
+        piece, stop = Piece(), self._stop_token(news)
+        last = len(news.tokens) - 1
+        for i, token in enumerate(news.tokens):
             piece.offsets.append(self._length)
-            ends = delta.stop_token is not None and i == last
+            ends = stop is not None and i == last
             text = self._stop_text(token) if ends else self._text((token,))
             piece.tokens.append(token)
             self.completion_tokens += 1
             if self._pass(piece, text):
                 break
         else:
-            if delta.finish and not self._pass(piece, self._detokenizer.flush()):
-                piece.finish, piece.stop_reason = delta.finish, self._reason(delta)
+            if news.finish and not self._pass(piece, self._detokenizer.flush()):
+                piece.finish, piece.stop_reason = news.finish, self._reason(stop)
                 piece.text += self._scanner.flush() if self._scanner else ""
-        piece.logprobs = list(delta.logprobs[: len(piece.tokens)]) if self._options.scored >= 0 else []
+        piece.logprobs = list(news.logprobs[: len(piece.tokens)]) if self._options.scored >= 0 else []
         return piece
 
     def _pass(self, piece: Piece, text: str) -> bool:

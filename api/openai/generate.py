@@ -30,6 +30,7 @@ from blockwright.api.openai.choice import Choice, Echo, Piece
 from blockwright.api.openai.fields import Options
 from blockwright.api.openai.sampling import sampling_of, stop_tokens
 from blockwright.policies.requests.admission import part
+from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.runtime.base.scope import current_traceparent
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class Shape(Protocol):
     """How an endpoint writes its answer. Events are complete: each ends in a blank line."""
 
     def events(self, choice: Choice, piece: Piece) -> bytes:
-        """The events for one delta of one choice; empty when there is nothing to show yet."""
+        """The events for one piece of one choice; empty when there is nothing to show yet."""
 
     def usage_event(self) -> bytes:
         """The extra event of ``include_usage``."""
@@ -148,23 +149,22 @@ async def start(
         for index in range(len(prompts) * options.n):
             place = index // options.n
             tokens = prompts[place]
-            stream = front.port.generate(
-                Generation(
-                    id=f"{id}/{index}" if index else id,
-                    application=info.id,
-                    prompt=tokens,
-                    max_tokens=limits[place],
-                    stop_tokens=ends,
-                    sampling=replace(sampling, choice=index % options.n),
-                    tenant=request[CALLER].tenant,
-                    key=request[CALLER].key,
-                    priority=options.urgency,
-                    salt=_salt(front, request[CALLER].tenant, options.cache_salt),
-                    trace=current_traceparent(),
-                )
+            generation = Generation(
+                id=f"{id}/{index}" if index else id,
+                application=info.id,
+                prompt=tokens,
+                max_tokens=limits[place],
+                stop_tokens=ends,
+                sampling=replace(sampling, choice=index % options.n),
+                tenant=request[CALLER].tenant,
+                key=request[CALLER].key,
+                priority=options.urgency,
+                salt=_salt(front, request[CALLER].tenant, options.cache_salt),
+                trace=current_traceparent(),
             )
+            stream = front.port.generate(generation)
             detokenizer = served.codec.detokenizer(tokens if continues else (), special=not options.skip_special_tokens)
-            choices.append(Choice(index, tokens, stream, detokenizer, options, echoes[place] if echoes else None))
+            choices.append(Choice(index, generation, stream, detokenizer, options, echoes[place] if echoes else None))
     except BaseException:
         for choice in choices:
             choice.stream.cancel()
@@ -265,12 +265,12 @@ def _progress(choice: Choice) -> str:
 
 async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[[Piece], Awaitable[None] | None]) -> None:
     """One sequence, to its end."""
-    async for delta in choice.stream:
-        if not choice.completion_tokens and delta.tokens:
+    async for news in choice.stream:
+        if not choice.completion_tokens and isinstance(news, TokensEmitted) and news.tokens:
             progress = choice.stream.progress()
             choice.cached = progress.cached
             meter.began(progress, looked=choice.looked, first=choice.index % choice.n == 0)
-        piece = choice.take(delta)
+        piece = choice.take(news)
         meter.tokens(len(piece.tokens))
         if piece.finish:
             ended.add(choice.index)

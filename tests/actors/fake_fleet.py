@@ -22,11 +22,12 @@ from blockwright.actors.gateway.messages import (
     Submit,
     Up,
 )
-from blockwright.actors.gateway.port import Delta, Generation, ModelInfo
+from blockwright.actors.gateway.port import Generation, ModelInfo, StreamNews
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.worker.messages import Emitted, Progress, RoutesUpdate, Submission, SweepReport
+from blockwright.actors.worker.messages import GatewayNews, RoutesUpdate, Submission, SweepReport
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.sweep.events import Progressed, TokensEmitted
 
 GATEWAY = "head/gateway#1"
 
@@ -79,23 +80,23 @@ class FakeWorker:
 
     def sweep(self) -> SweepReport | None:
         """Prefill up to 3 tokens of each new sequence, or decode one."""
-        emitted, progress = [], []
+        news: list[GatewayNews] = []
         for name, (s, tokens, computed) in list(self.running.items()):
             computed = min(computed + 3, len(tokens))
             if computed < len(tokens):
-                progress.append(Progress(name, s.attempt, computed, 0))
+                news.append(Progressed(s.gateway, name, s.attempt, computed, 0))
                 self.running[name] = (s, tokens, computed)
                 continue
             token = next_token(tokens, s.sampling.seed)
             finish = "stop" if token in s.stop_tokens else "length" if len(tokens) + 1 == s.max_length else ""
-            emitted.append(Emitted(name, s.attempt, len(tokens), [token], [], finish))
+            news.append(TokensEmitted(s.gateway, name, s.attempt, len(tokens), [token], [], finish))
             self.running[name] = (s, [*tokens, token], computed)
             if finish:
                 del self.running[name]
-        if not emitted and not progress:
+        if not news:
             return None
         self.serial += 1
-        report = SweepReport(self.name, self.incarnation, self.serial, self.serial, emitted, progress, [], [])
+        report = SweepReport(self.name, self.incarnation, self.serial, self.serial, news)
         self.unacknowledged[self.serial] = report
         return report
 
@@ -136,18 +137,19 @@ class Fleet:
                 for s, report in self.workers[worker].unacknowledged.items():
                     if s >= serial:
                         self.send(report)
-            case Deliver(request, delta):
-                self.deliver(request, delta)
+            case Deliver(news):
+                self.deliver(news)
             case Fail():
                 self.failures[effect.request] = effect
             case Closed(request):
                 self.finish[request] = "closed"
 
-    def deliver(self, request: str, delta: Delta) -> None:
-        assert request not in self.finish, "a delta after the end"
-        self.answers.setdefault(request, []).extend(delta.tokens)
-        if delta.finish:
-            self.finish[request] = delta.finish
+    def deliver(self, news: StreamNews) -> None:
+        assert news.request not in self.finish, "news after the end"
+        assert isinstance(news, TokensEmitted)
+        self.answers.setdefault(news.request, []).extend(news.tokens)
+        if news.finish:
+            self.finish[news.request] = news.finish
 
     def send(self, report: SweepReport) -> None:
         if self.random.random() >= self.drop:
@@ -189,7 +191,7 @@ class Fleet:
         self.now += 0.01
         for worker in list(self.workers.values()):
             report = worker.sweep()
-            if report is not None and any(e.request in self.poison for e in report.emitted):
+            if report is not None and any(isinstance(n, TokensEmitted) and n.request in self.poison for n in report.news):
                 self.kill(worker.name)
                 continue
             if report is not None:

@@ -1,8 +1,9 @@
 """A gateway's state machine with workers that say what a test makes them say; every event is followed by a check."""
 
-from blockwright.actors.gateway.messages import Down, Generate, Report, Routes, Submit, Up
+from blockwright.actors.gateway.messages import Deliver, Down, Generate, Report, Routes, Submit, Up
 from blockwright.actors.worker.messages import RoutesUpdate, SweepReport
-from blockwright.tests.actors.fake_fleet import chain, gateway, generation, route
+from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
+from blockwright.tests.actors.fake_fleet import GATEWAY, chain, gateway, generation, route
 
 
 class Bench:
@@ -29,15 +30,11 @@ class Bench:
     def generate(self, *args, now=0.0, **more):
         return self(Generate(generation(*args, **more)), now)
 
-    def report(
-        self, worker, emitted=(), progress=(), returned=(), preempted=(), incarnation=1, serial=None, now=0.0, scored=()
-    ):
+    def report(self, worker, *news, incarnation=1, serial=None, now=0.0):
         last = self.serials.get((worker, incarnation), 0)
         serial = last + 1 if serial is None else serial
         self.serials[worker, incarnation] = max(serial, last)
-        lists = [[*emitted], [*progress], [*returned], [*preempted], [*scored]]
-        report = SweepReport(worker, incarnation, serial, serial, *lists)
-        return self(Report(report), now)
+        return self(Report(SweepReport(worker, incarnation, serial, serial, [*news])), now)
 
     def die(self, worker, now=0.0, back=True):
         """Down and, unless told, up again with its routes."""
@@ -48,6 +45,31 @@ class Bench:
             self(Up(worker, incarnation + 1), now)
             effects += self.publish([*routes, route(worker)], now=now)
         return effects
+
+
+def emitted(request, attempt, position, tokens, logprobs=(), finish=""):
+    return TokensEmitted(GATEWAY, request, attempt, position, tokens, [*logprobs], finish)
+
+
+def progressed(request, attempt, computed, cached=0):
+    return Progressed(GATEWAY, request, attempt, computed, cached)
+
+
+def scored(request, attempt, position, entries):
+    return PromptScored(GATEWAY, request, attempt, position, entries)
+
+
+def given_back(request, attempt, reason):
+    return GivenBack(GATEWAY, request, attempt, reason)
+
+
+def preempted(request):
+    return Preempted(GATEWAY, request)
+
+
+def delivered(*args, **more):
+    """The effect for tokens that go on as they came."""
+    return Deliver(emitted(*args, **more))
 
 
 def submits(effects):

@@ -5,7 +5,6 @@ import pytest
 from blockwright.actors.gateway.messages import (
     CancelAt,
     Closed,
-    Deliver,
     Down,
     End,
     Fail,
@@ -15,12 +14,10 @@ from blockwright.actors.gateway.messages import (
     Unsent,
     Up,
 )
-from blockwright.actors.gateway.port import Delta
 from blockwright.actors.gateway.state import KEEP
-from blockwright.actors.worker.messages import Emitted, Progress, Returned
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.tests.actors.fake_fleet import chain, generation, route
-from blockwright.tests.actors.gateway_bench import Bench, submits
+from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, given_back, preempted, progressed, submits
 
 # failover
 
@@ -29,12 +26,12 @@ def test_a_dead_incarnation_takes_no_number_of_its_successor():
     """Its late report is no report of the new one, whose own first would then count as known and be lost."""
     bench = Bench("w0")
     bench.generate("a", prompt=5)
-    bench.report("w0", [Emitted("a", 1, 5, [10])])
+    bench.report("w0", emitted("a", 1, 5, [10]))
     bench.die("w0")
-    late = [bench.report("w0", [Emitted("a", 1, 6 + i, [11])], incarnation=1, serial=s) for i, s in enumerate((1, 2, 3))]
+    late = [bench.report("w0", emitted("a", 1, 6 + i, [11]), incarnation=1, serial=s) for i, s in enumerate((1, 2, 3))]
     assert late == [[], [], []]
-    assert bench.report("w0", [Emitted("a", 2, 6, [11])], incarnation=2) == [Deliver("a", Delta([11]))]
-    assert bench.report("w0", [Emitted("a", 2, 7, [12])], incarnation=2) == [Deliver("a", Delta([12]))]
+    assert bench.report("w0", emitted("a", 2, 6, [11]), incarnation=2) == [delivered("a", 2, 6, [11])]
+    assert bench.report("w0", emitted("a", 2, 7, [12]), incarnation=2) == [delivered("a", 2, 7, [12])]
 
 
 def test_a_dead_incarnation_makes_nobody_ask_its_successor():
@@ -44,13 +41,13 @@ def test_a_dead_incarnation_makes_nobody_ask_its_successor():
     for _ in range(3):  # a heartbeat that was on its way
         assert bench(Heard("w0", 1, 7)) == []
     assert bench(Heard("w0", 2, 0)) == []
-    assert bench.report("w0", [Emitted("a", 2, 5, [10])], incarnation=2) == [Deliver("a", Delta([10]))]
+    assert bench.report("w0", emitted("a", 2, 5, [10]), incarnation=2) == [delivered("a", 2, 5, [10])]
 
 
 def test_a_new_attempt_is_prompt_plus_emitted_with_the_same_sampling():
     bench = Bench("w0", "w1")
     first = bench.generate("a", prompt=5)[0].submission
-    bench.report("w0", [Emitted("a", 1, 5, [10, 11])])
+    bench.report("w0", emitted("a", 1, 5, [10, 11]))
     (submit,) = bench(Down("w0", 1, "killed"))
     second = submit.submission
     assert submit.worker == "w1"
@@ -58,8 +55,8 @@ def test_a_new_attempt_is_prompt_plus_emitted_with_the_same_sampling():
     assert second.page_hashes == page_hashes(second.tokens, 4, b"")
     assert (second.prompt_length, second.max_length, second.attempt) == (5, 9, 2)
     assert (second.sampling, second.arrival) == (first.sampling, first.arrival)
-    assert bench.report("w0", [Emitted("a", 1, 7, [12])]) == [], "the dead worker's late report"
-    assert bench.report("w1", [Emitted("a", 2, 7, [12])]) == [Deliver("a", Delta([12]))]
+    assert bench.report("w0", emitted("a", 1, 7, [12])) == [], "the dead worker's late report"
+    assert bench.report("w1", emitted("a", 2, 7, [12])) == [delivered("a", 2, 7, [12])]
 
 
 def test_failed_over_requests_keep_their_place_ahead_of_later_ones():
@@ -80,7 +77,7 @@ def test_a_request_is_shown_where_it_is_and_nowhere_while_it_waits():
     assert (waiting.state, waiting.home, waiting.route) == ("waiting", None, [])
     bench(Up("w0", 2))
     bench.publish([route("w0")])
-    bench.report("w0", [Emitted("a", 2, 5, [10], [], "length")], incarnation=2)
+    bench.report("w0", emitted("a", 2, 5, [10], [], "length"), incarnation=2)
     assert (bench.state.describe("a").state, bench.state.describe("a").home) == ("finished", "w0"), "the last, once ended"
 
 
@@ -96,7 +93,7 @@ def test_a_newer_incarnation_fences_the_older():
 def test_what_a_home_gives_back_starts_again_elsewhere(reason):
     bench = Bench("w0", "w1")
     bench.generate("a")
-    effects = bench.report("w0", progress=[Progress("a", 1, 2, 0)], returned=[Returned("a", 1, reason)])
+    effects = bench.report("w0", progressed("a", 1, 2, 0), given_back("a", 1, reason))
     assert submits(effects) == [("w1", "a", 2)]
     assert bench.state.active["a"].deaths == (1 if reason == "host-lost" else 0)
 
@@ -104,7 +101,7 @@ def test_what_a_home_gives_back_starts_again_elsewhere(reason):
 def test_the_only_route_is_tried_again_after_a_pause():
     bench = Bench("w0")
     bench.generate("a")
-    assert submits(bench.report("w0", returned=[Returned("a", 1, "route")], now=1.0)) == []
+    assert submits(bench.report("w0", given_back("a", 1, "route"), now=1.0)) == []
     assert submits(bench(Tick(), 1.1)) == []
     assert submits(bench(Tick(), 1.3)) == [("w0", "a", 2)]
 
@@ -112,7 +109,7 @@ def test_the_only_route_is_tried_again_after_a_pause():
 def test_a_refusal_by_the_worker_fails_the_request_with_its_sentence():
     bench = Bench("w0")
     bench.generate("a")
-    (fail,) = bench.report("w0", returned=[Returned("a", 1, "refused: needs 9 pages, has 8")])
+    (fail,) = bench.report("w0", given_back("a", 1, "refused: needs 9 pages, has 8"))
     assert (fail.status, fail.message) == (400, "needs 9 pages, has 8")
 
 
@@ -125,7 +122,7 @@ def test_deaths_count_only_after_a_first_plan():
     for _ in range(3):
         bench.die("w0")
     assert bench.state.active["a"].deaths == 0
-    bench.report("w0", progress=[Progress("a", 4, 1, 0)], incarnation=4)
+    bench.report("w0", progressed("a", 4, 1, 0), incarnation=4)
     bench.die("w0")
     assert bench.state.active["a"].deaths == 1
 
@@ -145,12 +142,12 @@ def test_a_request_that_kills_before_any_report_is_found_all_the_same():
 def test_a_suspect_runs_alone_and_the_third_death_fails_it_alone():
     bench = Bench("w0")
     bench.generate("a")
-    bench.report("w0", progress=[Progress("a", 1, 1, 0)])
+    bench.report("w0", progressed("a", 1, 1, 0))
     bench.die("w0")
-    bench.report("w0", progress=[Progress("a", 2, 1, 0)], incarnation=2)
+    bench.report("w0", progressed("a", 2, 1, 0), incarnation=2)
     assert submits(bench.die("w0")) == [("w0", "a", 3)]
     assert submits(bench.generate("b")) == [], "the suspect's route is closed to others"
-    bench.report("w0", progress=[Progress("a", 3, 1, 0)], incarnation=3)
+    bench.report("w0", progressed("a", 3, 1, 0), incarnation=3)
     fails = [e for e in bench.die("w0") if isinstance(e, Fail)]
     assert [(f.request, f.status) for f in fails] == [("a", 500)]
     assert bench.state.describe("a").state == "failed"
@@ -163,7 +160,7 @@ def test_a_suspect_waits_for_an_idle_route_that_meanwhile_takes_nobody():
     bench.generate("b", prompt=10)  # on w1
     record = bench.state.active["b"]
     record.deaths = 2
-    bench.report("w1", returned=[Returned("b", 1, "route")])
+    bench.report("w1", given_back("b", 1, "route"))
     assert bench.state.describe("b").state == "waiting", "w1 is avoided, w0 is busy: b waits for w0"
     assert submits(bench.generate("c")) == [("w1", "c", 1)]
     assert submits(bench.generate("d")) == [("w1", "d", 1)], "though w1 has more to do"
@@ -224,7 +221,7 @@ def test_cancel_and_stop_free_the_sequence_once():
     bench(End("b", stop=True))
     assert bench.state.describe("a").state == "cancelled"
     assert bench.state.describe("b").state == "finished"
-    assert bench.report("w0", [Emitted("a", 1, 5, [10])]) == [CancelAt("w0", ("a",))], "the first may have been lost"
+    assert bench.report("w0", emitted("a", 1, 5, [10])) == [CancelAt("w0", ("a",))], "the first may have been lost"
 
 
 def test_an_attempt_that_did_not_arrive_is_sent_again():
@@ -262,14 +259,14 @@ def test_ended_requests_stay_for_look_up_in_a_bounded_ring():
 def test_the_view_tells_the_story():
     bench = Bench("w0", "w1")
     bench.generate("a", prompt=5, now=1.0)
-    bench.report("w0", progress=[Progress("a", 1, 2, 2)], now=1.5)
-    bench.report("w0", progress=[Progress("a", 1, 3, 2)], now=1.5)
+    bench.report("w0", progressed("a", 1, 2, 2), now=1.5)
+    bench.report("w0", progressed("a", 1, 3, 2), now=1.5)
     assert bench.state.describe("a").computed_tokens == 3
-    bench.report("w0", [Emitted("a", 1, 5, [10])], now=2.0)
+    bench.report("w0", emitted("a", 1, 5, [10]), now=2.0)
     assert bench.state.describe("a").computed_tokens == 5
     bench(Down("w0", 1, "killed"), 3.0)
-    bench.report("w1", [Emitted("a", 2, 6, [11])], preempted=["a"], now=4.0)
-    bench.report("w1", [Emitted("a", 2, 7, [12, 13], [], "length")], now=5.0)
+    bench.report("w1", emitted("a", 2, 6, [11]), preempted("a"), now=4.0)
+    bench.report("w1", emitted("a", 2, 7, [12, 13], [], "length"), now=5.0)
     view = bench.state.describe("a")
     assert [e["event"] for e in view.events] == [
         "arrived",

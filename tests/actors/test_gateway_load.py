@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from blockwright.actors.gateway.messages import CancelAt, Fail, Routes, Unsent, Up
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.worker.messages import Emitted, Progress, RoutesUpdate
+from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.tests.actors.fake_fleet import chain, route
-from blockwright.tests.actors.gateway_bench import Bench
+from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 
 
 def test_withdrawing_a_model_ends_a_thousand_waiting_requests_while_a_suspect_waits() -> None:
     bench = Bench("w0", applications=("m", "n"))
     bench.generate("killer")
     for incarnation in (1, 2):
-        bench.report("w0", [], [Progress("killer", incarnation, 1, 0)], incarnation=incarnation)
+        bench.report("w0", progressed("killer", incarnation, 1, 0), incarnation=incarnation)
         bench.die("w0", back=incarnation == 1)
     chains = [chain("m"), chain("n")]
     bench.publish([], chains)
@@ -52,7 +52,7 @@ def test_a_worker_that_goes_on_with_an_old_attempt_is_told_to_stop() -> None:
     bench(Unsent("a", 1, "not delivered: no answer within 30 s"))
     other = bench.state.active["a"].workers[0]
     assert other != home
-    assert bench.report(home, [Emitted("a", 1, 5, [10])]) == [CancelAt(home, ("a",))]
-    assert not any(isinstance(e, CancelAt) for e in bench.report(other, [Emitted("a", 2, 5, [10])]))
+    assert bench.report(home, emitted("a", 1, 5, [10])) == [CancelAt(home, ("a",))]
+    assert not any(isinstance(e, CancelAt) for e in bench.report(other, emitted("a", 2, 5, [10])))
     assert route(home).id != bench.state.active["a"].route.id
     bench(Up(home, 2))

@@ -3,9 +3,8 @@
 from blockwright.actors.gateway.messages import Down, Generate
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.actors.gateway.queue import FRESH, Queue
-from blockwright.actors.worker.messages import Emitted, Progress
 from blockwright.tests.actors.fake_fleet import generation
-from blockwright.tests.actors.gateway_bench import Bench
+from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed
 
 
 def test_a_request_from_its_place_in_the_queue_to_its_end():
@@ -17,13 +16,13 @@ def test_a_request_from_its_place_in_the_queue_to_its_end():
     assert {n: (p.place, p.queued) for n, r in records.items() if (p := queue.progress(r, 1.0))} == {
         "a": (2, 3), "b": (3, 3), "c": (1, 3),
     }  # fmt: skip
-    bench.report("w0", progress=[Progress("c", 1, 16, 16)], now=3.0)
-    bench.report("w0", progress=[Progress("c", 1, 18, 16)], preempted=["c"], now=4.0)
+    bench.report("w0", progressed("c", 1, 16, 16), now=3.0)
+    bench.report("w0", progressed("c", 1, 18, 16), preempted("c"), now=4.0)
     now = queue.progress(records["c"], 4.0)
     assert now == StreamProgress(prompt=20, computed=18, cached=16, queue_seconds=2.0, preemptions=1)
     assert queue.progress(records["b"], 1.0).place == 3, "places are not counted anew for each look"
     assert (queue.progress(records["b"], 1.0 + FRESH).place, queue.progress(records["b"], 4.0).queued) == (2, 2)
-    bench.report("w0", [Emitted("c", 1, 20, [7, 8, 9, 10], finish="length")], now=5.0)
+    bench.report("w0", emitted("c", 1, 20, [7, 8, 9, 10], finish="length"), now=5.0)
     assert "c" not in bench.state.active
     assert queue.progress(records["c"], 9.0).place == 0
 
@@ -42,7 +41,7 @@ def test_reasons():
     queue = Queue(bench.state.active, bench.state.board)
     for name in "abc":
         bench.generate(name)
-    bench.report("w0", progress=[Progress("a", 1, 5, 0)])
+    bench.report("w0", progressed("a", 1, 5, 0))
     assert queue.census() == {"m": Census(1, {"capacity": 2})}
     bench(Down("w0", 1, "killed"))
     assert queue.census() == {"m": Census(0, {"no_worker": 3})}

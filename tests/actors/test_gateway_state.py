@@ -13,13 +13,12 @@ from blockwright.actors.gateway.messages import (
     Submit,
     Up,
 )
-from blockwright.actors.gateway.port import Delta
-from blockwright.actors.worker.messages import Emitted, Progress, RoutesUpdate, Scored
+from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.tests.actors.fake_fleet import GATEWAY, generation, route
-from blockwright.tests.actors.gateway_bench import Bench, submits
+from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, progressed, scored, submits
 
 # admission
 
@@ -92,7 +91,7 @@ def test_requests_go_where_least_is_left_to_do():
     assert submits(bench.generate("a", prompt=50)) == [("w0", "a", 1)]
     assert submits(bench.generate("b", prompt=10)) == [("w1", "b", 1)]
     assert submits(bench.generate("c", prompt=10)) == [("w1", "c", 1)]
-    bench.report("w0", progress=[Progress("a", 1, 49, 0)])
+    bench.report("w0", progressed("a", 1, 49, 0))
     assert submits(bench.generate("d")) == [("w0", "d", 1)], "the prefill of a is done"
 
 
@@ -118,37 +117,37 @@ def test_an_older_update_is_ignored():
 def test_tokens_are_taken_once_in_order_of_position():
     bench = Bench("w0")
     bench.generate("a", prompt=5, max_tokens=6)
-    assert bench.report("w0", [Emitted("a", 1, 5, [10, 11])]) == [Deliver("a", Delta([10, 11]))]
-    assert bench.report("w0", [Emitted("a", 1, 5, [10, 11])]) == []
-    assert bench.report("w0", [Emitted("a", 1, 6, [11, 12])]) == [Deliver("a", Delta([12]))]
-    assert bench.report("w0", [Emitted("a", 0, 8, [99])]) == [], "an older attempt"
-    assert bench.report("w0", [Emitted("zz", 1, 8, [99])]) == [CancelAt("w0", ("zz",))], "nobody waits for it"
-    (last,) = bench.report("w0", [Emitted("a", 1, 8, [13], [], "length")])
-    assert last.delta == Delta([13], [], "length")
+    assert bench.report("w0", emitted("a", 1, 5, [10, 11])) == [delivered("a", 1, 5, [10, 11])]
+    assert bench.report("w0", emitted("a", 1, 5, [10, 11])) == []
+    assert bench.report("w0", emitted("a", 1, 6, [11, 12])) == [delivered("a", 1, 7, [12])], "11 is known"
+    assert bench.report("w0", emitted("a", 0, 8, [99])) == [], "an older attempt"
+    assert bench.report("w0", emitted("zz", 1, 8, [99])) == [CancelAt("w0", ("zz",))], "nobody waits for it"
+    (last,) = bench.report("w0", emitted("a", 1, 8, [13], [], "length"))
+    assert last == delivered("a", 1, 8, [13], [], "length")
     assert bench.state.describe("a").state == "finished"
 
 
-def test_logprobs_are_trimmed_with_their_tokens_and_a_stop_token_is_named():
+def test_logprobs_are_trimmed_with_their_tokens():
     bench = Bench("w0")
     bench.generate("a", prompt=2, stop_tokens=[12])
-    bench.report("w0", [Emitted("a", 1, 2, [10])])
-    logprobs = [(-1.0, [(10, -1.0)]), (-2.0, [(12, -2.0)])]
-    (last,) = bench.report("w0", [Emitted("a", 1, 2, [10, 12], logprobs, "stop")])
-    assert last.delta == Delta([12], [TokenLogprob(-2.0, [(12, -2.0)])], "stop", 12)
+    bench.report("w0", emitted("a", 1, 2, [10]))
+    logprobs = [TokenLogprob(-1.0, [(10, -1.0)]), TokenLogprob(-2.0, [(12, -2.0)])]
+    (last,) = bench.report("w0", emitted("a", 1, 2, [10, 12], logprobs, "stop"))
+    assert last == delivered("a", 1, 3, [12], logprobs[1:], "stop")
 
 
 def test_a_gap_in_serials_asks_for_a_replay():
     bench = Bench("w0")
     bench.generate("a")
-    assert bench.report("w0", [Emitted("a", 1, 6, [11])], serial=2) == [Replay("w0", 1)]
-    assert bench.report("w0", [Emitted("a", 1, 5, [10])], serial=1) == [Deliver("a", Delta([10]))]
-    assert bench.report("w0", [Emitted("a", 1, 6, [11])], serial=2) == [Deliver("a", Delta([11]))]
+    assert bench.report("w0", emitted("a", 1, 6, [11]), serial=2) == [Replay("w0", 1)]
+    assert bench.report("w0", emitted("a", 1, 5, [10]), serial=1) == [delivered("a", 1, 5, [10])]
+    assert bench.report("w0", emitted("a", 1, 6, [11]), serial=2) == [delivered("a", 1, 6, [11])]
 
 
 def test_a_gap_in_positions_runs_the_request_again_from_what_it_has():
     bench = Bench("w0")
     bench.generate("a", prompt=5)
-    cancel, submit = bench.report("w0", [Emitted("a", 1, 7, [12])])
+    cancel, submit = bench.report("w0", emitted("a", 1, 7, [12]))
     assert cancel == CancelAt("w0", ("a",))
     assert (submit.submission.attempt, submit.submission.tokens) == (2, [1, 2, 3, 4, 5])
 
@@ -156,7 +155,7 @@ def test_a_gap_in_positions_runs_the_request_again_from_what_it_has():
 def test_heartbeats_acknowledge_and_mend():
     bench = Bench("w0")
     bench.generate("a")
-    bench.report("w0", [Emitted("a", 1, 5, [10])])
+    bench.report("w0", emitted("a", 1, 5, [10]))
     assert bench(Heard("w0", 1, 2)) == [Acknowledge("w0", 1)]
     assert bench(Heard("w0", 1, 2)) == [Replay("w0", 2)]
     assert bench(Heard("w0", 9, 5)) == [], "another incarnation"
@@ -170,13 +169,13 @@ def test_scores_of_the_prompt_are_told_once_and_survive_an_attempt():
     bench(Generate(generation("a", prompt=5, sampling=SamplingParams(temperature=0.0, prompt_logprobs=0))))
     home = bench.state.active["a"].workers[0]
     other = "w1" if home == "w0" else "w0"
-    assert bench.report(home, progress=[Progress("a", 1, 3, 0)], scored=[Scored("a", 1, 1, entries[:2])]) == []
+    assert bench.report(home, progressed("a", 1, 3, 0), scored("a", 1, 1, entries[:2])) == []
     again = [e for e in bench.die(home, back=False) if isinstance(e, Submit)]
     assert again[0].submission.sampling.prompt_logprobs == 0
-    told = bench.report(other, scored=[Scored("a", 1, 1, entries), Scored("a", 2, 1, entries[:3])])
+    told = bench.report(other, scored("a", 1, 1, entries), scored("a", 2, 1, entries[:3]))
     assert told == []
-    told = bench.report(other, [Emitted("a", 2, 5, [9])], scored=[Scored("a", 2, 4, entries[3:])])
-    assert told == [Deliver("a", Delta([], prompt=entries)), Deliver("a", Delta([9]))]
+    told = bench.report(other, scored("a", 2, 4, entries[3:]), emitted("a", 2, 5, [9]))
+    assert told == [Deliver(scored("a", 2, 1, entries)), delivered("a", 2, 5, [9])]
     bench(Up(home, 2))
     bench.publish([route(home)])
     last = [e for e in bench.die(other, back=False) if isinstance(e, Submit)]

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from blockwright.actors.gateway.port import Delta, GatewayError
+from blockwright.actors.gateway.port import GatewayError
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.tests.actors.gateway_bench import emitted, scored
 
 
 def stream() -> tuple[RequestStream, list]:
@@ -14,22 +15,32 @@ def stream() -> tuple[RequestStream, list]:
     return RequestStream("r", lambda request, stop: ends.append((request, stop))), ends
 
 
-async def test_what_a_slow_reader_has_not_taken_is_merged_into_one_delta():
+async def test_what_a_slow_reader_has_not_taken_is_joined():
     s, _ = stream()
-    s.put(Delta([1], [TokenLogprob(-1.0, [])]))
-    s.put(Delta([2, 3], [TokenLogprob(-2.0, []), TokenLogprob(-3.0, [])]))
-    s.put(Delta([4], [TokenLogprob(-4.0, [])], "stop", 4))
-    (delta,) = [d async for d in s]
-    assert (delta.tokens, delta.finish, delta.stop_token) == ([1, 2, 3, 4], "stop", 4)
-    assert [entry.logprob for entry in delta.logprobs] == [-1.0, -2.0, -3.0, -4.0]
+    first = emitted("r", 1, 5, [1], [TokenLogprob(-1.0, [])])
+    s.put(first)
+    s.put(emitted("r", 1, 6, [2, 3], [TokenLogprob(-2.0, []), TokenLogprob(-3.0, [])]))
+    s.put(emitted("r", 2, 8, [4], [TokenLogprob(-4.0, [])], "stop"))
+    (news,) = [one async for one in s]
+    assert (news.position, news.tokens, news.finish) == (5, [1, 2, 3, 4], "stop")
+    assert [entry.logprob for entry in news.logprobs] == [-1.0, -2.0, -3.0, -4.0]
+    assert first.tokens == [1], "the report that it came in may be sent again"
 
 
-async def test_a_waiting_reader_wakes_for_each_delta():
+async def test_the_scores_of_the_prompt_come_before_the_tokens():
+    s, _ = stream()
+    scores = scored("r", 1, 1, [TokenLogprob(-1.0, [])])
+    s.put(scores)
+    s.put(emitted("r", 1, 5, [1], finish="length"))
+    assert [one async for one in s] == [scores, emitted("r", 1, 5, [1], finish="length")]
+
+
+async def test_a_waiting_reader_wakes_for_all_news():
     s, _ = stream()
     reader = asyncio.create_task(anext(s))
     await asyncio.sleep(0)
-    s.put(Delta([1]))
-    assert await reader == Delta([1])
+    s.put(emitted("r", 1, 5, [1]))
+    assert await reader == emitted("r", 1, 5, [1])
     reader = asyncio.create_task(anext(s, None))
     await asyncio.sleep(0)
     s.close()
@@ -38,10 +49,10 @@ async def test_a_waiting_reader_wakes_for_each_delta():
 
 async def test_an_error_comes_after_what_was_delivered():
     s, _ = stream()
-    s.put(Delta([1]))
+    s.put(emitted("r", 1, 5, [1]))
     s.fail(GatewayError(503, "no worker"))
     assert s.refused() is None, "something was delivered: it is no refusal"
-    assert await anext(s) == Delta([1])
+    assert await anext(s) == emitted("r", 1, 5, [1])
     with pytest.raises(GatewayError, match="no worker"):
         await anext(s)
     assert await anext(s, None) is None
@@ -58,9 +69,9 @@ async def test_a_refusal_is_taken_once():
 
 async def test_stop_and_cancel_reach_the_gateway_and_close_drops_the_rest():
     s, ends = stream()
-    s.put(Delta([1]))
+    s.put(emitted("r", 1, 5, [1]))
     s.stop()
     s.cancel()
     assert ends == [("r", True), ("r", False)]
     s.close()
-    assert [d async for d in s] == []
+    assert [one async for one in s] == []

@@ -267,6 +267,6 @@ async def test_reports_of_many_sweeps_at_once_find_room(checkpoint):
     async with cluster({"m": checkpoint()}, workers=1) as running:
         gateway = running.cluster.node.ref("head/gateway")
         for serial in range(5000):
-            gateway.tokens.cast(SweepReport("w9", 1, serial, serial, [], [], [], []))
+            gateway.tokens.cast(SweepReport("w9", 1, serial, serial, []))
         await running.gateway.until(lambda: True)
         assert running.cluster.node.dead_letters["MailboxFull"] == 0

@@ -14,6 +14,7 @@ from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.runtime import RemoteError
 from blockwright.tests.actors.worker_rig import Ear, Record, Rig
 from blockwright.tests.gpu.reference import greedy, prompt_of
@@ -212,14 +213,13 @@ async def test_a_sweep_is_one_message_to_each_gateway(checkpoint: Checkpoints) -
             await (other if i % 3 == 0 else rig.record).ended[f"r{i}"]
     await rig.quiet()
     for record, share in ((rig.record, 8), (other, 4)):
-        telling = [report for report in record.reports if report.emitted]
-        assert sum(len(report.emitted) for report in telling) == sum(
-            10 + i for i in range(12) if (i % 3 == 0) == (share == 4)
-        )
+        told = [[news for news in report.news if isinstance(news, TokensEmitted)] for report in record.reports]
+        telling = [news for news in told if news]
+        assert sum(map(len, telling)) == sum(10 + i for i in range(12) if (i % 3 == 0) == (share == 4))
         assert len(telling) <= sum(1 for plan in plans if plan.sample), "a sweep was told in two messages"
-        assert max(len(report.emitted) for report in telling) == share, "the rows of a sweep are told together"
-        for report in telling:
-            assert len({emitted.request for emitted in report.emitted}) == len(report.emitted)
+        assert max(map(len, telling)) == share, "the rows of a sweep are told together"
+        for emitted in telling:
+            assert len({news.request for news in emitted}) == len(emitted)
     await rig.stop()
 
 

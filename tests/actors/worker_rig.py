@@ -14,6 +14,7 @@ from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.sweep.events import GivenBack, TokensEmitted
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.cap import CAP
 from blockwright.tests.waiting import PATIENCE
@@ -53,12 +54,14 @@ class Record:
 
     def note(self, report: SweepReport) -> None:
         self.reports.append(report)
-        for emitted in report.emitted:
-            self.tokens[emitted.request] += emitted.tokens
-            if emitted.finish:
-                self.ended[emitted.request].set_result(emitted.finish)
-        for returned in report.returned:
-            self.ended[returned.request].set_result(returned.reason)
+        for news in report.news:
+            match news:
+                case TokensEmitted():
+                    self.tokens[news.request] += news.tokens
+                    if news.finish:
+                        self.ended[news.request].set_result(news.finish)
+                case GivenBack():
+                    self.ended[news.request].set_result(news.reason)
         self.changed.set()
 
 

@@ -1,6 +1,6 @@
 """A gateway port without a cluster: each generation plays a script, and remembers how it ended.
 
-A script is a list of steps: a ``Delta`` is delivered, an exception raised, an ``asyncio.Event`` waited for.
+A script is a list of steps: news are delivered, an exception raised, an ``asyncio.Event`` waited for.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from safetensors.numpy import save_file
 
 from blockwright.actors.gateway.port import (
     Census,
-    Delta,
     GatewayError,
     Generation,
     ModelInfo,
     Readiness,
     RequestView,
+    StreamNews,
     StreamProgress,
 )
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.rate_limit import Quotas, Verdict
+from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
 
 EOS = SPECIAL.index("</s>")
 MAX_LENGTH = 64
-Step = Delta | BaseException | asyncio.Event
+Step = StreamNews | BaseException | asyncio.Event
 Script = Callable[[Generation], Sequence[Step]]
 
 
@@ -42,7 +43,7 @@ class FakeStream:
         self.stopped = False
         self.cancelled = asyncio.Event()
 
-    async def __aiter__(self) -> AsyncIterator[Delta]:
+    async def __aiter__(self) -> AsyncIterator[StreamNews]:
         for step in self._steps:
             if isinstance(step, asyncio.Event):
                 self._waiting.put_nowait(self)
@@ -128,20 +129,26 @@ class FakePort:
         self.drained.append(seconds)
 
 
-def one_by_one(tokens: Sequence[int], finish: str = "length") -> list[Delta]:
-    """A delta for each token; the last one carries the end."""
+def tokens_emitted(tokens: Sequence[int], logprobs: Sequence[TokenLogprob] = (), finish: str = "") -> TokensEmitted:
+    """News of a sequence, from a worker that is nowhere."""
+    return TokensEmitted("", "", 1, 0, list(tokens), list(logprobs), finish)
+
+
+def prompt_scored(entries: list[TokenLogprob]) -> PromptScored:
+    return PromptScored("", "", 1, 1, entries)
+
+
+def one_by_one(tokens: Sequence[int], finish: str = "length") -> list[TokensEmitted]:
+    """News for each token; the last carry the end."""
     last = len(tokens) - 1
-    return [
-        Delta([token], finish=finish if i == last else "", stop_token=EOS if i == last and token == EOS else None)
-        for i, token in enumerate(tokens)
-    ]
+    return [tokens_emitted([token], finish=finish if i == last else "") for i, token in enumerate(tokens)]
 
 
-def with_logprobs(tokens: Sequence[int], top: int) -> list[Delta]:
+def with_logprobs(tokens: Sequence[int], top: int) -> list[TokensEmitted]:
     """As ``one_by_one``, each token with log-probability -0.5 and ``top`` others below it."""
     made = one_by_one(tokens)
     others = [(3 + i, -1.0 - i) for i in range(top)]
-    return [Delta(d.tokens, [TokenLogprob(-0.5, others)], d.finish, d.stop_token) for d in made]
+    return [tokens_emitted(one.tokens, [TokenLogprob(-0.5, others)], one.finish) for one in made]
 
 
 def make_folder(folder: Path) -> Path:

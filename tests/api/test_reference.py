@@ -8,12 +8,12 @@ import jsonschema
 import pytest
 from jsonschema import Draft202012Validator
 
-from blockwright.actors.gateway.port import Delta, GatewayError, RequestView
+from blockwright.actors.gateway.port import GatewayError, RequestView
 from blockwright.api.app.json_schema import Schemas
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ENDPOINTS
 from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.tests.api.fake_port import events
+from blockwright.tests.api.fake_port import events, prompt_scored, tokens_emitted
 
 API = document(ENDPOINTS, "1.0")
 HELLO = [{"role": "user", "content": "hi"}]
@@ -131,7 +131,7 @@ FULL = {"logprobs": True, "top_logprobs": 1, "return_token_ids": True, "service_
 def script(generation: Any) -> list[Any]:
     entry = [TokenLogprob(-0.5, [(5, -0.25)], rank=1)]
     scores = entry * (len(generation.prompt) - 1) if generation.sampling.prompt_logprobs >= 0 else []
-    return [Delta([], prompt=scores), Delta([9], entry), Delta([7], entry, "stop", 7)]
+    return [prompt_scored(scores), tokens_emitted([9], entry), tokens_emitted([7], entry, "stop")]
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import Delta, GatewayError, StreamProgress
-from blockwright.tests.api.fake_port import events, one_by_one
+from blockwright.actors.gateway.port import GatewayError, StreamProgress
+from blockwright.tests.api.fake_port import events, one_by_one, tokens_emitted
 from blockwright.tests.waiting import PATIENCE
 
 URL = "/v1/completions"
@@ -31,7 +31,7 @@ async def test_headers_and_bytes(serve: Any, say: Any) -> None:
 
 async def test_a_delta_of_several_tokens_is_one_event(serve: Any, codec: Any) -> None:
     first, second = codec.encode("abc", special=False), codec.encode("de", special=False)
-    client, _ = await serve(lambda g: [Delta(first), Delta(second, finish="length")])
+    client, _ = await serve(lambda g: [tokens_emitted(first), tokens_emitted(second, finish="length")])
     answer = await client.post(URL, json={"prompt": "a", "stream": True})
     assert [event["choices"][0]["text"] for event in events(await answer.read())] == ["abc", "de"]
 
@@ -50,7 +50,7 @@ async def test_usage_comes_only_when_asked(serve: Any, say: Any) -> None:
 async def test_comments_tell_the_place_and_the_prefill(serve: Any, say: Any) -> None:
     """Until the first token; then they only keep the connection alive."""
     first, second = asyncio.Event(), asyncio.Event()
-    client, port = await serve(lambda g: [first, Delta([40]), second, *say("x")(g)], settings=BEATS)
+    client, port = await serve(lambda g: [first, tokens_emitted([40]), second, *say("x")(g)], settings=BEATS)
     answer = await client.post(CHAT, json={"messages": HELLO, "stream": True})
 
     async def comment(wanted: bytes) -> None:
@@ -77,7 +77,7 @@ async def test_an_error_before_anything_has_a_status(serve: Any) -> None:
 @pytest.mark.parametrize("error", [GatewayError(503, "no worker for 30 s"), RuntimeError("a bug")])
 async def test_an_error_after_the_200_is_an_event(serve: Any, codec: Any, error: Exception) -> None:
     token = codec.encode("x", special=False)
-    client, port = await serve(lambda g: [Delta(token), error])
+    client, port = await serve(lambda g: [tokens_emitted(token), error])
     answer = await client.post(URL, json={"prompt": "a", "stream": True})
     lines = (await answer.read()).decode().split("\n\n")
     assert answer.status == 200
@@ -119,7 +119,7 @@ async def test_a_client_that_goes_in_the_middle(serve: Any, codec: Any) -> None:
 
 async def test_a_client_that_does_not_read_gets_no_comments(serve: Any, codec: Any) -> None:
     text = codec.encode("x" * 20000, special=False)
-    client, port = await serve(lambda g: [Delta(text)] * 400 + [asyncio.Event()], settings={"keep_alive": 0.001})
+    client, port = await serve(lambda g: [tokens_emitted(text)] * 400 + [asyncio.Event()], settings={"keep_alive": 0.001})
     raw = json.dumps({"prompt": "a", "stream": True}).encode()
     reader, writer = await asyncio.open_connection(client.server.host, client.server.port, limit=1 << 10)
     writer.write(f"POST {URL} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)

@@ -17,11 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.gateway.messages import Up
 from blockwright.actors.gateway.queue import Queue
-from blockwright.actors.worker.messages import Progress
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.tests.actors.fake_fleet import route
-from blockwright.tests.actors.gateway_bench import Bench
+from blockwright.tests.actors.gateway_bench import Bench, progressed
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
@@ -114,7 +113,7 @@ def deadly(seen: Seen) -> None:
     for name in "ab":
         bench.generate(name)
     for incarnation in (1, 2):
-        bench.report("w0", [], [Progress(name, incarnation, 1, 0) for name in "ab"], incarnation=incarnation)
+        bench.report("w0", *[progressed(name, incarnation, 1, 0) for name in "ab"], incarnation=incarnation)
         note(seen, Metrics(queue.census).render({}).decode())
         bench.die("w0", back=False)
         note(seen, Metrics(queue.census).render({}).decode())

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import Delta, GatewayError, StreamProgress
+from blockwright.actors.gateway.port import GatewayError, StreamProgress
+from blockwright.tests.api.fake_port import tokens_emitted
 
 URL = "/v1/completions"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -15,7 +16,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 @pytest.mark.parametrize("stream", [True, False])
 async def test_times_of_an_answer(serve: Any, stream: bool) -> None:
     gate = asyncio.Event()
-    client, port = await serve(lambda g: [gate, Delta([9], finish="length")])
+    client, port = await serve(lambda g: [gate, tokens_emitted([9], finish="length")])
     asked = asyncio.create_task(client.post(URL, json={"prompt": "a", "stream": stream}))
     waiting = await port.waiting.get()
     waiting.now = StreamProgress(prompt=40, cached=32, queue_seconds=1.25)
@@ -105,7 +106,7 @@ async def test_correlation_ids_that_are_long_or_odd_are_neither_echoed_nor_logge
 
 
 async def test_a_failure_is_logged_with_the_ids(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
-    client, _ = await serve(lambda generation: [Delta([9]), ValueError("why")])
+    client, _ = await serve(lambda generation: [tokens_emitted([9]), ValueError("why")])
     for stream in (False, True):
         answer = await client.post(URL, json={"prompt": "a", "stream": stream}, headers=CORRELATED)
         await answer.read()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import Delta
 from blockwright.api.version import VERSION
+from blockwright.tests.api.fake_port import tokens_emitted
 
 
 async def test_version_tells_whether_bits_depend_on_the_batch(serve: Any) -> None:
@@ -33,7 +33,7 @@ async def test_version_tells_whether_bits_depend_on_the_batch(serve: Any) -> Non
 
 async def test_load_counts_what_is_being_answered(serve: Any) -> None:
     gate = asyncio.Event()
-    client, port = await serve(lambda g: [gate, Delta([9], finish="length")])
+    client, port = await serve(lambda g: [gate, tokens_emitted([9], finish="length")])
     assert await (await client.get("/load")).json() == {"server_load": 0}
     asked = asyncio.create_task(client.post("/v1/completions", json={"prompt": "a"}))
     await port.waiting.get()

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from blockwright.actors.gateway.port import Census, Delta, GatewayError, StreamProgress
+from blockwright.actors.gateway.port import Census, GatewayError, StreamProgress
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.api.http.metrics import REASONS, Metrics
 from blockwright.runtime import Actor, Node, RemoteError, endpoint
+from blockwright.tests.api.fake_port import tokens_emitted
 
 CACHE = ("prompt_tokens_cached", "prefix_cache_queries", "prefix_cache_hits")
 CLUSTER = {
@@ -67,7 +68,7 @@ async def test_head_works_and_a_silent_cluster_does_not_matter(serve: Any) -> No
 
 
 async def test_unfinished_requests(serve: Any) -> None:
-    client, _ = await serve(lambda g: [Delta([5])])
+    client, _ = await serve(lambda g: [tokens_emitted([5])])
     await client.post("/v1/completions", json={"prompt": "a"})
     seen = samples(await (await client.get("/metrics")).text())
     assert seen["blockwright:requests_unfinished_total", "tiny"] == 1

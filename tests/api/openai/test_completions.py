@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import Delta, GatewayError
-from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one, with_logprobs
+from blockwright.actors.gateway.port import GatewayError
+from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one, tokens_emitted, with_logprobs
 
 URL = "/v1/completions"
 FRESH = {"prompt_tokens_details": {"cached_tokens": 0}}  # nothing of the prompt was cached
@@ -102,7 +102,7 @@ async def test_a_stop_string_that_never_completes_is_not_lost(serve: Any, say: A
 
 async def test_tokens_behind_a_stop_string_do_not_count(serve: Any, codec: Any) -> None:
     tokens = codec.encode("ab!cd", special=False)
-    client, _ = await serve(lambda g: [Delta(tokens, finish="length")])
+    client, _ = await serve(lambda g: [tokens_emitted(tokens, finish="length")])
     answer = await client.post(URL, json={"prompt": "a", "stop": "!", "return_token_ids": True})
     body = await answer.json()
     assert body["choices"][0]["token_ids"] == tokens[:3]
@@ -202,7 +202,7 @@ async def test_a_refused_choice_starts_none(serve: Any, say: Any) -> None:
 
 
 async def test_a_stream_that_ends_without_a_reason_is_an_error(serve: Any) -> None:
-    client, _ = await serve(lambda g: [Delta([5])])
+    client, _ = await serve(lambda g: [tokens_emitted([5])])
     answer = await client.post(URL, json={"prompt": "a"})
     assert answer.status == 500
 

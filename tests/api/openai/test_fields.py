@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import Delta
 from blockwright.api.openai.sampling import bad_word_ids
 from blockwright.policies.plan.sampling import TokenRules
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.urgency import TIERS, urgency
-from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one
+from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one, prompt_scored, tokens_emitted
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hi"}]
@@ -96,7 +95,7 @@ async def test_the_service_tier_is_echoed(serve: Any, say: Any, tier: str, echoe
 
 async def test_a_stop_token_of_the_request_is_the_reason(serve: Any, codec: Any) -> None:
     tokens = codec.encode("ab", special=False)
-    client, port = await serve(lambda g: [Delta(tokens, finish="stop", stop_token=tokens[-1])])
+    client, port = await serve(lambda g: [tokens_emitted(tokens, finish="stop")])
     choice = await choice_of(client, stop_token_ids=[tokens[-1]])
     assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("a", "stop", tokens[-1])
     shown = await choice_of(client, stop_token_ids=[tokens[-1]], include_stop_str_in_output=True)
@@ -180,10 +179,10 @@ async def test_echo_with_logprobs_has_the_prompt_first(serve: Any, codec: Any) -
     answer_ids = codec.encode("!?", special=False)
     entries = [TokenLogprob(-0.25, [(5, -0.125), (6, -2.0)], rank=2)] * (len(ids) + 1)
 
-    def script(generation: Any) -> list[Delta]:
+    def script(generation: Any) -> list[Any]:
         assert generation.sampling.prompt_logprobs == 2
         more = [TokenLogprob(-1.0, [(5, -0.5)])]
-        return [Delta([], prompt=entries), Delta(answer_ids[:1], more), Delta(answer_ids[1:], more, "length")]
+        return [prompt_scored(entries), tokens_emitted(answer_ids[:1], more), tokens_emitted(answer_ids[1:], more, "length")]
 
     client, _ = await serve(script)
     prompt = [1, *ids, 9]
@@ -202,9 +201,9 @@ async def test_echo_with_logprobs_has_the_prompt_first(serve: Any, codec: Any) -
 
 
 async def test_prompt_logprobs_of_a_chat_stand_on_top(serve: Any) -> None:
-    def script(generation: Any) -> list[Delta]:
+    def script(generation: Any) -> list[Any]:
         count = len(generation.prompt) - 1
-        return [Delta([9], finish="length", prompt=[TokenLogprob(-0.5, [], rank=1)] * count)]
+        return [prompt_scored([TokenLogprob(-0.5, [], rank=1)] * count), tokens_emitted([9], finish="length")]
 
     client, port = await serve(script)
     body = await (await client.post(CHAT, json={"messages": HELLO, "prompt_logprobs": 0})).json()
