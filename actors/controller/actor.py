@@ -182,7 +182,8 @@ class Controller(Actor):
             case AskRoom(worker, incarnation):
                 return self._spawn(self._ask_room(worker, incarnation))
             case Publish(update, first):
-                return self._spawn(self._publish(update, first))
+                alive = {name: worker.incarnation for name, worker in self.state.workers.items() if worker.alive}
+                return self._spawn(self._publish(update, first, alive))
             case Unload():
                 return self._spawn(self._unload(effect))
             case Fatal(message):
@@ -272,16 +273,16 @@ class Controller(Actor):
     async def _status(self, worker: str, seconds: float) -> WorkerStatus:
         return await self.node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
 
-    async def _publish(self, update: RoutesUpdate, first: tuple[str, ...]) -> None:
+    async def _publish(self, update: RoutesUpdate, first: tuple[str, ...], alive: dict[str, int]) -> None:
+        """``alive``: the lives that the update is for. A later one has nothing loaded of what the routes name."""
         async with self._publishing:
-            alive = [name for name, worker in self.state.workers.items() if worker.alive]
             if first:
-                told = [self.node.ref(f"{name}/worker").routes(update, timeout=ANSWER_TIMEOUT) for name in first]
+                told = [self._worker(name, alive[name]).routes(update, timeout=ANSWER_TIMEOUT) for name in first]
                 for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
                     if isinstance(answer, Exception):
                         log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
             for gateway in self.gateways:
                 self.node.ref(gateway).routes.cast(update)
-            for name in alive:
+            for name, incarnation in alive.items():
                 if name not in first:
-                    self.node.ref(f"{name}/worker").routes.cast(update)
+                    self._worker(name, incarnation).routes.cast(update)

@@ -17,12 +17,15 @@ from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, s
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
+    PeerReport,
     RoutesUpdate,
     Submission,
+    SweepReport,
     WorkerConfig,
     WorkerStatus,
 )
 from blockwright.actors.worker.outbox import Outbox
+from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.gpu.backend import Backend
@@ -39,10 +42,6 @@ from blockwright.policies.sweep.events import (
     Cancelled,
     Effect,
     Flight,
-    FlightDone,
-    LeaseGranted,
-    LeaseReturned,
-    LeaseWanted,
     PeerLost,
     RoutesChanged,
 )
@@ -110,6 +109,7 @@ class Worker(Actor):
         self.device: Device = self._open_device(self.config, self.backend, swept, self._on_fatal, self._outbox.lay_out)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(self.config.name, self.node.incarnation)
+        self._peers = Peers(f"{self.config.name}/worker")
         self.state.next_lease = (self.node.incarnation << 32) + 1  # no lease of an earlier life means one of this
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.heartbeat = self._heartbeat
@@ -120,6 +120,9 @@ class Worker(Actor):
         self.device.stop()
 
     def _heartbeat(self) -> dict[str, object]:
+        """Ours goes out: time also to look at those of others."""
+        for worker, answer in self._peers.heartbeats(self.node.peers()):
+            self._answer(worker, answer)
         return {
             "sweep_age": self.device.lateness(),
             "waiting": len(self.state.waiting),
@@ -142,24 +145,35 @@ class Worker(Actor):
         self._wake()
 
     @endpoint
-    async def ack(self, gateway: str, serial: int) -> None:
-        self._reports.acknowledge(gateway, serial)
+    async def ack(self, listener: str, serial: int) -> None:
+        self._reports.acknowledge(listener, serial)
 
     @endpoint
-    async def replay(self, gateway: str, serial: int) -> None:
-        for report in self._reports.since(gateway, serial):
-            self.node.ref(gateway).tokens.cast(report)
+    async def replay(self, listener: str, serial: int) -> None:
+        for report in self._reports.since(listener, serial):
+            self._tell(listener, report)
+
+    def _tell(self, listener: str, report: SweepReport | PeerReport) -> None:
+        ref = self.node.ref(listener)
+        (ref.tokens if isinstance(report, SweepReport) else ref.peer).cast(report)
 
     # other workers ---------------------------------------------------------------------------------------------------
 
     @endpoint
-    async def peer(self, messages: list[LeaseWanted | LeaseGranted | LeaseReturned | FlightDone]) -> None:
+    async def peer(self, report: PeerReport) -> None:
         """What another worker has to say, in its order."""
-        for message in messages:
-            if isinstance(message, LeaseWanted):
-                self._watch(message.home)
-            self.state.apply(message, self._loop.time())
-        self._wake()
+        self._watch(report.worker)
+        taken, answer = self._peers.take(report)
+        if answer is not None:
+            self._answer(report.worker, answer)
+        if taken:
+            for message in report.messages:
+                self.state.apply(message, self._loop.time())
+            self._wake()
+
+    def _answer(self, worker: str, answer: Answer) -> None:
+        endpoint, serial = answer
+        getattr(self.node.ref(f"{worker}/worker"), endpoint).cast(f"{self.config.name}/worker", serial)
 
     def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
         """Hidden states have come: the device keeps them until the plan that takes them."""
@@ -181,6 +195,7 @@ class Worker(Actor):
     def _lost(self, down: Down) -> None:
         self.state.apply(PeerLost(down.node), self._loop.time())
         self._reports.forget(down.node)
+        self._peers.forget(down.node)
         self._wake()
 
     # blocks and routes -----------------------------------------------------------------------------------------------
@@ -326,7 +341,8 @@ class Worker(Actor):
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)
-                    self.node.ref(f"{worker}/worker").peer.cast(messages)
+                    address = f"{worker}/worker"
+                    self._tell(address, self._reports.for_worker(address, messages))
                 else:
                     self.state.apply(PeerLost(worker), self._loop.time())
         for gateway, report in self._reports.make(reported, self.state.number):

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.sweep.events import (
+    FlightDone,
     GivenBack,
+    LeaseGranted,
+    LeaseReturned,
+    LeaseWanted,
     Preempted,
     Progressed,
     PromptScored,
@@ -23,6 +27,7 @@ __all__ = [
     "BlockLoaded",
     "GatewayNews",
     "LoadBlock",
+    "PeerReport",
     "RoutesUpdate",
     "Submission",
     "SweepReport",
@@ -43,6 +48,16 @@ class SweepReport:
     serial: int
     sweep: int
     news: list[GatewayNews]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReport:
+    """worker -> worker, numbered as sweep reports are: one that is lost would leave a lease waiting or held for ever."""
+
+    worker: str
+    incarnation: int
+    serial: int
+    messages: list[LeaseWanted | LeaseGranted | LeaseReturned | FlightDone]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,13 @@ Owns the record of what clients were given. A violated property raises ``Violati
     tokens   a client got a token that is wrong, repeated, or out of order; or an end too early or too late
     ended    a request has neither ended with its tokens nor with a typed error within ``PATIENCE``
     leak     when nothing is asked any more, a gateway or a worker still holds something of what is over
-    serves   after all faults, a server that is whole again does not answer
+    serves   after all faults, an application that the controller has a route for is not served
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -24,19 +25,24 @@ from blockwright.actors.gateway.port import GatewayError, Generation
 from blockwright.actors.worker.actor import Worker
 from blockwright.policies.memory.chunks import CHUNK
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Fault, FaultPlan, Kill, Pause
 from blockwright.tests.serving.device import VOCABULARY, answer
 from blockwright.tests.serving.house import HEAD, House, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, KINDS, Strike, Strikes
 
-REQUESTS = 16
+REQUESTS = 12
 WITHIN = 1.5  # virtual seconds in which requests come and random faults begin
 READY = 20.0  # seconds until applications are first served
 PATIENCE = 200.0  # virtual seconds in which a request ends, whatever happens
 QUIET = 60.0  # until nothing is left of what is over
 LONGEST = 48  # tokens of a sequence
+WHOLE = 5.0  # until all that was killed is back and loaded, unless the word to load was lost: that takes 600
 STRIKES = 3  # of each seed, on kinds of messages
+STALLS = 0.1  # of the seeds, in which a device hangs
 FAULTS = 1  # besides, of any kind, on everything between two nodes
+AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit"}  # and what they ask: there must be a second one
+RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "down", "cancel"}
 GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -72,15 +78,16 @@ class Game:
 
     def __init__(self, seed: int, *, faults: bool = True, strikes: list[Strike] | None = None) -> None:
         self.seed, self.random = seed, Random(f"{seed}/game")
-        plan = self._plan()
-        self.house = House(plan, seed, self._broken, self._clients)
-        self.sim = self.house.sim
         wanted = self._draw() if strikes is None and faults else strikes or []
+        self.kinds = {kind for kind, _, _ in wanted}
+        self.house = House(self._plan(), seed, self._broken, self._clients)
+        self.sim = self.house.sim
         self.strikes = Strikes(wanted, Random(f"{seed}/strikes"))
         self.sim.strike(self.strikes.choose)
         self.faults = self._random_faults() if faults else []
         self.requests = [self._request(number) for number in range(REQUESTS)]
         self.violation: BaseException | None = None
+        self.work: list[asyncio.Task[None]] = []
         self.opened = 0.0  # when requests begin
         self.outcomes: Counter[str] = Counter()
 
@@ -93,7 +100,7 @@ class Game:
     def _plan(self) -> Plan:
         random = self.random
         workers = tuple(f"w{i}" for i in range(random.choice((2, 2, 3, 4))))
-        gateways = ("g1",) if random.random() < 0.6 else ()
+        gateways = ("g1",) if random.random() < 0.5 or self.kinds & AMONG_GATEWAYS else ()
         span = 3 if len(workers) == 3 else random.choice((2, len(workers)))
         applications = (
             Application("a", "", chain("a", 2, 99), LONGEST, 1),
@@ -110,16 +117,28 @@ class Game:
         random = Random(f"{self.seed}/draw")
         cells = [(kind, action) for kind in KINDS for action in ACTIONS]
         chosen = [cells[self.seed % len(cells)], *random.choices(cells, k=STRIKES - 1)]
-        return [(kind, action, random.choice((1, 1, 2, 3, 5, 9, 20))) for kind, action in chosen]
+        drawn = [
+            (kind, action, random.choice((1, 1, 2) if kind in RARE else (1, 1, 2, 3, 5, 9, 20))) for kind, action in chosen
+        ]
+        if any(kind == "replay" for kind, _ in chosen):
+            drawn.append(("tokens", "drop", random.randint(1, 4)))
+        return drawn
 
     def _random_faults(self) -> list[Fault]:
         random, plan = Random(f"{self.seed}/faults"), self.house.plan
         nodes = (HEAD, *plan.workers, *plan.gateways)
-        return list(FaultPlan.random(random, nodes, count=FAULTS, within=WITHIN, links=random.randint(0, 1)).faults)
+        faults = list(FaultPlan.random(random, nodes, count=FAULTS, within=WITHIN, links=random.randint(0, 1)).faults)
+        worker = random.choice(plan.workers)
+        if self.kinds & {"down", "up"}:
+            faults.append(Kill(random.uniform(0.1, 1.0), worker))
+        if self.kinds & {"unfit", "answer to unfit"}:
+            faults.append(Kill(random.uniform(0.1, 1.0), worker))
+            self.house.unfit.add((worker, 2))
+        return faults
 
-    def _request(self, number: int) -> Request:
+    def _request(self, number: int, gateway: str = "", application: str = "") -> Request:
         random, plan = self.random, self.house.plan
-        application = random.choice("aabbccc")
+        application = application or random.choice("aabbccc")
         stem = [random.randrange(VOCABULARY) for _ in range(3)] if random.random() < 0.2 else [7, 1, 4] * 5
         prompt = stem[: random.randint(1, 15)] + [random.randrange(4) for _ in range(random.randint(0, 6))]
         most = random.randint(1, min(LONGEST - len(prompt), random.choice((4, 12, 24))))
@@ -127,8 +146,8 @@ class Game:
         stop = [random.choice(expected)] if random.random() < 0.3 else []
         expected = answer(plan.components(application), prompt, most, stop)
         return Request(
-            f"r{number}", random.choice((HEAD, *plan.gateways)), random.uniform(0.0, WITHIN) * (number > 3), application,
-            prompt, expected, stop, most, random.randint(1, most) if random.random() < 0.15 else 0,
+            f"r{number}", gateway or random.choice((HEAD, *plan.gateways)), random.uniform(0.0, WITHIN) * (number > 3), application,
+            prompt, expected, stop, most, random.randint(1, most) if random.random() < (0.5 if "cancel" in self.kinds else 0.15) else 0,
             random.choice((b"", b"", b"", b"salt")), random.choice((0, 0, 1)),
         )  # fmt: skip
 
@@ -193,14 +212,52 @@ class Game:
         self.opened = start = sim.time
         for fault in self.faults:
             sim.loop.call_at(start + fault.at, self._inject, fault)
+        if self.kinds & {"unload", "answer to unload"}:
+            self.work.append(asyncio.create_task(self._withdraw("b", self.random.uniform(0.1, 0.6))))
+        if self.random.random() < STALLS and self.faults:
+            sim.loop.call_later(self.random.uniform(0.0, WITHIN), self._stall, self.random.choice(house.plan.workers))
         await self._until(lambda: sim.time > start + WITHIN and not self._open(), PATIENCE)
         if late := self._open():
-            raise Violation("ended", f"{len(late)} requests have not ended after {PATIENCE} s: {late[0]}\n{self._story(late[0])}")
+            raise Violation(
+                "ended", f"{len(late)} requests have not ended after {PATIENCE} s: {late[0]}\n{self._story(late[0])}"
+            )
         await sim.until_calm()
         await self._until(lambda: not self._leaks(), QUIET)
         if leak := self._leaks():
             raise Violation("leak", leak)
         self.outcomes.update(request.outcome for request in self.requests)
+        await self._serves()
+
+    async def _withdraw(self, application: str, after: float) -> None:
+        """Take an application out and back in while it is asked for."""
+        await asyncio.sleep(after)
+        controller = self.sim.head.ref(f"{HEAD}/controller")
+        with contextlib.suppress(RuntimeFault):
+            await controller.undeploy(application)
+        await controller.deploy(application)
+
+    def _stall(self, worker: str) -> None:
+        """What its device runs never ends, so that the controller must kill it."""
+        self.house.devices[worker].stalled = True
+        self.sim.note("stall", worker)
+
+    async def _serves(self) -> None:
+        """Each gateway serves each application that the controller has a route for."""
+        house, sim = self.house, self.sim
+        await self._until(lambda: all(task.done() for task in self.work) and self._served(), WHOLE)
+        late = []
+        for gateway in house.gateways.values():
+            life = sim._launcher.lives[gateway.node.id].context.copy() if gateway.node.name != HEAD else None
+            for application in [a for a in house.plan.applications if house.controller.state.ready(a.name)]:
+                request = self._request(len(self.requests), gateway.node.name, application.name)
+                self.requests.append(request)
+                request.at, request.leaves = 0.0, 0
+                late.append(request)
+                self.work.append(asyncio.get_running_loop().create_task(self._client(gateway, request), context=life))
+        await self._until(lambda: all(request.outcome for request in late), PATIENCE)
+        for request in late:
+            if request.outcome != "done":
+                raise Violation("serves", f"after all faults {request}\n{self._story(request)}")
 
     async def _until(self, condition: Any, seconds: float) -> None:
         end = self.sim.time + seconds
@@ -210,7 +267,10 @@ class Game:
                 raise self.violation
 
     def _served(self) -> bool:
-        return self.house.controller.state.whole and all(a in self.house.gateways for a in self.house.plan.gateways)
+        """Every route is in force, and every gateway's process is there."""
+        lives = self.sim._launcher.list()
+        up = [name for name, gateway in self.house.gateways.items() if gateway.node.id in lives]
+        return self.house.controller.state.whole and set(up) == set(self.house.plan.gateways)
 
     def _inject(self, fault: Fault) -> None:
         if isinstance(fault, Kill | Pause) and fault.node not in self.sim.cluster.members():

@@ -32,7 +32,6 @@ from blockwright.tests.serving.device import SimulatedBackend, SimulatedDevice, 
 HEAD = "head"
 ENTRY = f"{entrance.__name__}:enter"
 PAGE = 4  # tokens
-CAUSES = ("worker_wait", 20.0)
 GATEWAY_PAUSE = 0.3  # seconds until a gateway that ended is started again
 UNFIT = "there is not enough memory"
 
@@ -75,6 +74,7 @@ class House:
     clients: Callable[[Gateway], list[Coroutine[Any, Any, None]]]
     unfit: set[tuple[str, int]] = field(default_factory=set)  # lives of workers that say that they cannot start
     workers: dict[str, Worker] = field(default_factory=dict)  # of the last life of each
+    devices: dict[str, SimulatedDevice] = field(default_factory=dict)
     gateways: dict[str, Gateway] = field(default_factory=dict)
     controller: Controller = field(init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -97,9 +97,9 @@ class House:
         for listener in (gateway, self.controller):
             sim.cluster.on_up(lambda name, life, to=listener: to.worker_up(name, life) if name in configs else None)
             sim.cluster.on_down(
-                lambda down, to=listener: to.worker_down(down.node, down.incarnation, down.cause)
-                if down.node in configs
-                else None
+                lambda down, to=listener: (
+                    to.worker_down(down.node, down.incarnation, down.cause) if down.node in configs else None
+                )
             )
         sim.cluster.on_up(lambda name, life: self._gateway_up(name))
         sim.cluster.on_down(self._gateway_down)
@@ -129,7 +129,8 @@ class House:
         random = Random(f"{self.seed} {node.id} device")
 
         def open_device(config, backend, on_swept, on_fatal, lay_out):  # type: ignore[no-untyped-def]
-            return SimulatedDevice(random, on_swept, on_fatal, lay_out)
+            self.devices[node.name] = SimulatedDevice(random, on_swept, on_fatal, lay_out)
+            return self.devices[node.name]
 
         backend: Any = SimulatedBackend()
         worker = Worker(self._config(node.name), backend, self.failed, open_device=open_device, read_specs=self._read)
@@ -142,7 +143,9 @@ class House:
 
     async def _gateway(self, node: Node, others: Any, cluster: Any) -> Gateway:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
-        state = GatewayState("", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways))
+        state = GatewayState(
+            "", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways)
+        )
         name = "g0" if node.name == HEAD else node.name
         gateway = Gateway(state, name=name, cluster=cluster, limiter=f"{HEAD}/limiter", others=others)
         await node.spawn(gateway, name="gateway", mailbox=MAILBOX)

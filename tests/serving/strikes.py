@@ -1,5 +1,5 @@
-"""Faults that hit a kind of message between serving actors: the n-th message of the kind is lost, late, doubled, or a process
-dies as it is sent.
+"""Faults that hit a kind of message between serving actors: the n-th of the kind is lost, late, doubled, or a process dies as
+it is sent.
 
 Owns the names of the kinds and the count of what went by and was hit. A kind is an endpoint, a member of what workers tell
 each other, a flight, or the answer to a call.
@@ -29,7 +29,7 @@ TO_WORKERS = {kind.__name__: b"\xce" + schema_tag(kind).to_bytes(4, "big")
 LINK = {OPEN: "link open", WELCOME: "link welcome", CHUNK: "flight", ACK: "flight ack"}
 ENDPOINTS = ("submit", "cancel", "ack", "replay", "tokens", "load", "unload", "routes", "status", "unfit",
              "up", "down", "holds", "admit", "end")  # fmt: skip
-ANSWERS = ("submit", "load", "unload", "routes", "status", "admit")
+ANSWERS = ("submit", "load", "unload", "routes", "status", "admit", "unfit")
 KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *TO_WORKERS, *LINK.values())
 ACTIONS = ("drop", "delay", "duplicate", "kill")
 Strike = tuple[str, str, int]  # kind, action, which of its kind (from 1)
