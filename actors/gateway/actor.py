@@ -78,6 +78,7 @@ class Gateway(Actor):
         self._sending: set[asyncio.Task[None]] = set()
         self._unwanted: dict[str, list[str]] = {}  # worker -> requests that it is told to end with this turn of the loop
         self._heard: dict[str, float] = {}  # worker -> when the last heartbeat that was looked at came
+        self._gone: dict[str, int] = {}  # worker -> its last life that ended
         self._conditions = Conditions()
         self._timer: Timer | None = None
 
@@ -126,6 +127,7 @@ class Gateway(Actor):
         self._handle(Up(worker, incarnation))
 
     def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
+        self._gone[worker] = incarnation
         self._handle(Down(worker, incarnation, cause))
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -215,8 +217,11 @@ class Gateway(Actor):
             at = peer.heartbeat_at
             if at is not None and self._heard.get(name) != at:
                 self._heard[name] = at
-                serial = peer.payload.get("reports", {}).get(self.state.address, 0)
-                self._handle(Heard(name, peer.incarnation, serial))
+                if "reports" in peer.payload:
+                    if peer.incarnation > self._gone.get(name, 0):  # the word that it is up may have been lost
+                        self._handle(Up(name, peer.incarnation))
+                    serial = peer.payload["reports"].get(self.state.address, 0)
+                    self._handle(Heard(name, peer.incarnation, serial))
         self._handle(Tick())
         if self._others:
             self._share()

@@ -38,6 +38,7 @@ PATIENCE = 200.0  # virtual seconds in which a request ends, whatever happens
 QUIET = 60.0  # until nothing is left of what is over
 LONGEST = 48  # tokens of a sequence
 WHOLE = 5.0  # until all that was killed is back and loaded, unless the word to load was lost: that takes 600
+SETTLED = 1.0  # until all are told what the last fault has broken
 STRIKES = 3  # of each seed, on kinds of messages
 STALLS = 0.1  # of the seeds, in which a device hangs
 FAULTS = 1  # besides, of any kind, on everything between two nodes
@@ -90,6 +91,8 @@ class Game:
         self.work: list[asyncio.Task[None]] = []
         self.opened = 0.0  # when requests begin
         self.outcomes: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()  # of all workers' last lives, and routes of three and more hops
+        self.attempts: Counter[int] = Counter()  # how many requests needed so many
 
     def play(self) -> Game:
         self.sim.run(self._scenario)
@@ -225,8 +228,18 @@ class Game:
         await self._until(lambda: not self._leaks(), QUIET)
         if leak := self._leaks():
             raise Violation("leak", leak)
-        self.outcomes.update(request.outcome for request in self.requests)
+        self._count()
         await self._serves()
+
+    def _count(self) -> None:
+        self.outcomes.update(request.outcome for request in self.requests)
+        for worker in self.house.workers.values():
+            self.counters.update(worker.state.counters)
+            self.counters["evicted_pages"] += worker.state.pages.evicted
+        for gateway in self.house.gateways.values():
+            views = [view for request in self.requests if (view := gateway.describe(request.id)) is not None]
+            self.attempts.update(view.attempt for view in views)
+            self.counters["hops of 3"] += sum(len(view.route) >= 3 for view in views)
 
     async def _withdraw(self, application: str, after: float) -> None:
         """Take an application out and back in while it is asked for."""
@@ -244,6 +257,8 @@ class Game:
     async def _serves(self) -> None:
         """Each gateway serves each application that the controller has a route for."""
         house, sim = self.house, self.sim
+        sim.strike(lambda source, target, lane, body: None)
+        await asyncio.sleep(SETTLED)
         await self._until(lambda: all(task.done() for task in self.work) and self._served(), WHOLE)
         late = []
         for gateway in house.gateways.values():
