@@ -1,8 +1,8 @@
 """A device of a simulated worker: obeys plans in virtual time and checks every position that attention reads.
 
 What a real device computes stands here for itself: the hidden state of a token is (lineage of the components passed, hash of
-the tokens before it, hash of the tokens up to it), KV is a copy of that, and a sampled token is a pure function of it. So the
-right answer to a prompt is known in advance, and a page that is shared wrongly, freed early, written late or taken from
+the tokens before it, hash of the tokens up to it), KV is a copy of that, and a sampled token is a pure function of it. So
+the right answer to a prompt is known in advance, and a page that is shared wrongly, freed early, written late or taken from
 another sequence is an error at the position that reads it.
 """
 

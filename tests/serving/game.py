@@ -31,7 +31,7 @@ from blockwright.tests.serving.device import VOCABULARY, answer
 from blockwright.tests.serving.house import HEAD, House, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, KINDS, Strike, Strikes
 
-REQUESTS = 12
+REQUESTS = 10
 WITHIN = 1.5  # virtual seconds in which requests come and random faults begin
 READY = 20.0  # seconds until applications are first served
 PATIENCE = 200.0  # virtual seconds in which a request ends, whatever happens
@@ -108,7 +108,7 @@ class Game:
         applications = (
             Application("a", "", chain("a", 2, 99), LONGEST, 1),
             Application("b", "", chain("b", 2, 3), LONGEST, 1),
-            Application("c", "", chain("c", 3, random.choice((0, 5))), LONGEST, span),
+            Application("c", "", chain("c", 2, random.choice((0, 4))), LONGEST, span),
         )
         parameters = len({c.id for a in applications for c in a.components})
         room = random.choice((18, 24, 40, 100))  # chunks for KV; the longest sequence takes 9
@@ -148,11 +148,11 @@ class Game:
         expected = answer(plan.components(application), prompt, most, [])
         stop = [random.choice(expected)] if random.random() < 0.3 else []
         expected = answer(plan.components(application), prompt, most, stop)
-        return Request(
-            f"r{number}", gateway or random.choice((HEAD, *plan.gateways)), random.uniform(0.0, WITHIN) * (number > 3), application,
-            prompt, expected, stop, most, random.randint(1, most) if random.random() < (0.5 if "cancel" in self.kinds else 0.15) else 0,
-            random.choice((b"", b"", b"", b"salt")), random.choice((0, 0, 1)),
-        )  # fmt: skip
+        at, leaving = random.uniform(0.0, WITHIN) * (number > 3), 0.5 if "cancel" in self.kinds else 0.15
+        leaves = random.randint(1, most) if random.random() < leaving else 0
+        gateway = gateway or random.choice((HEAD, *plan.gateways))
+        salt, priority = random.choice((b"", b"", b"", b"salt")), random.choice((0, 0, 1))
+        return Request(f"r{number}", gateway, at, application, prompt, expected, stop, most, leaves, salt, priority)
 
     # clients, in the processes of gateways
 

@@ -1,5 +1,5 @@
-"""Faults that hit a kind of message between serving actors: the n-th of the kind is lost, late, doubled, or a process dies as
-it is sent.
+"""Faults that hit a kind of message between serving actors: the n-th of the kind is lost, late or doubled, or a process dies
+as it is sent.
 
 Owns the names of the kinds and the count of what went by and was hit. A kind is an endpoint, a member of what workers tell
 each other, a flight, or the answer to a call.
