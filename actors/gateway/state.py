@@ -35,8 +35,8 @@ from blockwright.actors.gateway.messages import (
 from blockwright.actors.gateway.overload import Crowd
 from blockwright.actors.gateway.port import Generation, ModelInfo, Readiness, RequestView
 from blockwright.actors.gateway.record import Record
-from blockwright.actors.report_sequence import Ledger
 from blockwright.actors.gateway.routing_table import Board
+from blockwright.actors.report_sequence import Ledger
 from blockwright.actors.worker.messages import GatewayNews, SweepReport
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, TokensEmitted

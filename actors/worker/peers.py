@@ -1,8 +1,8 @@
 """What other workers have told this one, in the order of each, and what must be said again.
 
 Owns a sequence of reports for the current life of each other worker. Casts between nodes come at most once; of a lease that
-is asked for, granted or returned in one that was lost, home or host would wait for ever. So peers number what they say as they
-do for gateways, acknowledge, and ask again for what the next number or a heartbeat shows to be missing.
+is asked for, granted or returned in one that was lost, home or host would wait for ever. So peers number what they say as
+they do for gateways, acknowledge, and ask again for what the next number or a heartbeat shows to be missing.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
 
-from blockwright.runtime.testing.faults import BreakLink, Delay, Drop, Duplicate, Fault, HoldLane, Kill, Partition, Pause
+from blockwright.runtime.testing.faults import BreakLink, Delay, Drop, Duplicate, Fault, Kill, Partition, Pause
 from blockwright.runtime.testing.loop import LIFE, VirtualLoop
 from blockwright.runtime.testing.trace import Trace, message_name
 from blockwright.transport.address import PeerId

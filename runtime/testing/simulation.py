@@ -134,7 +134,7 @@ class Simulation:
 
     def strike(self, choose: Strike) -> None:
         """Let ``choose`` (source, target, lane, body) say of each message what happens when it is sent: None, or a fault
-        whose time and ends do not matter. A Drop, Delay or Duplicate hits this message alone; whatever else follows at once."""
+        whose time and ends do not matter. A Drop, Delay or Duplicate hits this message alone; any other follows at once."""
         self.network.strike = choose
 
     def inject(self, fault: Fault) -> None:
