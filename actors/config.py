@@ -89,13 +89,13 @@ class Settings:
     )
     heartbeat: Annotated[float, "seconds between the reports of a worker"] = 0.5
     silence: Annotated[float, "seconds without a report after which a worker is declared down"] = 2.0
-    worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then 503"] = 30.0
+    worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then they fail"] = 30.0
     drain_timeout: Annotated[float, "seconds that SIGTERM gives to what runs"] = 30.0
-    max_waiting: Annotated[int, "requests in the server, all gateways together, beyond which new ones get 503"] = 4096
-    max_waiting_tokens: Annotated[int, "tokens still to compute beyond which new requests get 503; 0: no limit"] = 0
-    unknown_fields: Annotated[
-        str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject (400)"
-    ] = "warn"
+    max_waiting: Annotated[int, "requests in the server, all gateways together, beyond which new ones are refused"] = 4096
+    max_waiting_tokens: Annotated[int, "tokens still to compute beyond which new requests are refused; 0: no limit"] = 0
+    unknown_fields: Annotated[str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject"] = (
+        "warn"
+    )
     keep_alive: Annotated[
         float, "seconds of silence in a stream before a comment tells the queue's place or the prefill"
     ] = 10.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 ACKNOWLEDGE_EVERY = 32  # reports; a heartbeat acknowledges what is left
 
 
-class Ledger:
+class ReportSequence:
     """One per worker incarnation."""
 
     def __init__(self, incarnation: int) -> None:

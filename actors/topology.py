@@ -89,7 +89,7 @@ class Running:
 
     def _serves(self, whole: bool) -> bool:
         """As the gateway knows it, which learns of routes a moment after the controller."""
-        state, known = self.controller.state, self.gateway.state.board
+        state, known = self.controller.state, self.gateway.state.table
         told = bool(state.blocks) and known.version == state.version
         return told and (state.whole if whole else all(known.routes[name] for name in state.blocks))
 

@@ -1,6 +1,6 @@
-"""Errors as clients see them: OpenAI's shape, string codes, and the headers that steer a client's retries.
+"""Errors as clients see them: HTTP status, OpenAI's shape and string codes, and the headers that steer a client's retries.
 
-Owns the one place that turns a ``GatewayError`` (or what aiohttp raises) into a body. Never decides what is an error.
+The one place that says a ``Refused`` (or what aiohttp raises) in these words. Never decides what is an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import GatewayError
+from blockwright.policies.requests.refusal import Refusal, Refused
 
 _CODES = {
     400: "invalid_value",
@@ -29,26 +29,56 @@ _CODES = {
 }
 
 
-def bad_request(message: str, param: str | None = None, code: str | None = None) -> GatewayError:
+# why -> status, field of the body, code
+_WORDS: dict[Refusal, tuple[int, str | None, str]] = {
+    Refusal.UNKNOWN_MODEL: (404, "model", "model_not_found"),
+    Refusal.INVALID: (400, None, "invalid_value"),
+    Refusal.TOO_LONG: (400, "max_tokens", "context_length_exceeded"),
+    Refusal.OVERLOADED: (503, None, "unavailable"),
+    Refusal.UNAVAILABLE: (503, None, "unavailable"),
+    Refusal.CANCELLED: (409, None, "request_cancelled"),
+    Refusal.POISON: (500, None, "request_kills_workers"),
+}
+
+
+class ApiError(Exception):
+    """What an HTTP answer needs to say that a request cannot be served. ``kind`` is the ``type`` of OpenAI's shape."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "",
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.retry_after = status, message, param, retry_after
+        self.kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
+        self.code = code or _CODES.get(status, "error")  # what programs go by
+        self.headers: dict[str, str] = {}  # further ones that the answer carries
+
+
+def in_words(refused: Refused) -> ApiError:
+    """What the gateway refused, or failed, as HTTP and OpenAI say it."""
+    status, param, code = _WORDS[refused.why]
+    return ApiError(status, refused.message, param=param, code=code, retry_after=refused.retry_after)
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """A 400; ``param`` is the field's name."""
-    return GatewayError(400, message, param=param, code=code)
+    return ApiError(400, message, param=param, code=code)
 
 
-def error_body(error: GatewayError) -> bytes:
+def error_body(error: ApiError) -> bytes:
     """The JSON object, ASCII only, for an answer's body or an event of a stream that has begun."""
-    kind = error.kind
-    if error.status >= 500 and kind == "invalid_request_error":
-        kind = "server_error"  # GatewayError's default kind blames the client
-    shape: dict[str, Any] = {"message": error.message, "type": kind, "param": error.param, "code": error_code(error)}
+    shape: dict[str, Any] = {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}
     return json.dumps({"error": shape}).encode()
 
 
-def error_code(error: GatewayError) -> str:
-    """What programs go by."""
-    return error.code or _CODES.get(error.status, "error")
-
-
-def error_response(error: GatewayError) -> web.Response:
+def error_response(error: ApiError) -> web.Response:
     headers = dict(error.headers)
     if error.status in (429, 503) and (wait := error.retry_after or float(error.status == 503)):
         headers["Retry-After"] = str(max(1, math.ceil(wait)))
@@ -64,17 +94,17 @@ def error_response(error: GatewayError) -> web.Response:
     return answer
 
 
-def from_http(error: web.HTTPException, method: str, path: str, max_body: int) -> GatewayError:
+def from_http(error: web.HTTPException, method: str, path: str, max_body: int) -> ApiError:
     """What aiohttp's router and body reader raise, in our words."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
-        refusal = GatewayError(405, f"{method} is not allowed on {path}; use {allowed}")
+        refusal = ApiError(405, f"{method} is not allowed on {path}; use {allowed}")
         refusal.headers["Allow"] = allowed
         return refusal
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return GatewayError(413, f"the body is larger than the limit of {max_body} bytes; send less in one request")
+        return ApiError(413, f"the body is larger than the limit of {max_body} bytes; send less in one request")
     if error.status == 404:
-        return GatewayError(404, f"{method} {path} is not served here; see /openapi.json for what is")
+        return ApiError(404, f"{method} {path} is not served here; see /openapi.json for what is")
     if error.status == 417:  # on a path that is not served, or not so
-        return GatewayError(417, f"this Expect is not known on {method} {path}; leave it out")
-    return GatewayError(error.status, error.text or error.reason)
+        return ApiError(417, f"this Expect is not known on {method} {path}; leave it out")
+    return ApiError(error.status, error.text or error.reason)

@@ -38,6 +38,9 @@ FORBIDDEN: dict[str, set[str]] = {
 }
 PURE_NAMES = {"state", "messages", "port"}  # of modules below actors/, with all that they import from there
 IMPURE = {"asyncio", "zmq", "torch", "time", "random", "logging", "os", "socket", "threading", "subprocess", "numpy"}
+# what only api/ may say: a status of HTTP, or a word of OpenAI's errors
+HTTP_STATUS = re.compile(r"(?<![\w.])(40[0134589]|413|421|429|50[0234])(?![\w.])")
+OPENAI_WORDS = re.compile(r"openai|invalid_request_error|server_error|model_not_found|context_length|invalid_value", re.I)
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
 MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 60
 SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
@@ -115,6 +118,11 @@ def pure_modules(modules: dict[str, Path]) -> set[str]:
     return pure
 
 
+def wire_words(source: str, numbers: bool = True) -> list[str]:
+    """Words of HTTP's and OpenAI's errors in a source, comments and docstrings included."""
+    return OPENAI_WORDS.findall(source) + (HTTP_STATUS.findall(source) if numbers else [])
+
+
 def python_functions(source: str) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -162,6 +170,23 @@ def test_policies_and_state_machines_are_pure() -> None:
     faults = {name: bad for name in sorted(pure) if (bad := purity_faults(imports_of(modules[name]), pure))}
     assert "blockwright.actors.gateway.port" in pure
     assert faults == {}
+
+
+def test_http_status_and_openai_words_stand_in_api_alone() -> None:
+    """Numbers where requests are decided about: elsewhere 400 may count characters."""
+    below = {name: path for name, path in layer_modules().items() if layer_of(name) not in ("api", None)}
+    told = {name: wire_words(path.read_text(), layer_of(name) in ("policies", "actors")) for name, path in below.items()}
+    assert {name: words for name, words in told.items() if words} == {}
+
+
+def test_the_rule_of_words_catches_offenders() -> None:
+    assert wire_words('Fail(request, 503, "full", code="model_not_found")  # as OpenAI has it') == [
+        "model_not_found",
+        "OpenAI",
+        "503",
+    ]
+    assert wire_words("seconds = 4.5; rows = 256; size = 4096; part = 0.503; x500 = 1503") == []
+    assert wire_words("CAUSE_LIMIT = 500", numbers=False) == []
 
 
 def test_files_are_short() -> None:

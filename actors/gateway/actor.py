@@ -33,14 +33,16 @@ from blockwright.actors.gateway.messages import (
     Unsent,
     Up,
 )
-from blockwright.actors.gateway.overload import Held
-from blockwright.actors.gateway.port import Census, GatewayError, Generation, ModelInfo, Readiness, RequestView
-from blockwright.actors.gateway.queue import Queue
+from blockwright.actors.gateway.port import Census, Generation, ModelInfo, Readiness, RequestView
+from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.policies.requests.overload import Held
 from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.request_ownership import sequences_of
 from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.runtime.actor.actor import Actor, endpoint
 from blockwright.runtime.base.clock import Timer
@@ -71,7 +73,7 @@ class Gateway(Actor):
         self.limiter = limiter
         self._others = others
         self.state = state
-        self._queue = Queue(state.active, state.board)
+        self._positions = QueuePositions(state.active, state.table)
         self._cluster = cluster
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
@@ -121,7 +123,7 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
         """What another gateway has to do, of all that the server takes."""
-        self.state.crowd.hear(gateway, Held(requests, tokens, self.node.clock.now()))
+        self.state.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
 
     def worker_up(self, worker: str, incarnation: int) -> None:
         self._handle(Up(worker, incarnation))
@@ -137,10 +139,10 @@ class Gateway(Actor):
     # GatewayPort
 
     def models(self) -> list[ModelInfo]:
-        return self.state.models()
+        return self.state.catalogue.models()
 
     def ready(self) -> Readiness:
-        return self.state.ready()
+        return self.state.catalogue.ready(self.state.draining)
 
     def describe(self, request: str) -> RequestView | None:
         return self.state.describe(request)
@@ -148,7 +150,7 @@ class Gateway(Actor):
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""
         if generation.id in self._streams:
-            raise GatewayError(400, f"request {generation.id!r} is running already", code="invalid_value")
+            raise Refused(Refusal.INVALID, f"request {generation.id!r} is running already")
         stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
         self._idle.clear()
         self._handle(Generate(generation))
@@ -157,20 +159,20 @@ class Gateway(Actor):
             raise error
         record = self.state.active.get(generation.id)
         if record is not None:
-            stream.progress = lambda: self._queue.progress(record, self.node.clock.now())
+            stream.progress = lambda: self._positions.progress(record, self.node.clock.now())
         return stream
 
     def census(self) -> dict[str, Census]:
-        return self._queue.census()
+        return self._positions.census()
 
     def cancel(self, request: str) -> bool:
         """See ``GatewayPort``."""
-        choices = [id for id in self._streams if id == request or id.startswith(f"{request}/")]
-        for id in choices:
+        sequences = sequences_of(request, self._streams)
+        for id in sequences:
             stream = self._streams[id]
             self._handle(End(id))
-            stream.fail(GatewayError(409, "the request was cancelled", code="request_cancelled"))
-        return bool(choices)
+            stream.fail(Refused(Refusal.CANCELLED, "the request was cancelled"))
+        return bool(sequences)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         if not self.limiter:
@@ -179,7 +181,7 @@ class Gateway(Actor):
             verdict: Verdict = await self.node.ref(self.limiter, Limiter).admit(self.node.name, tenant, tokens)
         except RuntimeFault as fault:
             message = f"the account of tenant {tenant!r} cannot be read now ({fault}); try again"
-            raise GatewayError(503, message, kind="server_error", retry_after=1.0) from fault
+            raise Refused(Refusal.UNAVAILABLE, message, 1.0) from fault
         return verdict
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
@@ -228,7 +230,7 @@ class Gateway(Actor):
 
     def _share(self) -> None:
         """Tell the other gateways what this one holds, and take a part of what is free in all."""
-        held = self.state.crowd.look(self.state.active, self.node.clock.now())
+        held = self.state.overload.look(self.node.clock.now())
         for name in sorted(self.node.peers().keys() & set(self._others)):
             self.node.ref(f"{name}/gateway").holds.cast(self.node.name, held.requests, held.tokens)
 
@@ -251,9 +253,8 @@ class Gateway(Actor):
                     self.node.ref(f"{worker}/worker").replay.cast(self.state.address, serial)
                 case Closed(request):
                     self._streams.pop(request).close()
-                case Fail(request, status, message, kind, param, code, retry_after):
-                    error = GatewayError(status, message, kind=kind, param=param, code=code, retry_after=retry_after)
-                    self._streams.pop(request).fail(error)
+                case Fail(request, refused):
+                    self._streams.pop(request).fail(refused)
         if not self._streams:
             self._idle.set()
         self._conditions.look()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from blockwright.actors.gateway.port import Generation, StreamNews
 from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.policies.requests.refusal import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Take no more; ``now`` says whether what runs is ended with 503."""
+    """Take no more; ``now`` says whether what runs is ended too."""
 
     now: bool = False
 
@@ -118,15 +119,10 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The request ends with an error; the fields are those of ``GatewayError``."""
+    """The request ends with an error, before or after it began."""
 
     request: str
-    status: int
-    message: str
-    kind: str = "invalid_request_error"
-    param: str | None = None
-    code: str | None = None
-    retry_after: float | None = None
+    refused: Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,25 +14,6 @@ from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
-class GatewayError(Exception):
-    """A request that cannot be served; carries what an HTTP answer needs."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str = "invalid_request_error",
-        param: str | None = None,
-        code: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.kind = status, message, kind
-        self.param, self.code, self.retry_after = param, code, retry_after
-        self.headers: dict[str, str] = {}  # further ones that the answer carries
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """One sequence to generate (a request with n choices is n of these)."""
@@ -77,7 +58,7 @@ class Census:
 
 
 class Stream(Protocol):
-    """A running generation. Iterating may raise GatewayError (503 after waiting for workers, 500 for a poison request)."""
+    """A running generation. Iterating may raise Refused: no worker came, or the request is poison."""
 
     def __aiter__(self) -> AsyncIterator[StreamNews]: ...
 
@@ -127,7 +108,7 @@ class RequestView:
     computed_tokens: int
     emitted_tokens: int
     events: list[dict[str, Any]]  # {"at": seconds since arrival, "event": str, ...}
-    key: str = ""  # of the client that made it
+    key: str = ""  # that made it, see ``policies/requests/request_ownership.py``
 
 
 class GatewayPort(Protocol):
@@ -140,7 +121,7 @@ class GatewayPort(Protocol):
     def ready(self) -> Readiness: ...
 
     def generate(self, generation: Generation) -> Stream:
-        """Admit and start. Raises GatewayError 400 (can never fit), 404 (no such model), 503 (draining)."""
+        """Admit and start. Raises Refused: it can never fit, there is no such model, there is no room, the server ends."""
 
     def describe(self, request: str) -> RequestView | None: ...
 
@@ -148,7 +129,7 @@ class GatewayPort(Protocol):
         """By application; without those that have no sequence."""
 
     def cancel(self, request: str) -> bool:
-        """End a running request, all choices of it, with a 409; False when there is none."""
+        """End a running request, all choices of it; False when there is none."""
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         """Charge the tenant with a request of at most ``tokens`` tokens, or nothing where it is refused."""
@@ -157,7 +138,7 @@ class GatewayPort(Protocol):
         """A request that was let in is over."""
 
     async def limit(self, tenant: str, name: str) -> int:
-        """The number of a limit, see ``policies.quota.Limits``."""
+        """The number of a limit, see ``Limits`` of ``policies/requests/rate_limit.py``."""
 
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""
@@ -166,4 +147,4 @@ class GatewayPort(Protocol):
         """The nodes that can be reached, as ``NodeView`` of the runtime in plain data."""
 
     async def drain(self, seconds: float) -> None:
-        """Not ready; returns when nothing runs or the time is over (what is left is cancelled with 503)."""
+        """Not ready; returns when nothing runs or the time is over (what is left is ended)."""

@@ -1,6 +1,6 @@
 """What the gateway knows of one request: its tokens, its attempts and its story.
 
-Owns the bookkeeping inside one request and its public view. Never decides where a request goes (state.py) and never sends.
+Owns the bookkeeping inside one request and its public view. Never decides where a request goes and never sends.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from blockwright.actors.gateway.port import Generation, RequestView
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.requests.dispatch import outstanding, workers_of
+from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
+from blockwright.policies.requests.poison import Deaths
+from blockwright.policies.requests.queue import Key
 from blockwright.policies.sweep.events import PromptScored, Submission, TokensEmitted
 
-SUSPECT_DEATHS = 2
-SUSPECT_NEAR = 4
 MAX_EVENTS = 128  # of one request's story; beyond it only the end is added
 
 
-class Record:
+class RequestRecord:
     """One request from its arrival to its end."""
 
     __slots__ = (
@@ -31,12 +31,11 @@ class Record:
         "avoid_until",
         "begun",
         "cached",
-        "charged",
         "computed",
+        "counted",
         "deaths",
         "events",
         "generation",
-        "near",
         "order",
         "planned",
         "preemptions",
@@ -44,7 +43,6 @@ class Record:
         "scores",
         "state",
         "tokens",
-        "waiting_since",
         "workers",
     )
 
@@ -57,17 +55,15 @@ class Record:
         self.attempt = 0  # of the current or last placing; 0: never placed
         self.route: Route | None = None  # of the current or last attempt
         self.workers: tuple[str, ...] = ()  # of ``route`` while running, else empty
-        self.charged = 0  # work counted on each of ``workers``
+        self.counted = 0  # tokens still to compute, as they were counted last (overload, work of workers)
         self.alone = False  # the current attempt began as a suspect's: its route is kept for it
         self.planned = False  # the current attempt's home has reported a first plan
         self.computed = 0  # tokens with KV in the current attempt
         self.cached = 0  # tokens found and not computed in the first attempt
         self.begun: float | None = None  # when the first plan was reported
         self.preemptions = 0
-        self.deaths = 0  # of workers that had planned this request, or had it alone
-        self.near = 0  # deaths in a row of workers that had the request and had not reported a plan of it
+        self.deaths = Deaths()
         self.scores: list[TokenLogprob] = []  # of the prompt, as far as they have come
-        self.waiting_since = now
         self.avoid = ""  # route id not to take before ``avoid_until``
         self.avoid_until = 0.0
         self.events: list[tuple[float, str, dict[str, Any]]] = []
@@ -78,9 +74,8 @@ class Record:
         return self.generation.id
 
     @property
-    def suspect(self) -> bool:
-        """Present at two worker deaths, or near so many that it may kill before its first report: it runs alone."""
-        return self.deaths >= SUSPECT_DEATHS or self.near >= SUSPECT_NEAR
+    def application(self) -> str:
+        return self.generation.application
 
     @property
     def total(self) -> int:
@@ -98,9 +93,14 @@ class Record:
         return len(self.generation.prompt) - 1 - len(self.scores) if wanted else 0
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> Key:
         """The place in the waiting queue."""
         return (self.generation.priority, self.order)
+
+    def wanted(self, now: float) -> Wanted:
+        """What decides where it goes."""
+        avoid = self.avoid if now < self.avoid_until else ""
+        return Wanted(self.id, self.application, self.total, self.deaths.suspect, avoid)
 
     def note(self, now: float, event: str, **detail: Any) -> None:
         """Add to the story."""
@@ -111,26 +111,18 @@ class Record:
         """Tokens still to compute, see ``policies.dispatch.outstanding``."""
         return outstanding(len(self.tokens), self.computed, self.total)
 
-    def death(self) -> None:
-        """A worker of the route died. Alone, nobody else can be to blame, so that no report is needed to count."""
-        if self.planned or self.alone:
-            self.deaths += 1
-        else:
-            self.near += 1
-
     def start(self, route: Route, now: float) -> None:
         """A new attempt begins on ``route``."""
         self.attempt += 1
         self.state, self.route, self.workers = "running", route, workers_of(route)
-        self.alone, self.planned, self.computed = self.suspect, False, 0
+        self.alone, self.planned, self.computed = self.deaths.suspect, False, 0
         hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
         self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)
 
-    def wait(self, now: float) -> None:
+    def wait(self) -> None:
         """The attempt is over and nothing of it counts any more but its tokens."""
         self.state, self.workers = "waiting", ()
         self.alone, self.planned, self.computed = False, False, 0
-        self.waiting_since = now
 
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:
         self.state, self.workers = state, ()
@@ -141,7 +133,7 @@ class Record:
         if not self.planned:
             self.planned = True
             self.begun = now if self.begun is None else self.begun
-            self.near = 0
+            self.deaths.planned()
             self.note(now, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
 
     def progressed(self, computed: int, cached: int, now: float) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.messages import (
-    Acknowledge,
     CancelAt,
     Closed,
     Deliver,
@@ -32,18 +32,21 @@ from blockwright.actors.gateway.messages import (
     Unsent,
     Up,
 )
-from blockwright.actors.gateway.overload import Crowd
-from blockwright.actors.gateway.port import Generation, ModelInfo, Readiness, RequestView
-from blockwright.actors.gateway.record import Record
-from blockwright.actors.gateway.routing_table import Board
-from blockwright.actors.report_sequence import Ledger
+from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
+from blockwright.actors.gateway.record import RequestRecord
+from blockwright.actors.gateway.workers import Workers
 from blockwright.actors.worker.messages import GatewayNews, SweepReport
-from blockwright.policies.requests.admission import admit
+from blockwright.policies.requests.dispatch import dispatch
+from blockwright.policies.requests.overload import Overload
+from blockwright.policies.requests.poison import Quarantine
+from blockwright.policies.requests.queue import WaitingQueue
+from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
 
 KEEP = 1024  # ended requests that can still be looked up
-DEATHS = 3  # worker deaths at which a request fails
 AVOID_SECONDS = 0.25  # how long a route is not tried again after its home gave the request back
+RETRY_SECONDS = 5.0  # what a client is told to wait for another server, or for workers
 
 
 class GatewayState:
@@ -61,14 +64,15 @@ class GatewayState:
         gateways: int = 1,
     ) -> None:
         self.address = address  # of the gateway actor, where workers send reports
-        self.catalogue = {model.id: model for model in models}
         self.page_size, self.worker_wait = page_size, worker_wait
-        self.crowd = Crowd(max_waiting, max_waiting_tokens, gateways)
-        self.board = Board(self.catalogue)
-        self.active: dict[str, Record] = {}  # all and only the requests that have not ended
-        self.waiting: dict[str, Record] = {}  # those of ``active`` in state "waiting"
+        self.table = RoutingTable(model.id for model in models)
+        self.catalogue = Catalogue(models, self.table)
+        self.workers = Workers()
+        self.overload = Overload(max_waiting, max_waiting_tokens, gateways)
+        self.quarantine = Quarantine()
+        self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
+        self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
         self.past: OrderedDict[str, RequestView] = OrderedDict()  # the last ``KEEP`` that ended
-        self.ledgers: dict[str, Ledger] = {}  # worker -> its reports; the keys are those of ``board.up``
         self.draining = False
         self._arrivals = 0
         self._freed = False  # a route has become idle, or free for all: others may start now
@@ -86,17 +90,18 @@ class GatewayState:
             case End(request, stop):
                 self._end(request, stop, now)
             case Routes(update):
-                self.board.update(update, now)
+                self.table.update(update.version, update.chains, update.routes, update.withdrawn, update.capacity, now)
                 self._pump(now)
             case Up(worker, incarnation):
                 self._up(worker, incarnation, now)
             case Down(worker, incarnation, cause):
                 self._down(worker, incarnation, cause, now)
             case Unsent(request, attempt, reason):
-                if (record := self._current(request, attempt)) is not None:
+                record = self.active.get(request)
+                if record is not None and record.workers and record.attempt == attempt:
                     self._given_back(record, reason, now)
             case Heard(worker, incarnation, serial):
-                self._heard(worker, incarnation, serial)
+                self._effects += self.workers.heard(worker, incarnation, serial)
             case Tick():
                 self._expire(now)
                 self._pump(now)
@@ -114,124 +119,122 @@ class GatewayState:
         record = self.active.get(request)
         return record.view() if record else self.past.get(request)
 
-    def models(self) -> list[ModelInfo]:
-        """The applications served, in the order of the configuration."""
-        return [
-            ModelInfo(
-                model.id,
-                model.checkpoint,
-                self.board.max_length.get(model.id, model.max_length),
-                model.created,
-                bool(self.board.routes[model.id]),
-                self.board.bases.get(model.id),
-                self.board.rooms(model.id),
-            )
-            for model in self.catalogue.values()
-            if model.id not in self.board.withdrawn
-        ]
-
-    def ready(self) -> Readiness:
-        applications = {
-            model.id: "ready" if model.ready else "waiting" if model.id in self.board.served else "loading"
-            for model in self.models()
-        }
-        if self.draining:
-            return Readiness(False, "the server is shutting down", 5.0, applications)
-        if "ready" in applications.values():
-            return Readiness(True, "", 0.0, applications)
-        waiting = "waiting" in applications.values()
-        return Readiness(False, "no worker is up" if waiting else "models are loading", 1.0, applications)
-
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
-        self.board.check()
-        assert set(self.ledgers) == set(self.board.up)
-        assert set(self.waiting) == {r.id for r in self.active.values() if r.state == "waiting"}
-        assert all(r.state in ("waiting", "running") for r in self.active.values())
-        assert all(bool(r.workers) == (r.state == "running") for r in self.active.values())
-        assert set(self.board.held) <= {r.id for r in self.active.values() if r.alone or r.suspect}
-        for ledger in self.ledgers.values():
-            ledger.check()
+        active = self.active.values()
+        self.table.check()
+        self.quarantine.check()
+        self.queue.check()
+        self.workers.check(self.table.alive)
+        assert set(self.queue.in_order(self.queue.applications())) == {r.id for r in active if r.state == "waiting"}
+        assert all(r.state in ("waiting", "running") for r in active)
+        assert all(bool(r.workers) == (r.state == "running") for r in active)
+        assert set(self.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
+        assert all(r.counted == r.cost() for r in active)
+        assert (self.overload.requests, self.overload.work) == (len(active), sum(r.counted for r in active))
+        for worker, on in self.table.on.items():
+            assert on == {r.id for r in active if worker in r.workers}, worker
+            assert self.table.work[worker] == sum(self.active[request].counted for request in on), worker
 
     # the life of a request
 
     def _generate(self, generation: Generation, now: float) -> None:
-        refusal = self._refusal(generation) or self.crowd.refusal(generation, self.active, len(self.waiting), now)
-        if refusal is not None:
-            self._effects.append(refusal)
+        refused = self._refusal(generation, now)
+        if refused is not None:
+            self._effects.append(Fail(generation.id, refused))
             return
-        record = Record(generation, self._arrivals, now)
+        record = RequestRecord(generation, self._arrivals, now)
         self._arrivals += 1
-        self.active[record.id] = self.waiting[record.id] = record
+        self.active[record.id] = record
+        self.overload.begin()
+        self._recount(record)
+        self._wait(record, now)
         self._try(record, now)
-        if record.id in self.waiting:
-            record.note(now, "queued", ahead=sum(other.key < record.key for other in self.waiting.values()))
+        if record.state == "waiting":
+            record.note(now, "queued", ahead=self.queue.ahead(record.key))
 
-    def _refusal(self, generation: Generation) -> Fail | None:
-        name, application = generation.id, generation.application
-        if application not in self.catalogue or application in self.board.withdrawn:
-            served = ", ".join(model.id for model in self.models())
-            message = f"model {application!r} does not exist; there are: {served}"
-            return Fail(name, 404, message, param="model", code="model_not_found")
+    def _refusal(self, generation: Generation, now: float) -> Refused | None:
+        unknown = self.catalogue.unknown(generation.application)
+        if unknown is not None:
+            return unknown
         if self.draining:
-            return _unavailable(name, "the server is shutting down; send the request elsewhere or again later", 5.0)
-        if not generation.prompt or generation.max_tokens < 1:
-            return Fail(name, 400, "prompt and max_tokens need at least one token each", code="invalid_value")
-        if name in self.active:
-            return Fail(name, 400, f"request {name!r} is running already", code="invalid_value")
-        prompt, answer = len(generation.prompt), generation.max_tokens
-        limit = self.board.max_length.get(application, self.catalogue[application].max_length)
-        if prompt + answer > limit:
-            message = (
-                f"the prompt has {prompt} tokens and the answer up to {answer}, together more than the {limit} of model "
-                f"{application!r}; shorten the prompt or lower max_tokens"
-            )
-            return Fail(name, 400, message, param="max_tokens", code="context_length_exceeded")
-        sentence = admit(prompt + answer, self.board.room.get(application, prompt + answer))
-        return Fail(name, 400, sentence, param="max_tokens", code="context_length_exceeded") if sentence else None
+            message = "the server is shutting down; send the request elsewhere or again later"
+            return Refused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
+        if generation.id in self.active:
+            return Refused(Refusal.INVALID, f"request {generation.id!r} is running already")
+        tokens = len(generation.prompt) + generation.max_tokens
+        return self.catalogue.unfit(generation) or self.overload.refusal(tokens, len(self.queue), now)
 
-    def _try(self, record: Record, now: float) -> None:
-        """Start an attempt if a route is there."""
-        ordinary = not record.suspect or any(not other.suspect for other in self.active.values())
-        route = self.board.pick(record, now, ordinary)
+    def _recount(self, record: RequestRecord) -> None:
+        """Count what the request has left to compute, after whatever changed it."""
+        cost = record.cost()
+        change = cost - record.counted
+        if change:
+            record.counted = cost
+            self.overload.charge(change)
+            self.table.charge(record.workers, change)
+
+    def _wait(self, record: RequestRecord, now: float) -> None:
+        self.queue.add(record.id, record.application, record.key, now)
+
+    def _try(self, record: RequestRecord, now: float) -> None:
+        """Start an attempt of a waiting request if a route is there."""
+        wanted = record.wanted(now)
+        ordinary = not wanted.suspect or any(not other.deaths.suspect for other in self.active.values())
+        route = dispatch(wanted, self.table, self.quarantine, ordinary)
         if route is None:
             return
-        del self.waiting[record.id]
+        self.queue.remove(record.id, record.application)
         record.start(route, now)
-        self.board.place(record)
+        self.table.place(record.id, record.workers, record.counted)
         self._effects.append(Submit(route.home, record.submission(self.address, self.page_size)))
 
     def _pump(self, now: float) -> None:
-        """Start what waits and can start, in the order of arrival within a priority."""
-        for record in sorted(self.waiting.values(), key=lambda r: r.key):
-            application = record.generation.application
-            if application in self.board.withdrawn:
-                message = f"model {application!r} is no longer served; choose another one"
-                self._fail(record, now, Fail(record.id, 404, message, param="model", code="model_not_found"))
-            else:
+        """Start what waits and can start, in order. Where no route is whole, or open, nobody is looked at."""
+        for application in self.table.withdrawn.intersection(self.queue.applications()):
+            message = f"model {application!r} is no longer served; choose another one"
+            for request in self.queue.in_order([application]):
+                self._fail(self.active[request], now, Refused(Refusal.UNKNOWN_MODEL, message))
+        whole = [application for application in self.queue.applications() if self.table.routes.get(application)]
+        for request in self.queue.in_order(whole):
+            record = self.active[request]
+            if record.deaths.suspect or self._open(record.application):
                 self._try(record, now)
 
-    def _requeue(self, record: Record, now: float) -> None:
-        """The attempt is lost: wait for a new one, which starts from prompt plus emitted tokens."""
-        self.board.remove(record)
-        record.wait(now)
-        self.waiting[record.id] = record
+    def _open(self, application: str) -> bool:
+        """Whether some route is not kept for a suspect."""
+        if not self.quarantine.routes:
+            return True
+        closed = self.quarantine.workers()
+        return any(closed.isdisjoint(hop.worker for hop in route.hops) for route in self.table.routes[application])
 
-    def _finish(self, record: Record, now: float, state: str, event: str, reason: str) -> None:
-        alone = record.alone or record.id in self.board.held
-        self.board.remove(record)
-        self.waiting.pop(record.id, None)
+    def _leave(self, record: RequestRecord) -> None:
+        """Its attempt is over, or its wait: nothing is counted for it on any worker."""
+        self.quarantine.release(record.id)
+        self.table.remove(record.id, record.workers, record.counted)
+        self.queue.remove(record.id, record.application)
+
+    def _requeue(self, record: RequestRecord, now: float) -> None:
+        """The attempt is lost: wait for a new one, which starts from prompt plus emitted tokens."""
+        self._leave(record)
+        record.wait()
+        self._recount(record)
+        self._wait(record, now)
+
+    def _finish(self, record: RequestRecord, now: float, state: str, event: str, reason: str) -> None:
+        self._freed |= record.alone or record.id in self.quarantine.routes
+        self._leave(record)
         del self.active[record.id]
         record.end(state, now, event, reason=reason)
-        self.crowd.pace.ended(now)
+        self.overload.end(record.counted, now)
         self.past[record.id] = record.view()
         if len(self.past) > KEEP:
             self.past.popitem(last=False)
-        self._freed |= alone or bool(self.board.held)
+        self._freed |= bool(self.quarantine.routes)
 
-    def _fail(self, record: Record, now: float, failure: Fail) -> None:
-        self._effects.append(failure)
-        self._finish(record, now, "failed", "failed", failure.message)
+    def _fail(self, record: RequestRecord, now: float, refused: Refused) -> None:
+        self._effects.append(Fail(record.id, refused))
+        self._finish(record, now, "failed", "failed", refused.message)
 
     def _end(self, request: str, stop: bool, now: float) -> None:
         record = self.active.get(request)
@@ -244,88 +247,74 @@ class GatewayState:
         else:
             self._finish(record, now, "cancelled", "cancelled", "the client is gone")
 
-    def _cancel(self, record: Record) -> None:
+    def _cancel(self, record: RequestRecord) -> None:
         """Free what the current attempt holds at its home."""
-        if record.state == "running" and record.workers[0] in self.board.up:
+        if record.workers and record.workers[0] in self.table.alive:
             self._effects.append(CancelAt(record.workers[0], (record.id,)))
 
     def _expire(self, now: float) -> None:
-        for record in list(self.waiting.values()):
-            application = record.generation.application
-            since = max(record.waiting_since, self.board.vanished.get(application, record.arrival))
-            if not self.board.routes.get(application) and now - since >= self.worker_wait:
-                message = f"no worker could serve model {application!r} for {self.worker_wait:g} seconds; try again"
-                self._fail(record, now, _unavailable(record.id, message, 5.0))
+        """Fail what has waited too long for any route; those that have waited less are not looked at."""
+        for application in self.queue.applications():
+            if self.table.routes.get(application):
+                continue
+            vanished = self.table.vanished.get(application, 0.0)
+            message = f"no worker could serve model {application!r} for {self.worker_wait:g} seconds; try again"
+            while (longest := self.queue.longest_waiting(application)) is not None:
+                request, since = longest
+                if now - max(since, vanished) < self.worker_wait:
+                    break
+                self._fail(self.active[request], now, Refused(Refusal.UNAVAILABLE, message, RETRY_SECONDS))
 
     def _abort(self, now: float) -> None:
+        message = "the server shut down before the answer was complete"
         for record in list(self.active.values()):
             self._cancel(record)
-            self._fail(record, now, _unavailable(record.id, "the server shut down before the answer was complete", 5.0))
+            self._fail(record, now, Refused(Refusal.UNAVAILABLE, message, RETRY_SECONDS))
 
     # workers
 
     def _up(self, worker: str, incarnation: int, now: float) -> None:
-        known = self.board.up.get(worker)
+        known = self.workers.incarnation(worker)
         if known is not None and known >= incarnation:
             return
         if known is not None:
             self._down(worker, known, "replaced by a newer incarnation", now)
-        self.board.up[worker] = incarnation
-        self.ledgers[worker] = Ledger(incarnation)
+        self.workers.up(worker, incarnation)
+        self.table.join(worker)
 
     def _down(self, worker: str, incarnation: int, cause: str, now: float) -> None:
-        if self.board.up.get(worker) != incarnation:
+        if self.workers.incarnation(worker) != incarnation:
             return  # known, or fenced long ago
-        del self.ledgers[worker]
-        self.board.lose(worker, now)
-        for record in sorted(self.board.on.get(worker, {}).values(), key=lambda r: r.key):
+        self.workers.down(worker)
+        ran = [self.active[request] for request in self.table.lose(worker, now)]
+        for record in sorted(ran, key=lambda record: record.key):
             record.note(now, "worker_died", worker=worker, cause=cause)
             self._lost(record, now)
         self._pump(now)
 
-    def _lost(self, record: Record, now: float) -> None:
-        """A worker of the request's route died."""
-        record.death()
+    def _lost(self, record: RequestRecord, now: float) -> None:
+        """A worker of the request's route died. Alone, nobody else can be to blame: no report is needed to count."""
+        record.deaths.count(record.planned or record.alone)
         self._cancel(record)
-        if record.deaths < DEATHS:
+        if not record.deaths.poison:
             self._requeue(record, now)
             return
-        message = f"the request was present when {record.deaths} workers died, the last time alone; it is not tried again"
-        self._fail(record, now, Fail(record.id, 500, message, kind="server_error", code="request_kills_workers"))
-
-    def _heard(self, worker: str, incarnation: int, serial: int) -> None:
-        ledger = self.ledgers.get(worker)
-        if ledger is None or ledger.incarnation != incarnation:
-            return
-        first = ledger.heard(serial)
-        if first is not None:
-            self._effects.append(Replay(worker, first))
-        self._acknowledge(worker, ledger, heartbeat=True)
-
-    def _acknowledge(self, worker: str, ledger: Ledger, heartbeat: bool = False) -> None:
-        serial = ledger.due(heartbeat)
-        if serial is not None:
-            self._effects.append(Acknowledge(worker, serial))
+        deaths = record.deaths.present
+        message = f"the request was present when {deaths} workers died, the last time alone; it is not tried again"
+        self._fail(record, now, Refused(Refusal.POISON, message))
 
     # reports
 
     def _report(self, report: SweepReport, now: float) -> None:
-        ledger = self.ledgers.get(report.worker)
-        if ledger is None or ledger.incarnation != report.incarnation:
-            return  # fenced, or not announced yet: a heartbeat will show what is missing
-        if not ledger.take(report.serial):
-            first = ledger.missing(report.serial)
-            if first is not None:
-                self._effects.append(Replay(report.worker, first))
+        taken = self.workers.take(report)
+        if isinstance(taken, Replay):
+            self._effects.append(taken)
+        if taken is not True:
             return
         unwanted = {news.request for news in report.news if not self._heed(news, report.worker, now)}
         if unwanted:  # it works for nobody: the cancellation is on its way, or was lost
             self._effects.append(CancelAt(report.worker, tuple(sorted(unwanted))))
-        self._acknowledge(report.worker, ledger)
-
-    def _current(self, request: str, attempt: int) -> Record | None:
-        record = self.active.get(request)
-        return record if record is not None and record.state == "running" and record.attempt == attempt else None
+        self._effects += self.workers.due(report.worker)
 
     def _heed(self, news: GatewayNews, worker: str, now: float) -> bool:
         """Apply one effect of a worker's sweep machine; False where it runs a request that is not at home there."""
@@ -340,7 +329,7 @@ class GatewayState:
                     self._emitted(record, news, now)
                 case Progressed():
                     record.progressed(news.computed, news.cached, now)
-                    self.board.recharge(record)
+                    self._recount(record)
                 case PromptScored():
                     complete = record.score(news)
                     if complete is not None:
@@ -349,7 +338,7 @@ class GatewayState:
                     self._given_back(record, news.reason, now)
         return True
 
-    def _emitted(self, record: Record, emitted: TokensEmitted, now: float) -> None:
+    def _emitted(self, record: RequestRecord, emitted: TokensEmitted, now: float) -> None:
         record.plan_seen(now)
         if emitted.position > len(record.tokens):
             # Reports come in order, so the home has lost tokens itself: only running it again from ours is exact.
@@ -365,13 +354,13 @@ class GatewayState:
         if news.finish:
             self._finish(record, now, "finished", "finished", news.finish)
         else:
-            self.board.recharge(record)
+            self._recount(record)
 
-    def _given_back(self, record: Record, reason: str, now: float) -> None:
+    def _given_back(self, record: RequestRecord, reason: str, now: float) -> None:
         record.note(now, "returned", reason=reason)
         if reason.startswith("refused"):
             message = reason.partition(": ")[2] or "a worker refused the request"
-            self._fail(record, now, Fail(record.id, 400, message, param="max_tokens", code="context_length_exceeded"))
+            self._fail(record, now, Refused(Refusal.TOO_LONG, message))
             return
         assert record.route is not None
         record.avoid, record.avoid_until = record.route.id, now + AVOID_SECONDS
@@ -380,9 +369,5 @@ class GatewayState:
             self._lost(record, now)
         else:
             self._requeue(record, now)
-        if record.id in self.waiting:
+        if record.state == "waiting":
             self._try(record, now)
-
-
-def _unavailable(request: str, message: str, retry_after: float) -> Fail:
-    return Fail(request, 503, message, kind="server_error", code="unavailable", retry_after=retry_after)

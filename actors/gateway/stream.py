@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from blockwright.actors.gateway.port import GatewayError, StreamNews, StreamProgress
+from blockwright.actors.gateway.port import StreamNews, StreamProgress
+from blockwright.policies.requests.refusal import Refused
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
@@ -23,7 +24,7 @@ class RequestStream:
         self._end = end
         self._scored: PromptScored | None = None  # comes before any token
         self._pending: TokensEmitted | None = None
-        self._error: GatewayError | None = None
+        self._error: Refused | None = None
         self._over = False  # nothing more will be put
         self._wake: asyncio.Future[None] | None = None
 
@@ -41,7 +42,7 @@ class RequestStream:
         self._over = isinstance(news, TokensEmitted) and bool(news.finish)
         self._notify()
 
-    def fail(self, error: GatewayError) -> None:
+    def fail(self, error: Refused) -> None:
         self._error, self._over = error, True
         self._notify()
 
@@ -63,7 +64,7 @@ class RequestStream:
         return self
 
     async def __anext__(self) -> StreamNews:
-        """Raises GatewayError when the request failed, after all that was delivered before."""
+        """Raises Refused when the request failed, after all that was delivered before."""
         while (news := self._scored or self._pending) is None:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -78,7 +79,7 @@ class RequestStream:
             self._pending = None
         return news
 
-    def refused(self) -> GatewayError | None:
+    def refused(self) -> Refused | None:
         """The error, if the request failed before anything was delivered; it is not raised again."""
         error = self._error if self._scored is None and self._pending is None else None
         if error is not None:

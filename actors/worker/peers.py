@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blockwright.actors.report_sequence import Ledger
+from blockwright.actors.report_sequence import ReportSequence
 from blockwright.actors.worker.messages import PeerReport
 from blockwright.runtime.node.peers import Peer
 
@@ -21,7 +21,7 @@ class Peers:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._sequences: dict[str, Ledger] = {}  # worker -> reports of its current life
+        self._sequences: dict[str, ReportSequence] = {}  # worker -> reports of its current life
         self._seen: dict[str, float | None] = {}  # worker -> when the last heartbeat that was looked at came
 
     def take(self, report: PeerReport) -> tuple[bool, Answer | None]:
@@ -52,8 +52,8 @@ class Peers:
         """That life of it is over."""
         self._sequences.pop(worker, None)
 
-    def _sequence(self, worker: str, incarnation: int) -> Ledger:
+    def _sequence(self, worker: str, incarnation: int) -> ReportSequence:
         known = self._sequences.get(worker)
         if known is None or known.incarnation != incarnation:  # of an earlier life nothing is let in by the node
-            known = self._sequences[worker] = Ledger(incarnation)
+            known = self._sequences[worker] = ReportSequence(incarnation)
         return known

@@ -13,22 +13,23 @@ import logging
 from aiohttp import HttpVersion11, web
 
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import GatewayError, GatewayPort
+from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ENDPOINTS, PUBLIC, Handler
-from blockwright.api.errors import bad_request, error_code, error_response, from_http
-from blockwright.api.http.auth import Caller, Keys
+from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
+from blockwright.api.http.auth import Caller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.context import BEGUN, CALLER, DESK, FRONT, MODEL, TRACE, Front
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.headers import log_names, mark
 from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.info import REFERENCE
-from blockwright.api.http.limits import Door
+from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.starting import Stages
 from blockwright.api.version import VERSION
 from blockwright.gpu.errors import CheckpointError
+from blockwright.policies.requests.refusal import Refused
 from blockwright.runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,8 @@ def make_app(
         keys=Keys(settings.api_keys, settings.admin_keys),
         metrics=Metrics(port.census),
         max_body=settings.max_body,
-        door=Door(port, settings.tenant_models),
+        access=ModelAccess(settings.tenant_models),
+        limits=TenantLimits(port),
         cors=Cors(settings.cors_origins),
         hosts=Hosts(settings),
         stages=stages or Stages(),
@@ -72,7 +74,7 @@ async def _expected(request: web.Request) -> web.StreamResponse | None:
     if request.version < HttpVersion11:
         return None  # such a client knows nothing of it
     if expected.lower() != "100-continue":
-        return error_response(GatewayError(417, f"Expect: {expected!r} is not known; leave it out, or say 100-continue"))
+        return error_response(ApiError(417, f"Expect: {expected!r} is not known; leave it out, or say 100-continue"))
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     request.writer.output_size = 0  # of the answer, which is still to come
     return None
@@ -94,17 +96,18 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
         request[CALLER] = _authenticate(front, request)
         with _traced(request):
             return await handler(request)
-    except GatewayError as error:
+    except (ApiError, Refused) as raised:
+        error = in_words(raised) if isinstance(raised, Refused) else raised
         if error.status in (429, 503) and request.method == "POST":
-            front.metrics.rejected(request.get(MODEL, ""), error_code(error))
+            front.metrics.rejected(request.get(MODEL, ""), error.code)
         return error_response(error)
     except web.HTTPException as error:
         return error_response(from_http(error, request.method, request.path, front.max_body))
     except CheckpointError as error:
-        return error_response(GatewayError(500, str(error)))
+        return error_response(ApiError(500, str(error)))
     except Exception:
         log.exception("%s %s failed", request.method, request.path, extra=log_names(request))
-        return error_response(GatewayError(500, "internal error; the server's log has the details"))
+        return error_response(ApiError(500, "internal error; the server's log has the details"))
 
 
 def _check_framing(request: web.Request) -> None:
@@ -134,16 +137,12 @@ def _authenticate(front: Front, request: web.Request) -> Caller:
     path = resource.canonical if resource is not None else request.path
     if caller is not None:
         if not caller.admin and path.startswith("/admin"):
-            raise GatewayError(
-                403, "this API key may not use /admin; send one that is marked admin", code="permission_denied"
-            )
+            raise ApiError(403, "this API key may not use /admin; send one that is marked admin", code="permission_denied")
         return caller
     if path in PUBLIC:
         return Caller(admin=False)
     found = "is not valid" if "Authorization" in request.headers else "is missing"
-    error = GatewayError(
-        401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key"
-    )
+    error = ApiError(401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key")
     if "text/html" in request.headers.get("Accept", ""):  # a person who opens a page: the browser asks for the key
         error.headers = {"WWW-Authenticate": 'Basic realm="Blockwright: any name, the API key as password"'}
     raise error

@@ -9,8 +9,8 @@ import logging
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.checks import shown
+from blockwright.api.errors import ApiError
 from blockwright.api.http.context import CALLER, DESK, FRONT
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ async def one_request(request: web.Request) -> web.Response:
     desks = request.app[DESK]
     view = await desks[0].describe_anywhere(id, key) if desks else request.app[FRONT].describe(id, key)
     if view is None:
-        raise GatewayError(404, f"there is no request {shown(id)}; ids are kept for a while after the end", param="id")
+        raise ApiError(404, f"there is no request {shown(id)}; ids are kept for a while after the end", param="id")
     body = dataclasses.asdict(view)
     del body["key"]
     return web.json_response(body)
@@ -42,7 +42,7 @@ async def cancel(request: web.Request) -> web.Response:
     id, key = request.match_info["id"], request[CALLER].key
     desks = request.app[DESK]
     if not (await desks[0].cancel_anywhere(id, key) if desks else request.app[FRONT].cancel(id, key)):
-        raise GatewayError(404, f"there is no request {shown(id)} that runs", param="id")
+        raise ApiError(404, f"there is no request {shown(id)} that runs", param="id")
     return web.json_response({"id": id, "cancelled": True})
 
 

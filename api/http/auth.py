@@ -1,4 +1,5 @@
-"""API keys: who is asking. Deny by default; the middleware lets only the health probes through without one.
+"""API keys: who is asking, and which models a key may use. Deny by default; the middleware lets only the health probes
+through without one.
 
 Keys are kept and compared as hashes, all of them each time, so that the time taken tells nothing.
 """
@@ -10,6 +11,8 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from blockwright.api.errors import ApiError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,24 @@ def _password(credentials: str) -> str:
         return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
+
+
+class ModelAccess:
+    """``models``: tenant -> model ids with commas between; tenants without an entry may use all."""
+
+    def __init__(self, models: Mapping[str, str]) -> None:
+        self._models = {tenant: frozenset(m.strip() for m in text.split(",")) for tenant, text in models.items()}
+
+    def may_use(self, caller: Caller, model: str) -> bool:
+        allowed = self._models.get(caller.tenant)
+        return allowed is None or model in allowed
+
+    def check(self, caller: Caller, model: str) -> None:
+        """Raises a 403."""
+        if not self.may_use(caller, model):
+            served = ", ".join(sorted(self._models[caller.tenant]))
+            message = f"the API key of tenant {caller.tenant!r} may not use model {model!r}; it may use: {served}"
+            raise ApiError(403, message, param="model", code="permission_denied")
 
 
 def _digest(key: str) -> bytes:

@@ -11,35 +11,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockwright.actors.gateway.port import GatewayError, GatewayPort, ModelInfo
+from blockwright.actors.gateway.port import GatewayPort, ModelInfo
 from blockwright.api.checks import shown
+from blockwright.api.errors import ApiError
 from blockwright.api.nearest import suggestion
 from blockwright.api.text.chat_template import ChatTemplate
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.plan.sampling import SamplingParams
 
 log = logging.getLogger(__name__)
 _LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingDefaults:
-    """What a request that says nothing gets: ``generation_config.json`` of the checkpoint, else no change to the logits.
-
-    ``do_sample`` false there makes the default temperature 0.
+class ServedModel:
+    """``defaults``: the sampling of a request that says nothing. It is ``generation_config.json`` of the checkpoint, where
+    ``do_sample`` false means temperature 0, else no change to the logits.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    repetition_penalty: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
     codec: TextCodec
     template: ChatTemplate | None
-    defaults: SamplingDefaults
+    defaults: SamplingParams
     stop_tokens: list[int]
     vocabulary: int  # ids below this exist
 
@@ -51,7 +44,7 @@ def load_model(folder: Path) -> ServedModel:
         log.warning("%s", codec.missing)
     checkpoint = Checkpoint.open(folder)
     generation = checkpoint.generation
-    defaults = SamplingDefaults(
+    defaults = SamplingParams(
         temperature=0.0 if generation.do_sample is False else generation.temperature,
         top_p=generation.top_p,
         top_k=generation.top_k,
@@ -77,7 +70,7 @@ class Catalog:
         """The model of that id, the first one without an id; a 404 otherwise, with the nearest id."""
         models = self._port.models()
         if not models:
-            raise GatewayError(503, "no model is loaded yet; try again soon", retry_after=1.0)
+            raise ApiError(503, "no model is loaded yet; try again soon", retry_after=1.0)
         if model is None:
             return models[0]
         for info in models:
@@ -85,7 +78,7 @@ class Catalog:
                 return info
         ids = [info.id for info in models]
         message = f"the model {shown(model)} does not exist; {suggestion(model, ids, repr)}"
-        raise GatewayError(404, message, param="model", code="model_not_found")
+        raise ApiError(404, message, param="model", code="model_not_found")
 
     async def load(self, info: ModelInfo) -> ServedModel:
         """Raises CheckpointError."""
@@ -99,9 +92,9 @@ class Catalog:
         """Raises a 400 for a text that is longer than any memory should be asked for."""
         if len(text) > self._longest:
             message = f"the prompt has {len(text)} characters, more than the limit of {self._longest}; shorten it"
-            raise GatewayError(400, message, param="prompt", code="context_length_exceeded")
+            raise ApiError(400, message, param="prompt", code="context_length_exceeded")
         if model.codec.missing:
-            raise GatewayError(400, model.codec.missing, param="prompt")
+            raise ApiError(400, model.codec.missing, param="prompt")
         if len(text) < _LONG:
             return model.codec.encode(text, special=special)
         loop = asyncio.get_running_loop()

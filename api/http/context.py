@@ -7,7 +7,6 @@ request ids.
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,38 +15,17 @@ from aiohttp import web
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, RequestView, StreamProgress
-from blockwright.api.http.auth import Caller, Keys
+from blockwright.api.http.auth import Caller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.hosts import Hosts
-from blockwright.api.http.limits import Door
+from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.starting import Stages
+from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
 
 if TYPE_CHECKING:
     from blockwright.api.serve.gateway_peer import Desk
-
-NAMES, NAME_LENGTH = 4096, 128  # how many ids chosen by clients are kept, and how long one may be
-
-
-class Names:
-    """The ids that clients chose (``x-request-id``): with them a request can be asked about before its answer begins."""
-
-    def __init__(self) -> None:
-        self._ids: OrderedDict[tuple[str, str], str] = OrderedDict()  # (key, chosen) -> ours, the oldest first
-
-    def note(self, key: str, chosen: str, id: str) -> None:
-        """The newest request of that name counts; a name of more than ``NAME_LENGTH`` characters is not kept."""
-        if len(chosen) > NAME_LENGTH:
-            return
-        self._ids.pop((key, chosen), None)
-        self._ids[key, chosen] = id
-        if len(self._ids) > NAMES:
-            self._ids.popitem(last=False)
-
-    def resolve(self, key: str, name: str) -> str:
-        """Our id; ``name`` itself when no request of that key chose it."""
-        return self._ids.get((key, name), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +37,16 @@ class Front:
     metrics: Metrics
     max_body: int  # bytes
     stages: Stages
-    door: Door
+    access: ModelAccess
+    limits: TenantLimits
     cors: Cors
     hosts: Hosts
-    names: Names = field(default_factory=Names)
+    names: ChosenNames = field(default_factory=ChosenNames)
 
     def describe(self, name: str, key: str) -> RequestView | None:
         """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
         view = self.port.describe(self.names.resolve(key, name))
-        return view if view is not None and view.key == key else None
+        return view if view is not None and may_see(key, view.key) else None
 
     def cancel(self, name: str, key: str) -> bool:
         """End a request of this process; False where there is none of that key that runs."""
@@ -78,12 +57,12 @@ class Front:
         """The model that a request names. Raises a 404, or a 403 for one that its key may not use."""
         info = self.catalog.info(name)
         request[MODEL] = info.id
-        self.door.check_model(request[CALLER], info.id)
+        self.access.check(request[CALLER], info.id)
         return info
 
     def new_id(self, prefix: str) -> str:
         """Names its gateway, so that any gateway can tell where to ask about it."""
-        return f"{prefix}-{self.port.name}-{secrets.token_hex(12)}"
+        return request_id(prefix, self.port.name, secrets.token_hex(12))
 
 
 FRONT = web.AppKey("front", Front)

@@ -11,7 +11,7 @@ import socket
 from urllib.parse import urlsplit
 
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.errors import ApiError
 
 LOOPBACK = "localhost"
 
@@ -30,7 +30,7 @@ class Hosts:
         """Raises a 421 for the name of somebody else. ``host``: the header."""
         if not self._checked or self._known(host):
             return
-        raise GatewayError(
+        raise ApiError(
             421,
             f"the host {host[:200]!r} is not served here; ask for localhost, an address, or a name in --set allowed_hosts",
         )

@@ -1,4 +1,4 @@
-"""What stands between a checked request and its sequences: may this key use this model, and has its tenant anything left?
+"""Rate limits of tenants as HTTP has them: has this one anything left for a checked request?
 
 Charges the tenant with the most that the request can cost and gives back the rest when it ends. The account itself is kept
 by the limiter actor (one for all gateways); without limits nobody is asked. Says in headers what is left, as OpenAI does.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import GatewayError, GatewayPort
+from blockwright.actors.gateway.port import GatewayPort
+from blockwright.api.errors import ApiError
 from blockwright.api.http.auth import Caller
 from blockwright.policies.requests.rate_limit import Standing, Verdict
 
@@ -39,27 +39,11 @@ class Charge:
             port.settle(self._tenant, tokens, used)
 
 
-class Door:
-    """See the module. ``models``: tenant -> model ids with commas between; tenants without an entry may use all."""
+class TenantLimits:
+    """See the module."""
 
-    def __init__(self, port: GatewayPort, models: Mapping[str, str]) -> None:
+    def __init__(self, port: GatewayPort) -> None:
         self._port = port
-        self._models = {tenant: frozenset(m.strip() for m in text.split(",")) for tenant, text in models.items()}
-
-    def may_use(self, caller: Caller, model: str) -> bool:
-        allowed = self._models.get(caller.tenant)
-        return allowed is None or model in allowed
-
-    def check_model(self, caller: Caller, model: str) -> None:
-        """Raises a 403."""
-        if not self.may_use(caller, model):
-            served = ", ".join(sorted(self._models[caller.tenant]))
-            raise GatewayError(
-                403,
-                f"the API key of tenant {caller.tenant!r} may not use model {model!r}; it may use: {served}",
-                param="model",
-                code="permission_denied",
-            )
 
     async def enter(self, caller: Caller, tokens: int) -> Charge:
         """Charge a request that costs ``tokens`` at most. Raises a 429 with what to wait for."""
@@ -78,7 +62,7 @@ class Door:
             remedy = "that is more than the limit: lower max_tokens or shorten the prompt"
         else:
             remedy = f"try again in {verdict.retry_after:.1f} s"
-        error = GatewayError(
+        error = ApiError(
             429,
             f"tenant {caller.tenant!r} is limited to {limit} {words}{asked}; {remedy}",
             kind="tokens" if "tokens" in verdict.refused else "requests",

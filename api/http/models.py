@@ -13,7 +13,7 @@ from blockwright.api.http.context import CALLER, FRONT
 def _shown(request: web.Request) -> dict[str, dict[str, Any]]:
     """The models that the key may use, by id. Of the others not even the names are told, as ``parent`` would."""
     front, caller = request.app[FRONT], request[CALLER]
-    usable = {info.id: info for info in front.port.models() if front.door.may_use(caller, info.id)}
+    usable = {info.id: info for info in front.port.models() if front.access.may_use(caller, info.id)}
     return {info.id: _model(info, usable) for info in usable.values()}
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from blockwright.actors.gateway.port import (
     Census,
-    GatewayError,
     GatewayPort,
     Generation,
     ModelInfo,
@@ -21,6 +20,7 @@ from blockwright.actors.gateway.port import (
     Stream,
 )
 from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.refusal import Refusal, Refused
 
 
 class Stages:
@@ -98,5 +98,5 @@ class StartingPort:
 
     def _there(self) -> GatewayPort:
         if self._real is None:
-            raise GatewayError(503, "the cluster is starting; try again soon", retry_after=1.0)
+            raise Refused(Refusal.UNAVAILABLE, "the cluster is starting; try again soon", 1.0)
         return self._real

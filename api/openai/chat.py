@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from functools import partial
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
@@ -13,39 +12,22 @@ from aiohttp import web
 
 from blockwright.api.errors import bad_request
 from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import FRONT, IGNORED, Front
+from blockwright.api.http.context import Front
 from blockwright.api.openai.bodies import parse_chat
 from blockwright.api.openai.choice import Choice, Piece
 from blockwright.api.openai.fields import TemplateOptions
-from blockwright.api.openai.generate import Call, answer, start, truncated
+from blockwright.api.openai.generate import Call, Shape, generate, open_call
 from blockwright.api.openai.logprobs import chat_logprobs, prompt_logprobs
-from blockwright.api.openai.request_body import read_body
 from blockwright.api.text.chat_template import Rendering
-from blockwright.api.version import FINGERPRINT
 
 _MANY = 1000  # messages; to render so many takes some milliseconds
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
-    front = request.app[FRONT]
-    body = await read_body(request, partial(parse_chat, unknown=front.settings.unknown_fields))
-    request[IGNORED] = body.options.ignored
-    info = front.model(request, body.options.model)
-    served = await front.catalog.load(info)
-    text = await render(front, info.id, served, body.messages, body.template)
-    tokens = await front.catalog.encode(served, text, special=body.options.add_special_tokens)
-    call = await start(
-        front,
-        request,
-        prefix="chatcmpl",
-        info=info,
-        served=served,
-        options=body.options,
-        prompts=[truncated(tokens, body.options, info)],
-        default_tokens=None,
-        continues=body.template.continue_final_message,
-    )
-    return await answer(front, request, call, ChatShape(call))
+    call, body = await open_call(request, parse_chat)
+    text = await render(call.front, call.info.id, call.served, body.messages, body.template)
+    prompts = [await call.tokens(text, special=body.options.add_special_tokens)]
+    return await generate(call, prompts, ChatShape, continues=body.template.continue_final_message)
 
 
 async def render(
@@ -67,25 +49,19 @@ async def render(
     return await asyncio.to_thread(served.template.render, messages, how)
 
 
-class ChatShape:
-    """The constant parts of a chunk are made once. A choice's role comes in one write with its first news."""
+class ChatShape(Shape):
+    """A choice's role comes in one write with its first news."""
+
+    prefix = "chatcmpl"
+
+    _tail = '},"logprobs":null,"finish_reason":null}]'
 
     def __init__(self, call: Call) -> None:
-        self._call = call
-        self._top = {
-            "id": call.id,
-            "created": call.created,
-            "model": call.info.id,
-            "system_fingerprint": FINGERPRINT,
-            **({"service_tier": call.options.tier} if call.options.tier else {}),
-        }
-        options = call.options
-        constant = json.dumps({"object": "chat.completion.chunk", **self._top}, separators=(",", ":"))[:-1]
-        self._prompt = [("prompt_token_ids", tokens) for tokens in call.prompts if options.return_token_ids]
-        self._head = f'data: {constant},"choices":['
-        self._usage = ',"usage":null' if options.include_usage else ""
-        self._plain = not (options.return_token_ids or options.continuous_usage or options.scored >= 0)
-        self._tail = '},"logprobs":null,"finish_reason":null}]' + self._usage + "}\n\n"
+        super().__init__(call)
+        self._prompt = [("prompt_token_ids", tokens) for tokens in call.prompts if call.options.return_token_ids]
+
+    def chunk(self, kind: str = "chat.completion.chunk") -> dict[str, Any]:
+        return {"object": kind, "id": self._call.id, **self._top}
 
     def events(self, choice: Choice, piece: Piece) -> bytes:
         if not piece.text and not piece.finish and self._plain:
@@ -96,15 +72,14 @@ class ChatShape:
             events = self._event(choice, {"role": "assistant", "content": ""}, extra=dict(self._prompt))
         if self._plain:
             if piece.text:
-                events += f'{self._head}{{"index":{choice.index},"delta":{{"content":{quote(piece.text)}{self._tail}'
+                content = quote(piece.text)
+                delta = f'{{"index":{choice.index},"delta":{{"content":{content}{self._tail}'
+                events += f"{self._head}{delta}{self._usage}}}\n\n"
         elif piece.text or piece.tokens:
             events += self._event(choice, {"content": piece.text}, piece)
         if piece.finish:
             events += self._event(choice, {}, finish=piece.finish, stop_reason=piece.stop_reason)
         return events.encode()
-
-    def usage_event(self) -> bytes:
-        return f'{self._head}],"usage":{json.dumps(self._call.usage())}}}\n\n'.encode()
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         choices = []
@@ -117,8 +92,7 @@ class ChatShape:
                 "stop_reason": piece.stop_reason,
             }
             choices.append(made | self._news(piece))
-        top = {"object": "chat.completion", **self._top}
-        made = {**top, "choices": choices, "usage": self._call.usage(), **dict(self._prompt)}
+        made = {**self.chunk("chat.completion"), "choices": choices, "usage": self._call.usage(), **dict(self._prompt)}
         k = self._call.options.prompt_scored
         if k >= 0:
             first = self._call.choices[0]
@@ -150,5 +124,4 @@ class ChatShape:
         if piece is not None:
             made |= self._news(piece)
         more = "".join(f',"{name}":{json.dumps(value)}' for name, value in (extra or {}).items())
-        usage = f',"usage":{json.dumps(self._call.usage())}' if self._call.options.continuous_usage else self._usage
-        return f"{self._head}{json.dumps(made)}]{more}{usage}}}\n\n"
+        return f"{self._head}{json.dumps(made)}]{more}{self.usage_now()}}}\n\n"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections import abc
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from blockwright.api.openai.field_types import (
@@ -44,10 +45,16 @@ STREAM_OPTIONS = (
 )
 
 
-def given(kind: Kind, text: str, default: Any = None) -> Any:
-    """An attribute that is a field of the body. ``default``: a value, or how one is made."""
+def given(kind: Kind, text: str, default: Any = None, *, sampling: bool = False) -> Any:
+    """An attribute that is a field of the body.
+
+    default: a value, or how one is made. sampling: it goes as it stands into ``SamplingParams``, where it has the same name.
+    """
     how: Any = {"default_factory": default} if callable(default) else {"default": default}
-    return field(metadata={"kind": kind, "text": text}, **how)
+    return field(metadata={"kind": kind, "text": text, "sampling": sampling}, **how)
+
+
+sampled = partial(given, sampling=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +62,21 @@ class Options:
     """What both endpoints take, by the names of the wire. None: the checkpoint's default, or the endpoint's."""
 
     model: str | None = given(Text(), "A model id of /v1/models; the first one when missing.")
-    temperature: float | None = given(Number(0, 2), "0 takes the best token; the default is the checkpoint's, or 1.")
-    top_p: float | None = given(Number(0, 1, above=True), "Only the best tokens that together have this probability.")
-    top_k: int | None = given(Integer(-1, LARGEST, least=0), "Only the k best tokens; 0 or -1: all.")
-    min_p: float = given(Number(0, 1), "Only tokens with this share of the best one's probability.", 0)
-    repetition_penalty: float | None = given(
+    temperature: float | None = sampled(Number(0, 2), "0 takes the best token; the default is the checkpoint's, or 1.")
+    top_p: float | None = sampled(Number(0, 1, above=True), "Only the best tokens that together have this probability.")
+    top_k: int | None = sampled(Integer(-1, LARGEST, least=0), "Only the k best tokens; 0 or -1: all.")
+    min_p: float = sampled(Number(0, 1), "Only tokens with this share of the best one's probability.", 0)
+    repetition_penalty: float | None = sampled(
         Number(0, 100, above=True), "Above 1: less of what prompt and answer have already."
     )
-    presence_penalty: float = given(Number(-2, 2), "Taken from the logit of each token that the answer has.", 0)
-    frequency_penalty: float = given(Number(-2, 2), "The same, times the number of times it has it.", 0)
+    presence_penalty: float = sampled(Number(-2, 2), "Taken from the logit of each token that the answer has.", 0)
+    frequency_penalty: float = sampled(Number(-2, 2), "The same, times the number of times it has it.", 0)
     logit_bias: tuple[tuple[int, float], ...] = given(Biases(100, MAX_BIASES), "Added to the logits of these token ids.", ())
     allowed_token_ids: tuple[int, ...] = given(Tokens(1), "Only these tokens.", ())
     bad_words: tuple[str, ...] = given(
         Texts("bad word", MAX_BAD_WORDS, MAX_STOP_LENGTH), "Texts whose last token never comes after the others.", ()
     )
-    seed: int = given(
+    seed: int = sampled(
         Integer(-(1 << 63), (1 << 64) - 1, wrap=1 << 64),
         "Equal seeds and parameters, equal answers; drawn when missing.",
         lambda: secrets.randbits(63),
@@ -105,6 +112,12 @@ class Options:
     )
     request_id: str | None = given(Text(128), "A name for /v1/requests, as the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Of ``SamplingParams``, what the request says."""
+        named = [one.name for one in fields(self) if one.metadata.get("sampling")]
+        return {name: value for name in named if (value := getattr(self, name)) is not None}
 
     @property
     def limit(self) -> int | None:
@@ -183,8 +196,8 @@ class TemplateOptions:
 
 def fields_of(record: type) -> tuple[Field, ...]:
     """Of the body that the record is made of."""
-    declared = [one for one in fields(record) if one.metadata]
-    return tuple(Field(one.name, **one.metadata, default=_shown(one.default)) for one in declared)
+    declared = [(one, one.metadata) for one in fields(record) if one.metadata]
+    return tuple(Field(one.name, how["kind"], how["text"], default=_shown(one.default)) for one, how in declared)
 
 
 def _shown(default: Any) -> Any:

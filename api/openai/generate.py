@@ -11,43 +11,54 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import GatewayError, Generation, ModelInfo
+from blockwright.actors.gateway.port import Generation, ModelInfo
 from blockwright.api.answers import Usage
-from blockwright.api.checks import shown
-from blockwright.api.errors import bad_request, error_body
+from blockwright.api.checks import Body, shown
+from blockwright.api.errors import ApiError, bad_request, error_body, in_words
 from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import CALL_ID, CALLER, NAME, PROGRESS, Front
+from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, NAME, PROGRESS, Front
 from blockwright.api.http.headers import log_names
 from blockwright.api.http.limits import CHARGE, Charge
 from blockwright.api.http.metrics import Meter
 from blockwright.api.http.sse import EventStream
 from blockwright.api.openai.choice import Choice, Echo, Piece
 from blockwright.api.openai.fields import Options
+from blockwright.api.openai.request_body import read_body
 from blockwright.api.openai.sampling import sampling_of, stop_tokens
+from blockwright.api.version import FINGERPRINT
 from blockwright.policies.requests.admission import part
+from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.requests.request_ownership import sequence_id
 from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.runtime.base.scope import current_traceparent
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Call:
     """One HTTP request being answered. ``prompts`` are token ids; choice i answers prompt ``i // options.n``."""
 
-    id: str
-    created: int
+    front: Front
+    request: web.Request
     info: ModelInfo
     served: ServedModel
     options: Options
-    prompts: list[list[int]]
-    choices: list[Choice]
-    charge: Charge
+    id: str = ""
+    created: int = 0  # seconds of the epoch
+    prompts: list[list[int]] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+
+    async def tokens(self, prompt: str | list[int], *, special: bool) -> list[int]:
+        """Of a prompt, cut to what the request wants. Raises a 400. ``special``: a text gets the tokenizer's own too."""
+        if isinstance(prompt, str):
+            prompt = await self.front.catalog.encode(self.served, prompt, special=special)
+        return truncated(prompt, self.options, self.info)
 
     def usage(self) -> Usage:
         """So far. ``cached_tokens``: of the prompts, found in the prefix cache by the first choice of each."""
@@ -62,17 +73,61 @@ class Call:
         }
 
 
-class Shape(Protocol):
-    """How an endpoint writes its answer. Events are complete: each ends in a blank line."""
+class Checked(Protocol):
+    """A body that was parsed."""
+
+    @property
+    def options(self) -> Options: ...
+
+
+Parsed = TypeVar("Parsed", bound=Checked)
+
+
+async def open_call(request: web.Request, parse: Callable[[Body, str], Parsed]) -> tuple[Call, Parsed]:
+    """The checked body, and a call of the model that it names."""
+    front = request.app[FRONT]
+    body = await read_body(request, lambda raw: parse(raw, front.settings.unknown_fields))
+    request[IGNORED] = body.options.ignored
+    info = front.model(request, body.options.model)
+    served = await front.catalog.load(info)
+    return Call(front=front, request=request, info=info, served=served, options=body.options), body
+
+
+class Shape:
+    """How an endpoint writes its answer. Events are complete: each ends in a blank line. What is constant is made once."""
+
+    prefix: ClassVar[str]  # of the ids of its requests
+    default_tokens: ClassVar[int | None] = None  # new tokens where the request names no limit; None: all that fit
+
+    def __init__(self, call: Call) -> None:
+        options = call.options
+        self._call = call
+        self._top = {"created": call.created, "model": call.info.id, "system_fingerprint": FINGERPRINT}
+        if options.tier:
+            self._top["service_tier"] = options.tier
+        self._head = "data: " + json.dumps(self.chunk(), separators=(",", ":"))[:-1] + ',"choices":['
+        self._usage = ',"usage":null' if options.include_usage else ""
+        self._plain = not (options.return_token_ids or options.continuous_usage or options.scored >= 0)
+
+    def chunk(self) -> dict[str, Any]:
+        """What each event begins with."""
+        raise NotImplementedError
 
     def events(self, choice: Choice, piece: Piece) -> bytes:
         """The events for one piece of one choice; empty when there is nothing to show yet."""
-
-    def usage_event(self) -> bytes:
-        """The extra event of ``include_usage``."""
+        raise NotImplementedError
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """The body of an answer that is not streamed; one piece for each choice."""
+        raise NotImplementedError
+
+    def usage_event(self) -> bytes:
+        """The extra event of ``include_usage``."""
+        return f'{self._head}],"usage":{json.dumps(self._call.usage())}}}\n\n'.encode()
+
+    def usage_now(self) -> str:
+        """What a chunk says of the usage."""
+        return f',"usage":{json.dumps(self._call.usage())}' if self._call.options.continuous_usage else self._usage
 
 
 def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, options: Options, default: int | None) -> int:
@@ -120,61 +175,59 @@ def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]
     return tokens[max(0, len(tokens) - keep) :]
 
 
-async def start(
-    front: Front,
-    request: web.Request,
-    *,
-    prefix: str,
-    info: ModelInfo,
-    served: ServedModel,
-    options: Options,
-    prompts: list[list[int]],
-    default_tokens: int | None,
-    continues: bool,
-    echoes: Sequence[Echo] = (),
-) -> Call:
-    """Start all sequences, or none. ``continues``: the answer's text continues its prompt's (completions).
+async def generate(
+    call: Call, prompts: list[list[int]], shape: type[Shape], *, continues: bool, echoes: Sequence[Echo] = ()
+) -> web.StreamResponse:
+    """The response, complete. Raises ApiError or Refused where nothing of it was sent.
 
-    ``echoes``: for each prompt, where it is to stand before its answers.
+    continues: the answer's text continues its prompt's. echoes: for each prompt, where it is to stand before its answers.
     """
+    front, request, options = call.front, call.request, call.options
+    call.prompts = prompts
     _check_count(front, len(prompts), options.n)
-    limits = [check_prompt(tokens, info, served, options, default_tokens) for tokens in prompts]
-    id = request[CALL_ID] = front.new_id(prefix)
+    limits = [check_prompt(tokens, call.info, call.served, options, shape.default_tokens) for tokens in prompts]
+    call.id = request[CALL_ID] = front.new_id(shape.prefix)
     _name(front, request, options)
-    sampling, ends = sampling_of(options, served), stop_tokens(options, served)
+    sequences = _sequences(call, limits)
     most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
-    charge = request[CHARGE] = await front.door.enter(request[CALLER], most)
-    choices: list[Choice] = []
+    charge = request[CHARGE] = await front.limits.enter(request[CALLER], most)
     try:
-        for index in range(len(prompts) * options.n):
-            place = index // options.n
-            tokens = prompts[place]
-            generation = Generation(
-                id=f"{id}/{index}" if index else id,
-                application=info.id,
-                prompt=tokens,
-                max_tokens=limits[place],
-                stop_tokens=ends,
-                sampling=replace(sampling, choice=index % options.n),
-                tenant=request[CALLER].tenant,
-                key=request[CALLER].key,
-                priority=options.urgency,
-                salt=_salt(front, request[CALLER].tenant, options.cache_salt),
-                trace=current_traceparent(),
-            )
-            stream = front.port.generate(generation)
-            detokenizer = served.codec.detokenizer(tokens if continues else (), special=not options.skip_special_tokens)
-            choices.append(Choice(index, generation, stream, detokenizer, options, echoes[place] if echoes else None))
+        for index, sequence in enumerate(sequences):
+            stream = front.port.generate(sequence)
+            before = sequence.prompt if continues else ()
+            detokenizer = call.served.codec.detokenizer(before, special=not options.skip_special_tokens)
+            echo = echoes[index // options.n] if echoes else None
+            call.choices.append(Choice(index, sequence, stream, detokenizer, options, echo))
     except BaseException:
-        for choice in choices:
+        for choice in call.choices:
             choice.stream.cancel()
         charge.end(0)
         raise
-    request[PROGRESS] = choices[0].stream.progress
-    created = int(time.time())
-    return Call(
-        id=id, created=created, info=info, served=served, options=options, prompts=prompts, choices=choices, charge=charge
-    )
+    request[PROGRESS] = call.choices[0].stream.progress
+    call.created = int(time.time())
+    return await _answer(call, shape, charge)
+
+
+def _sequences(call: Call, limits: Sequence[int]) -> list[Generation]:
+    """One for each choice of each prompt. Raises a 400."""
+    options, caller = call.options, call.request[CALLER]
+    sampling, ends = sampling_of(options, call.served), stop_tokens(options, call.served)
+    return [
+        Generation(
+            id=sequence_id(call.id, index),
+            application=call.info.id,
+            prompt=call.prompts[index // options.n],
+            max_tokens=limits[index // options.n],
+            stop_tokens=ends,
+            sampling=replace(sampling, choice=index % options.n),
+            tenant=caller.tenant,
+            key=caller.key,
+            priority=options.urgency,
+            salt=_salt(call.front, caller.tenant, options.cache_salt),
+            trace=current_traceparent(),
+        )
+        for index in range(len(call.prompts) * options.n)
+    ]
 
 
 def _name(front: Front, request: web.Request, options: Options) -> None:
@@ -200,15 +253,14 @@ def _check_count(front: Front, prompts: int, n: int) -> None:
         raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")
 
 
-async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -> web.StreamResponse:
-    """The response, complete. Raises GatewayError where nothing of it was sent."""
-    options = call.options
-    usage = call.usage()
-    meter = front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit)
+async def _answer(call: Call, shape_of: type[Shape], charge: Charge) -> web.StreamResponse:
+    options, usage = call.options, call.usage()
+    shape = shape_of(call)
+    meter = call.front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit)
     ended: set[int] = set()
     try:
         if options.stream:
-            return await _stream(front, request, call, shape, meter, ended)
+            return await _stream(call, shape, meter, ended)
         pieces = [Piece() for _ in call.choices]
 
         async def collect(choice: Choice) -> None:
@@ -222,13 +274,12 @@ async def answer(front: Front, request: web.Request, call: Call, shape: Shape) -
                 choice.stream.cancel()
         preemptions = sum(choice.stream.progress().preemptions for choice in call.choices)
         meter.close(complete=len(ended) == len(call.choices), preemptions=preemptions)
-        call.charge.end(call.usage()["total_tokens"])
+        charge.end(call.usage()["total_tokens"])
 
 
-async def _stream(
-    front: Front, request: web.Request, call: Call, shape: Shape, meter: Meter, ended: set[int]
-) -> web.StreamResponse:
-    async with EventStream(request, front.settings.keep_alive, lambda: _progress(call.choices[0])) as out:
+async def _stream(call: Call, shape: Shape, meter: Meter, ended: set[int]) -> web.StreamResponse:
+    keep_alive = call.front.settings.keep_alive
+    async with EventStream(call.request, keep_alive, lambda: _progress(call.choices[0])) as out:
 
         async def forward(choice: Choice) -> None:
             async def send(piece: Piece) -> None:
@@ -246,9 +297,11 @@ async def _stream(
         except Exception as error:
             if not out.started:
                 raise
-            if not isinstance(error, GatewayError):
-                log.exception("%s failed", call.id, extra=log_names(request))
-                error = GatewayError(500, "internal error; the server's log has the details")
+            if isinstance(error, Refused):
+                error = in_words(error)
+            if not isinstance(error, ApiError):
+                log.exception("%s failed", call.id, extra=log_names(call.request))
+                error = ApiError(500, "internal error; the server's log has the details")
             await out.fail(error_body(error))
         return out.response
 
@@ -280,7 +333,7 @@ async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[
             await waiting
         if piece.finish:
             return
-    raise GatewayError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
+    raise ApiError(500, f"choice {choice.index} ended without a reason; the server's log has the details")
 
 
 async def _each(choices: list[Choice], consume: Callable[[Choice], Awaitable[None]]) -> None:

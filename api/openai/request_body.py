@@ -8,9 +8,8 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.checks import Body
-from blockwright.api.errors import bad_request
+from blockwright.api.errors import ApiError, bad_request
 from blockwright.api.http.context import FRONT
 from blockwright.api.openai.bodies import parse_json
 
@@ -31,7 +30,7 @@ async def read_body(request: web.Request, check: Callable[[Body], T]) -> T:
         raise refusal from None
     except TimeoutError:
         seconds = request.app[FRONT].settings.read_timeout
-        late = GatewayError(408, f"the body did not come within {seconds:g} s and one for each 16 KiB; send it faster")
+        late = ApiError(408, f"the body did not come within {seconds:g} s and one for each 16 KiB; send it faster")
         late.headers["Connection"] = "close"
         raise late from None
     if len(raw) < _LARGE:

@@ -7,6 +7,7 @@ tokenizer. Each refusal is a 400 that names the field.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from blockwright.api.checks import shown
 from blockwright.api.errors import bad_request
@@ -26,18 +27,9 @@ def sampling_of(options: Options, served: ServedModel) -> SamplingParams:
     """The sampling of the first choice; the others differ in ``choice`` alone."""
     if options.stop and served.codec.missing:  # the answer has no text that they could stand in
         raise bad_request(served.codec.missing, "stop")
-    defaults = served.defaults
-    return SamplingParams(
-        temperature=defaults.temperature if options.temperature is None else options.temperature,
-        top_p=defaults.top_p if options.top_p is None else options.top_p,
-        top_k=defaults.top_k if options.top_k is None else options.top_k,
-        min_p=options.min_p,
-        repetition_penalty=(
-            defaults.repetition_penalty if options.repetition_penalty is None else options.repetition_penalty
-        ),
-        presence_penalty=options.presence_penalty,
-        frequency_penalty=options.frequency_penalty,
-        seed=options.seed,
+    return replace(
+        served.defaults,
+        **options.sampling,
         logprobs=options.scored,
         prompt_logprobs=max(options.prompt_scored, options.scored if options.echoed else -1),
         rules=rules_of(options, served),

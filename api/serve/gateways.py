@@ -84,7 +84,7 @@ class Gateways:
     async def _launch(self, name: str, pause: float) -> None:
         await asyncio.sleep(pause)
         others = [other for other in gateway_nodes(self._settings) if other != name]
-        models = list(self._running.gateway.state.catalogue.values())
+        models = list(self._running.gateway.state.catalogue.configured.values())
         config = GatewayConfig(self._settings, models, self._port, others, self._running.gateway.limiter)
         try:
             await self._running.cluster.launch(name, ENTRY, config)

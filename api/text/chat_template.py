@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.gateway.port import GatewayError
-from blockwright.api.errors import bad_request
+from blockwright.api.errors import ApiError, bad_request
 from blockwright.api.text.template_engine import Environment, TooMuch
 from blockwright.api.text.tokenizer import read_json, read_text
 from blockwright.gpu.errors import CheckpointError
@@ -104,7 +103,7 @@ class ChatTemplate:
             return self._template.render(messages=given, tools=None, documents=None, add_generation_prompt=begin, **names)
 
 
-def _fault(message: str, param: str = "messages") -> GatewayError:
+def _fault(message: str, param: str = "messages") -> ApiError:
     return bad_request(message, param, "template_error")
 
 

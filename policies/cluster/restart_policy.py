@@ -1,4 +1,4 @@
-"""Supervision after Erlang/OTP, as a state machine: which children to stop and to start when one of them ends.
+"""Restart policy (Erlang/OTP supervision) as a state machine: which children to stop and to start when one of them ends.
 
 Owns the three strategies, the order of starts (as listed) and of stops (the reverse), who is restarted at all, the limit
 (``intensity`` restarts within ``period``; one more and the supervisor gives up, so that its own supervisor acts), and the

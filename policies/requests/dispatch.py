@@ -1,14 +1,17 @@
 """Which route a request takes: the whole one whose workers have the least left to do.
 
-Owns the comparison between routes and the rule that keeps suspects (requests present at two worker deaths) alone. Holds no
-state: the gateway counts the work and passes it in. Never looks at a clock.
+Owns the comparison between routes and the rule that a suspect (``poison.py``) runs alone. The routes and the work on each
+worker are the routing table's. Never looks at a clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
 
 from blockwright.policies.model.chain import Route
+from blockwright.policies.requests.poison import Quarantine
+from blockwright.policies.requests.routing_table import RoutingTable
 
 
 def outstanding(known: int, computed: int, total: int) -> int:
@@ -50,6 +53,38 @@ def choose(
     return best
 
 
-def is_idle(route: Route, running: Mapping[str, int]) -> bool:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What decides where a request goes."""
+
+    request: str
+    application: str
+    tokens: int  # most that it may come to, prompt and answer together
+    suspect: bool = False
+    avoid: str = ""  # id of a route not to take now
+
+
+def dispatch(wanted: Wanted, table: RoutingTable, quarantine: Quarantine, ordinary: bool) -> Route | None:
+    """A route for a waiting request, if there is one now.
+
+    A suspect gets a route of its own and waits until that is idle. While ``ordinary`` requests exist only one route is
+    kept that way, so that suspects cannot lock everybody out.
+    """
+    kept = quarantine.release(wanted.request)
+    routes = table.routes.get(wanted.application, [])
+    fitting = [route for route in routes if table.capacity.get(route.id, wanted.tokens) >= wanted.tokens] or routes
+    if not wanted.suspect:
+        return choose(fitting, table.work, quarantine.workers(), wanted.avoid)
+    if not routes or (ordinary and quarantine.routes):
+        return None
+    if kept not in fitting or kept is None or kept.id == wanted.avoid:
+        kept = choose(fitting, table.work, quarantine.workers(), wanted.avoid)
+    if kept is None:
+        return None
+    quarantine.keep(wanted.request, kept)
+    return kept if is_idle(kept, table.on) else None
+
+
+def is_idle(route: Route, running: Mapping[str, Set[str]]) -> bool:
     """No worker of the route runs any request, so that a suspect sent there can hurt only itself."""
-    return all(running.get(worker, 0) == 0 for worker in workers_of(route))
+    return not any(running.get(worker) for worker in workers_of(route))

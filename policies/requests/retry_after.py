@@ -1,4 +1,4 @@
-"""When a place will be free: what a refused client is told to wait.
+"""Retry after: when a place will be free, which a refused client is told to wait for.
 
 Owns the pace at which requests ended lately. The forecast is Little's law turned round: with ``ahead`` requests before it
 and places becoming free at the measured pace, a newcomer's turn comes after ``ahead / pace`` seconds.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW = 64  # ends that the pace is measured over
-SHORTEST, LONGEST = 1.0, 120.0  # seconds; clients of OpenAI's SDK ignore anything longer than two minutes
+SHORTEST, LONGEST = 1.0, 120.0  # seconds; common clients ignore anything longer than two minutes
 
 
 class Pace:

@@ -38,10 +38,10 @@ class Bench:
 
     def die(self, worker, now=0.0, back=True):
         """Down and, unless told, up again with its routes."""
-        incarnation = self.state.board.up[worker]
+        incarnation = self.state.workers.incarnation(worker)
         effects = self(Down(worker, incarnation, "killed"), now)
         if back:
-            routes = [r for rs in self.state.board.routes.values() for r in rs]
+            routes = [r for rs in self.state.table.routes.values() for r in rs]
             self(Up(worker, incarnation + 1), now)
             effects += self.publish([*routes, route(worker)], now=now)
         return effects

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from blockwright.actors.gateway.messages import Generate
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.actors.fake_fleet import Fleet, generation, reference, route
 
 REPLICAS = [route("w0"), route("w1"), route("w2")]
@@ -74,7 +75,7 @@ def test_a_poisonous_request_fails_alone(seed):
         for worker in ("w0", "w1", "w2"):
             if worker not in fleet.workers:
                 fleet.start(worker)
-    assert {f.request: f.status for f in fleet.failures.values()} == {"r3": 500}
+    assert {f.request: f.refused.why for f in fleet.failures.values()} == {"r3": Refusal.POISON}
     assert_exact(fleet, [g for g in asked if g.id != "r3"])
 
 

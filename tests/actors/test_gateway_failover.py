@@ -16,6 +16,7 @@ from blockwright.actors.gateway.messages import (
 )
 from blockwright.actors.gateway.state import KEEP
 from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.actors.fake_fleet import chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, given_back, preempted, progressed, submits
 
@@ -95,7 +96,7 @@ def test_what_a_home_gives_back_starts_again_elsewhere(reason):
     bench.generate("a")
     effects = bench.report("w0", progressed("a", 1, 2, 0), given_back("a", 1, reason))
     assert submits(effects) == [("w1", "a", 2)]
-    assert bench.state.active["a"].deaths == (1 if reason == "host-lost" else 0)
+    assert bench.state.active["a"].deaths.present == (1 if reason == "host-lost" else 0)
 
 
 def test_the_only_route_is_tried_again_after_a_pause():
@@ -110,7 +111,7 @@ def test_a_refusal_by_the_worker_fails_the_request_with_its_sentence():
     bench = Bench("w0")
     bench.generate("a")
     (fail,) = bench.report("w0", given_back("a", 1, "refused: needs 9 pages, has 8"))
-    assert (fail.status, fail.message) == (400, "needs 9 pages, has 8")
+    assert (fail.refused.why, fail.refused.message) == (Refusal.TOO_LONG, "needs 9 pages, has 8")
 
 
 # suspects
@@ -121,10 +122,10 @@ def test_deaths_count_only_after_a_first_plan():
     bench.generate("a")
     for _ in range(3):
         bench.die("w0")
-    assert bench.state.active["a"].deaths == 0
+    assert bench.state.active["a"].deaths.present == 0
     bench.report("w0", progressed("a", 4, 1, 0), incarnation=4)
     bench.die("w0")
-    assert bench.state.active["a"].deaths == 1
+    assert bench.state.active["a"].deaths.present == 1
 
 
 def test_a_request_that_kills_before_any_report_is_found_all_the_same():
@@ -149,7 +150,7 @@ def test_a_suspect_runs_alone_and_the_third_death_fails_it_alone():
     assert submits(bench.generate("b")) == [], "the suspect's route is closed to others"
     bench.report("w0", progressed("a", 3, 1, 0), incarnation=3)
     fails = [e for e in bench.die("w0") if isinstance(e, Fail)]
-    assert [(f.request, f.status) for f in fails] == [("a", 500)]
+    assert [(f.request, f.refused.why) for f in fails] == [("a", Refusal.POISON)]
     assert bench.state.describe("a").state == "failed"
     assert bench.state.describe("b").state == "running"
 
@@ -159,7 +160,7 @@ def test_a_suspect_waits_for_an_idle_route_that_meanwhile_takes_nobody():
     bench.generate("a", prompt=100)  # on w0
     bench.generate("b", prompt=10)  # on w1
     record = bench.state.active["b"]
-    record.deaths = 2
+    record.deaths.present = 2
     bench.report("w1", given_back("b", 1, "route"))
     assert bench.state.describe("b").state == "waiting", "w1 is avoided, w0 is busy: b waits for w0"
     assert submits(bench.generate("c")) == [("w1", "c", 1)]
@@ -175,7 +176,7 @@ def test_of_several_suspects_one_holds_a_route_while_others_have_work():
         bench.generate(name)
     bench(Down("w0", 1))
     for name in "ab":
-        bench.state.active[name].deaths = 2
+        bench.state.active[name].deaths.present = 2
     bench(Down("w1", 1))
     for worker in ("w0", "w1"):
         bench(Up(worker, 2))
@@ -190,14 +191,14 @@ def test_of_several_suspects_one_holds_a_route_while_others_have_work():
 # waiting
 
 
-def test_requests_wait_for_workers_and_then_fail_with_503():
+def test_requests_wait_for_workers_and_then_fail():
     bench = Bench("w0", worker_wait=30.0)
     bench.generate("a", now=0.0)
     bench(Down("w0", 1), 10.0)
     bench.generate("b", now=25.0)
     assert bench(Tick(), 39.9) == []
     (fail,) = bench(Tick(), 40.0)
-    assert (fail.request, fail.status, fail.retry_after) == ("a", 503, 5.0)
+    assert (fail.request, fail.refused.why, fail.refused.retry_after) == ("a", Refusal.UNAVAILABLE, 5.0)
     (fail,) = bench(Tick(), 55.0)
     assert fail.request == "b"
 
@@ -206,7 +207,7 @@ def test_before_any_route_exists_the_wait_counts_from_arrival():
     bench = Bench(routes=[])
     bench.generate("a", now=5.0)
     assert bench(Tick(), 34.0) == []
-    assert bench(Tick(), 35.0)[0].status == 503
+    assert bench(Tick(), 35.0)[0].refused.why is Refusal.UNAVAILABLE
 
 
 # ends
@@ -229,16 +230,16 @@ def test_an_attempt_that_did_not_arrive_is_sent_again():
     bench.generate("a")
     assert submits(bench(Unsent("a", 1, "mailbox full"))) == [("w1", "a", 2)]
     assert bench(Unsent("a", 1, "mailbox full")) == []
-    assert bench.state.active["a"].deaths == 0
+    assert bench.state.active["a"].deaths.present == 0
 
 
 def test_a_withdrawn_application_is_unknown_and_its_requests_end():
     bench = Bench("w0", applications=("m", "n"), chains=[chain("m"), chain("n")])
     bench.generate("a", application="n")
     effects = bench.publish([route("w0")], chains=[chain("m")])
-    assert [(e.request, e.status) for e in effects] == [("a", 404)]
-    assert bench.generate("b", application="n")[0].status == 404
-    assert [m.id for m in bench.state.models()] == ["m"]
+    assert [(e.request, e.refused.why) for e in effects] == [("a", Refusal.UNKNOWN_MODEL)]
+    assert bench.generate("b", application="n")[0].refused.why is Refusal.UNKNOWN_MODEL
+    assert [m.id for m in bench.state.catalogue.models()] == ["m"]
     bench.publish([route("w0"), route("w0", application="n")], chains=[chain("m"), chain("n")])
     assert submits(bench.generate("c", application="n")) == [("w0", "c", 1)]
 
@@ -307,12 +308,12 @@ def test_who_waits_is_told_behind_how_many():
 
 def test_readiness_follows_the_routes():
     bench = Bench("w0", routes=[], applications=("m", "n"))
-    assert bench.state.ready().applications == {"m": "loading", "n": "loading"}
+    assert bench.state.catalogue.ready(bench.state.draining).applications == {"m": "loading", "n": "loading"}
     bench.publish([route("w0")], chains=[chain("m"), chain("n")])
-    ready = bench.state.ready()
+    ready = bench.state.catalogue.ready(bench.state.draining)
     assert ready.ready
     assert ready.applications == {"m": "ready", "n": "loading"}
     bench(Down("w0", 1))
-    ready = bench.state.ready()
+    ready = bench.state.catalogue.ready(bench.state.draining)
     assert not ready.ready
     assert ready.applications["m"] == "waiting"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from blockwright.actors.gateway.messages import CancelAt, Fail, Routes, Unsent, Up
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.worker.messages import RoutesUpdate
+from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.actors.fake_fleet import chain, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 
@@ -19,9 +20,9 @@ def test_withdrawing_a_model_ends_a_thousand_waiting_requests_while_a_suspect_wa
     bench.publish([], chains)
     for i in range(1000):
         bench.generate(f"n{i}", application="n", prompt=2)
-    assert bench.state.active["killer"].suspect
+    assert bench.state.active["killer"].deaths.suspect
     effects = bench(Routes(RoutesUpdate(1000, chains, [], [], withdrawn=["n"])))
-    assert [e.status for e in effects if isinstance(e, Fail)] == [404] * 1000
+    assert [e.refused.why for e in effects if isinstance(e, Fail)] == [Refusal.UNKNOWN_MODEL] * 1000
     assert set(bench.state.active) == {"killer"}
 
 
@@ -40,7 +41,7 @@ def test_a_request_given_back_does_not_make_all_others_try_again(monkeypatch) ->
     monkeypatch.setattr(GatewayState, "_try", counted)
     for i in range(300):
         bench(Unsent(f"r{i}", 1, "not delivered: the mailbox is full"))
-    assert len(bench.state.waiting) == 300, "each avoids its only route for a moment"
+    assert len(bench.state.queue) == 300, "each avoids its only route for a moment"
     assert tries == 300
 
 

@@ -17,6 +17,7 @@ from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.actors.fake_fleet import GATEWAY, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, progressed, scored, submits
 
@@ -26,26 +27,26 @@ from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, pr
 def test_refusals_carry_status_code_and_the_numbers():
     bench = Bench("w0", max_waiting=2)
     (fail,) = bench.generate(application="nope")
-    assert (fail.status, fail.code, fail.param) == (404, "model_not_found", "model")
-    assert "'nope'" in fail.message
+    assert fail.refused.why is Refusal.UNKNOWN_MODEL
+    assert "'nope'" in fail.refused.message
     (fail,) = bench.generate(prompt=4000, max_tokens=97)
-    assert (fail.status, fail.code) == (400, "context_length_exceeded")
-    assert "4000" in fail.message
-    assert "4096" in fail.message
+    assert fail.refused.why is Refusal.TOO_LONG
+    assert "4000" in fail.refused.message
+    assert "4096" in fail.refused.message
     assert bench.generate(prompt=4000, max_tokens=96) != []
     bench.generate("b")
     (fail,) = bench.generate("c")
-    assert (fail.status, fail.retry_after) == (503, 1.0)
+    assert (fail.refused.why, fail.refused.retry_after) == (Refusal.OVERLOADED, 1.0)
 
 
 def test_what_no_worker_can_hold_is_refused():
     bench = Bench("w0", capacity={"m@w0": 100})
     (fail,) = bench.generate(prompt=90, max_tokens=11)
-    assert fail.status == 400
-    assert "100" in fail.message
+    assert fail.refused.why is Refusal.TOO_LONG
+    assert "100" in fail.refused.message
     bench(Down("w0", 1))
     (fail,) = bench.generate(prompt=90, max_tokens=11)
-    assert fail.status == 400, "what was known of the capacity holds while no worker is up"
+    assert fail.refused.why is Refusal.TOO_LONG, "what was known of the capacity holds while no worker is up"
 
 
 def test_a_route_that_can_hold_the_request_is_preferred():
@@ -56,19 +57,19 @@ def test_a_route_that_can_hold_the_request_is_preferred():
 def test_the_same_id_twice_and_an_empty_prompt_are_refused():
     bench = Bench("w0")
     bench.generate("a")
-    assert bench.generate("a")[0].status == 400
-    assert bench.generate("b", prompt=0)[0].status == 400
+    assert bench.generate("a")[0].refused.why is Refusal.INVALID
+    assert bench.generate("b", prompt=0)[0].refused.why is Refusal.INVALID
 
 
 def test_a_draining_server_takes_nothing_and_ends_the_rest_when_told():
     bench = Bench("w0")
     bench.generate("a")
     bench(Drain())
-    assert bench.generate("b")[0].status == 503
-    assert not bench.state.ready().ready
+    assert bench.generate("b")[0].refused.why is Refusal.UNAVAILABLE
+    assert not bench.state.catalogue.ready(bench.state.draining).ready
     effects = bench(Drain(now=True))
     assert effects[0] == CancelAt("w0", ("a",))
-    assert effects[1].status == 503
+    assert effects[1].refused.why is Refusal.UNAVAILABLE
     assert not bench.state.active
 
 
@@ -108,7 +109,7 @@ def test_a_pipeline_needs_all_of_its_workers():
 def test_an_older_update_is_ignored():
     bench = Bench("w0")
     bench(Routes(RoutesUpdate(1, [], [], [])))
-    assert bench.state.models()[0].ready
+    assert bench.state.catalogue.models()[0].ready
 
 
 # tokens

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from blockwright.actors.gateway.port import GatewayError
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.tests.actors.gateway_bench import emitted, scored
 
 
@@ -50,20 +50,20 @@ async def test_a_waiting_reader_wakes_for_all_news():
 async def test_an_error_comes_after_what_was_delivered():
     s, _ = stream()
     s.put(emitted("r", 1, 5, [1]))
-    s.fail(GatewayError(503, "no worker"))
+    s.fail(Refused(Refusal.UNAVAILABLE, "no worker"))
     assert s.refused() is None, "something was delivered: it is no refusal"
     assert await anext(s) == emitted("r", 1, 5, [1])
-    with pytest.raises(GatewayError, match="no worker"):
+    with pytest.raises(Refused, match="no worker"):
         await anext(s)
     assert await anext(s, None) is None
 
 
 async def test_a_refusal_is_taken_once():
     s, _ = stream()
-    s.fail(GatewayError(404, "no model"))
+    s.fail(Refused(Refusal.UNKNOWN_MODEL, "no model"))
     error = s.refused()
     assert error is not None
-    assert error.status == 404
+    assert error.why is Refusal.UNKNOWN_MODEL
     assert await anext(s, None) is None
 
 

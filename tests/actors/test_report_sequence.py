@@ -1,10 +1,10 @@
 """Reports are taken once each, in order; gaps are asked for, acknowledgements are cumulative."""
 
-from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY, Ledger
+from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY, ReportSequence
 
 
 def test_takes_in_order_and_ignores_duplicates():
-    ledger = Ledger(1)
+    ledger = ReportSequence(1)
     assert ledger.take(1)
     assert ledger.take(2)
     assert not ledger.take(2)
@@ -13,7 +13,7 @@ def test_takes_in_order_and_ignores_duplicates():
 
 
 def test_a_gap_is_asked_for_once_and_again_by_a_heartbeat():
-    ledger = Ledger(1)
+    ledger = ReportSequence(1)
     ledger.take(1)
     assert not ledger.take(4)
     assert ledger.missing(4) == 2
@@ -25,7 +25,7 @@ def test_a_gap_is_asked_for_once_and_again_by_a_heartbeat():
 
 
 def test_a_lost_tail_shows_at_the_second_heartbeat():
-    ledger = Ledger(1)
+    ledger = ReportSequence(1)
     ledger.take(1)
     assert ledger.heard(3) is None
     assert ledger.heard(3) == 2
@@ -35,7 +35,7 @@ def test_a_lost_tail_shows_at_the_second_heartbeat():
 
 
 def test_acknowledges_in_batches_and_on_heartbeats():
-    ledger = Ledger(1)
+    ledger = ReportSequence(1)
     due = []
     for serial in range(1, 2 * ACKNOWLEDGE_EVERY + 2):
         ledger.take(serial)

@@ -6,11 +6,11 @@ import contextlib
 import pytest
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.gateway.port import GatewayError
 from blockwright.actors.topology import StartError, start
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.api.serve.gateway_process import GatewayConfig
 from blockwright.gpu.errors import CheckpointError
+from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference
 from blockwright.tests.waiting import PATIENCE
@@ -134,9 +134,9 @@ async def test_a_stalled_worker_is_replaced(checkpoint, fate):
 async def test_without_workers_requests_wait_and_then_fail_with_503(checkpoint, fate):
     fate.room = 0
     async with cluster({"m": checkpoint()}, ready=False, workers=1, worker_wait=0.01) as running:
-        with pytest.raises(GatewayError) as caught:
+        with pytest.raises(Refused) as caught:
             await collect(running.port.generate(generation()))
-        assert caught.value.status == 503
+        assert caught.value.why is Refusal.UNAVAILABLE
         assert caught.value.retry_after
 
 
@@ -153,7 +153,7 @@ async def test_undeploy_unloads_and_deploy_serves_again(checkpoint, fate):
         await running.controller.undeploy("b")
         assert fate.unloaded == [("w0", "b", 8)]
         await running.gateway.until(lambda: [m.id for m in running.port.models()] == ["a"])
-        with pytest.raises(GatewayError, match="'b' does not exist; there are: a"):
+        with pytest.raises(Refused, match="'b' does not exist; there are: a"):
             running.port.generate(generation(application="b"))
         await running.controller.deploy("b")
         await running.ready(whole=True)
@@ -187,14 +187,14 @@ async def test_drain_lets_running_requests_finish_and_ends_what_takes_too_long(c
         await asyncio.sleep(0)
         await running.port.drain(PATIENCE)
         assert await answer == (reference(g), "length")
-        with pytest.raises(GatewayError, match="shutting down"):
+        with pytest.raises(Refused, match="shutting down"):
             running.port.generate(generation("late"))
     fake_worker.reset().hold = asyncio.Event()
     async with cluster({"m": checkpoint()}, workers=1) as running:
         answer = asyncio.create_task(collect(running.port.generate(generation())))
         await asyncio.sleep(0)
         await running.port.drain(0.01)
-        with pytest.raises(GatewayError, match="shut down before"):
+        with pytest.raises(Refused, match="shut down before"):
             await answer
 
 
@@ -234,30 +234,30 @@ async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate)
     limits = {"gateways": 2, "max_waiting": 10}
     async with cluster({"m": checkpoint()}, workers=1, **limits) as running:
         fate.hold = asyncio.Event()
-        models = list(running.gateway.state.catalogue.values())
+        models = list(running.gateway.state.catalogue.configured.values())
         config = GatewayConfig(Settings(**limits), models, 0, ["head"], "")
         await running.cluster.launch("g1", "blockwright.tests.actors.fake_worker:start_gateway", config)
         await running.cluster.wait_up("g1")
         head, other = running.gateway, fate.gateways["g1"]
 
         def fill(gateway, name):
-            with contextlib.suppress(GatewayError):
+            with contextlib.suppress(Refused):
                 while True:
                     gateway.generate(generation(f"{name}{len(gateway.state.active)}"))
             return len(gateway.state.active)
 
         async def filled(gateway, name, count):
             while fill(gateway, name) < count:
-                await gateway.until(lambda: gateway.state.crowd._own.requests > len(gateway.state.active))
+                await gateway.until(lambda: gateway.state.overload.most > len(gateway.state.active))
             return fill(gateway, name)
 
         assert fill(head, "a") == 5, "half of them at first"
         assert await filled(head, "b", 10) == 10
-        await other.until(lambda: other.state.crowd._own.requests == 0)
+        await other.until(lambda: other.state.overload.most == 0)
         assert fill(other, "c") == 0, "the head has all"
         head.cancel("a0")
         assert await filled(other, "d", 1) == 1
-        await head.until(lambda: head.state.crowd._own.requests == 9)
+        await head.until(lambda: head.state.overload.most == 9)
         assert fill(head, "e") == 9
         await running.cluster.kill("g1")
         assert await filled(head, "f", 10) == 10

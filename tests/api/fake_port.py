@@ -16,7 +16,6 @@ from safetensors.numpy import save_file
 
 from blockwright.actors.gateway.port import (
     Census,
-    GatewayError,
     Generation,
     ModelInfo,
     Readiness,
@@ -26,6 +25,7 @@ from blockwright.actors.gateway.port import (
 )
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.rate_limit import Quotas, Verdict
+from blockwright.policies.requests.refusal import Refused
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
 
@@ -80,7 +80,7 @@ class FakePort:
         self.sequences: dict[str, Census] = {}
         self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
         self.settled: list[tuple[str, int, int]] = []
-        self.refuse: GatewayError | None = None
+        self.refuse: Refused | None = None
         self.nodes: list[dict[str, Any]] = []
         self.body: dict[str, Any] = {"workers": []}
 

@@ -8,11 +8,12 @@ import jsonschema
 import pytest
 from jsonschema import Draft202012Validator
 
-from blockwright.actors.gateway.port import GatewayError, RequestView
+from blockwright.actors.gateway.port import RequestView
 from blockwright.api.app.json_schema import Schemas
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ENDPOINTS
 from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.tests.api.fake_port import events, prompt_scored, tokens_emitted
 
 API = document(ENDPOINTS, "1.0")
@@ -194,7 +195,7 @@ async def test_errors_are_as_written(serve: Any) -> None:
         check(answer_schema(path, status=404), await answer.json())
         answer = await client.post(path, data=b"[")
         check(answer_schema(path, status=400), await answer.json())
-    port.refuse = GatewayError(503, "later")
+    port.refuse = Refused(Refusal.UNAVAILABLE, "later")
     answer = await client.post("/v1/completions", json={"prompt": "a"})
     check(answer_schema("/v1/completions", status=503), await answer.json())
 

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 from jsonschema import Draft202012Validator
 
-from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.errors import ApiError
 from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS, parse_chat, parse_completion, parse_json
 from blockwright.api.openai.field_types import object_schema
 
@@ -63,7 +63,7 @@ def chat(**fields: Any) -> Any:
 )
 def test_shared_fields_are_checked(fields: dict[str, Any], param: str) -> None:
     for parse in (completion, chat):
-        with pytest.raises(GatewayError) as caught:
+        with pytest.raises(ApiError) as caught:
             parse(**fields)
         assert (caught.value.status, caught.value.param) == (400, param)
         assert param in caught.value.message or "stop string" in caught.value.message
@@ -73,7 +73,7 @@ def test_shared_fields_are_checked(fields: dict[str, Any], param: str) -> None:
     "prompt", [None, 3, {}, [], [[]], [1, "a"], ["a", 1], [True], [[1], []], [[1.0]], [None], "\ud800", ["a", "\udfff"]]
 )
 def test_prompts_are_checked(prompt: Any) -> None:
-    with pytest.raises(GatewayError) as caught:
+    with pytest.raises(ApiError) as caught:
         completion(prompt=prompt)
     assert (caught.value.status, caught.value.param) == (400, "prompt")
 
@@ -86,9 +86,9 @@ def test_the_four_forms_of_prompts() -> None:
 
 
 def test_a_missing_prompt_and_too_many_choices() -> None:
-    with pytest.raises(GatewayError, match="prompt is missing"):
+    with pytest.raises(ApiError, match="prompt is missing"):
         parse_completion({}, "warn")
-    with pytest.raises(GatewayError, match="over the limit of 1024"):
+    with pytest.raises(ApiError, match="over the limit of 1024"):
         completion(prompt=["a"] * 9, n=128)
 
 
@@ -111,7 +111,7 @@ def test_a_missing_prompt_and_too_many_choices() -> None:
     ],
 )
 def test_messages_are_checked(messages: Any, param: str) -> None:
-    with pytest.raises(GatewayError) as caught:
+    with pytest.raises(ApiError) as caught:
         chat(messages=messages)
     assert (caught.value.status, caught.value.param) == (400, param)
 
@@ -132,7 +132,7 @@ def test_logprobs_in_both_forms() -> None:
         (chat, {"top_logprobs": 2}),
         (chat, {"logprobs": 1}),
     ):
-        with pytest.raises(GatewayError):
+        with pytest.raises(ApiError):
             parse(**fields)
 
 
@@ -166,7 +166,7 @@ def test_a_missing_seed_is_drawn() -> None:
 )
 def test_fields_that_would_change_the_answer_are_refused_by_name(name: str, harmful: Any, neutral: Any) -> None:
     for parse in (completion, chat):
-        with pytest.raises(GatewayError, match=f"^{name} .*not supported") as caught:
+        with pytest.raises(ApiError, match=f"^{name} .*not supported") as caught:
             parse(**{name: harmful})
         assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
         assert parse(**{name: neutral}).options.ignored in ((), (name,))
@@ -174,7 +174,7 @@ def test_fields_that_would_change_the_answer_are_refused_by_name(name: str, harm
 
 def test_suffix_and_echo_are_refused_where_they_are_not_served() -> None:
     for parse, name, value in ((completion, "suffix", "x"), (chat, "echo", True)):
-        with pytest.raises(GatewayError, match=f"^{name} .*not supported"):
+        with pytest.raises(ApiError, match=f"^{name} .*not supported"):
             parse(**{name: value})
     assert completion(suffix="").options.echo is False
     assert completion(echo=True).options.echo is True
@@ -183,14 +183,14 @@ def test_suffix_and_echo_are_refused_where_they_are_not_served() -> None:
 def test_best_of_is_the_number_of_choices() -> None:
     assert completion(best_of=3, n=3).options.n == 3
     for fields in ({"best_of": 3}, {"best_of": 2, "n": 3}):
-        with pytest.raises(GatewayError, match=r"best_of is .* every choice is returned") as caught:
+        with pytest.raises(ApiError, match=r"best_of is .* every choice is returned") as caught:
             completion(**fields)
         assert caught.value.param == "best_of"
 
 
 def test_nothing_but_an_echo() -> None:
     assert completion(echo=True, max_tokens=0).options.limit == 0
-    with pytest.raises(GatewayError, match="max_tokens is 0 without echo"):
+    with pytest.raises(ApiError, match="max_tokens is 0 without echo"):
         completion(max_tokens=0)
 
 
@@ -226,7 +226,7 @@ def test_nothing_but_an_echo() -> None:
 )
 def test_values_out_of_bounds(fields: dict[str, Any], param: str, says: str) -> None:
     for parse in (completion, chat):
-        with pytest.raises(GatewayError, match=says) as caught:
+        with pytest.raises(ApiError, match=says) as caught:
             parse(**fields)
         assert (caught.value.status, caught.value.param) == (400, param)
 
@@ -238,9 +238,9 @@ def test_fields_of_the_template() -> None:
         True,
         {"a": 1},
     )
-    with pytest.raises(GatewayError, match="both true"):
+    with pytest.raises(ApiError, match="both true"):
         chat(continue_final_message=True)
-    with pytest.raises(GatewayError, match="not a variable"):
+    with pytest.raises(ApiError, match="not a variable"):
         chat(chat_template_kwargs={"messages": []})
 
 
@@ -268,13 +268,13 @@ def test_harmless_and_unknown_fields() -> None:
     assert completion(user="ann", metadata={}, store=True).options.ignored == ()
     assert completion(wibble=1, wobble=2).options.ignored == ("wibble", "wobble")
     assert completion(stream=True, stream_options={"wibble": 1}).options.ignored == ("stream_options.wibble",)
-    with pytest.raises(GatewayError, match="'wibble'") as caught:
+    with pytest.raises(ApiError, match="'wibble'") as caught:
         parse_completion({"prompt": "x", "wibble": 1}, "reject")
     assert caught.value.code == "unknown_parameter"
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"3", b'{"a": NaN}', b'{"a": Infinity}', b"\xff", b"[" * 100000])
 def test_bodies_that_are_no_objects(raw: bytes) -> None:
-    with pytest.raises(GatewayError) as caught:
+    with pytest.raises(ApiError) as caught:
         parse_json(raw)
     assert (caught.value.status, caught.value.code) == (400, "invalid_json")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import GatewayError, StreamProgress
+from blockwright.actors.gateway.port import StreamProgress
+from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.tests.api.fake_port import events, one_by_one, tokens_emitted
 from blockwright.tests.waiting import PATIENCE
 
@@ -69,12 +70,12 @@ async def test_comments_tell_the_place_and_the_prefill(serve: Any, say: Any) -> 
 
 
 async def test_an_error_before_anything_has_a_status(serve: Any) -> None:
-    client, _ = await serve(lambda g: [GatewayError(503, "no worker for 30 s", retry_after=1.0)])
+    client, _ = await serve(lambda g: [Refused(Refusal.UNAVAILABLE, "no worker for 30 s", 1.0)])
     answer = await client.post(URL, json={"prompt": "a", "stream": True})
     assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
 
 
-@pytest.mark.parametrize("error", [GatewayError(503, "no worker for 30 s"), RuntimeError("a bug")])
+@pytest.mark.parametrize("error", [Refused(Refusal.UNAVAILABLE, "no worker for 30 s"), RuntimeError("a bug")])
 async def test_an_error_after_the_200_is_an_event(serve: Any, codec: Any, error: Exception) -> None:
     token = codec.encode("x", special=False)
     client, port = await serve(lambda g: [tokens_emitted(token), error])
@@ -83,7 +84,7 @@ async def test_an_error_after_the_200_is_an_event(serve: Any, codec: Any, error:
     assert answer.status == 200
     last = json.loads(lines[-2].removeprefix("data: "))["error"]
     assert last["message"] == (
-        "no worker for 30 s" if isinstance(error, GatewayError) else "internal error; the server's log has the details"
+        "no worker for 30 s" if isinstance(error, Refused) else "internal error; the server's log has the details"
     )
     assert last["type"] == "server_error"
     assert not any("[DONE]" in line for line in lines)

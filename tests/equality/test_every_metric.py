@@ -16,7 +16,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.gateway.messages import Up
-from blockwright.actors.gateway.queue import Queue
+from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.tests.actors.fake_fleet import route
@@ -109,7 +109,7 @@ async def refused(seen: Seen, checkpoint: Path) -> None:
 def deadly(seen: Seen) -> None:
     """Two requests at two deaths of the only worker: without one both wait for it, with one the first runs alone."""
     bench = Bench("w0")
-    queue = Queue(bench.state.active, bench.state.board)
+    queue = QueuePositions(bench.state.active, bench.state.table)
     for name in "ab":
         bench.generate(name)
     for incarnation in (1, 2):

@@ -21,10 +21,11 @@ from typing import Any
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.actor import Gateway
-from blockwright.actors.gateway.port import GatewayError, Generation
+from blockwright.actors.gateway.port import Generation
 from blockwright.actors.worker.actor import Worker
 from blockwright.policies.memory.chunks import CHUNK
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.requests.refusal import Refused
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Fault, FaultPlan, Kill, Pause
 from blockwright.tests.serving.device import VOCABULARY, answer
@@ -71,7 +72,7 @@ class Request:
     got: list[int] = field(default_factory=list)
     life: Any = None  # identity of the gateway's node once sent
     since: float = 0.0
-    outcome: str = ""  # "done" | "cancelled" | "STATUS code" | "connection lost"
+    outcome: str = ""  # "done" | "cancelled" | a refusal | "connection lost"
 
 
 class Game:
@@ -169,8 +170,8 @@ class Game:
         request.life, request.since = gateway.node.id, self.sim.time
         try:
             await self._converse(gateway, request)
-        except GatewayError as error:
-            request.outcome = f"{error.status} {error.code}"
+        except Refused as refused:
+            request.outcome = refused.why.value
         except Exception as error:
             self._broken(error)
 
@@ -307,7 +308,7 @@ class Game:
         for name, gateway in self.house.gateways.items():
             if name == HEAD or gateway.node.id in lives:
                 gateway.state.check()
-                if gateway.state.active or gateway._streams or any(gateway.state.board.on.values()):
+                if gateway.state.active or gateway._streams or any(gateway.state.table.on.values()):
                     return f"gateway {gateway.node.id} holds {[*gateway.state.active, *gateway._streams]}"
         for worker in self.house.workers.values():
             if worker.node.id in lives and (held := held_by(worker)):

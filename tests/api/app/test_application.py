@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from blockwright.actors.gateway.port import Readiness, RequestView
-from blockwright.api.http.context import NAME_LENGTH, NAMES, Names
 from blockwright.tests.api.fake_port import events
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
@@ -168,13 +167,6 @@ async def test_a_request_can_be_asked_about_by_the_id_its_client_chose_before_it
     port.views[id] = dataclasses.replace(VIEW, id=id, key="")
     assert (await (await client.get("/v1/requests/mine-2")).json())["id"] == id
     asking.cancel()
-    long = "x" * (NAME_LENGTH + 1)
-    names = Names()
-    names.note("", long, "a")
-    assert names.resolve("", long) == long
-    for number in range(NAMES + 1):
-        names.note("", f"n{number}", str(number))
-    assert (names.resolve("", "n0"), names.resolve("", "n1"), names.resolve("bob", "n1")) == ("n0", "1", "n1")
 
 
 async def test_ignored_fields_are_listed(serve: Any, say: Any) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import GatewayError, StreamProgress
+from blockwright.actors.gateway.port import StreamProgress
+from blockwright.api.errors import ApiError
 from blockwright.tests.api.fake_port import tokens_emitted
 
 URL = "/v1/completions"
@@ -54,16 +55,16 @@ async def test_a_trace_is_handed_on(serve: Any, say: Any) -> None:
 @pytest.mark.parametrize(
     ("error", "again", "seconds", "millis"),
     [
-        (GatewayError(503, "full", retry_after=1.2), "true", "2", "1200"),
-        (GatewayError(503, "full"), "true", "1", "1000"),
-        (GatewayError(429, "spent", retry_after=0.25), "true", "1", "250"),
-        (GatewayError(429, "never"), "false", None, None),
-        (GatewayError(500, "fails again"), "false", None, None),
-        (GatewayError(409, "cancelled"), "false", None, None),
-        (GatewayError(400, "wrong"), "false", None, None),
+        (ApiError(503, "full", retry_after=1.2), "true", "2", "1200"),
+        (ApiError(503, "full"), "true", "1", "1000"),
+        (ApiError(429, "spent", retry_after=0.25), "true", "1", "250"),
+        (ApiError(429, "never"), "false", None, None),
+        (ApiError(500, "fails again"), "false", None, None),
+        (ApiError(409, "cancelled"), "false", None, None),
+        (ApiError(400, "wrong"), "false", None, None),
     ],
 )
-async def test_whether_to_try_again(serve: Any, error: GatewayError, again: str, seconds: Any, millis: Any) -> None:
+async def test_whether_to_try_again(serve: Any, error: ApiError, again: str, seconds: Any, millis: Any) -> None:
     client, port = await serve()
     port.refuse = error
     answer = await client.post(URL, json={"prompt": "a"})

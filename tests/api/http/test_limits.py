@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from blockwright.api.http.auth import Caller
-from blockwright.api.http.limits import Door
+from blockwright.api.http.limits import TenantLimits
 from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
+from blockwright.policies.requests.refusal import Refusal, Refused
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
 ANN, BOB = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta-key"}
@@ -90,11 +91,10 @@ async def test_unused_tokens_are_given_back_whole_and_streamed_and_when_the_clie
 
 
 async def test_a_request_that_the_gateway_refuses_costs_nothing(serve: Any, say: Any) -> None:
-    from blockwright.actors.gateway.port import GatewayError
 
     client, port = await serve(say("x"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(concurrent_requests=1)})
-    port.refuse = GatewayError(503, "full", kind="server_error", retry_after=7.2)
+    port.refuse = Refused(Refusal.UNAVAILABLE, "full", 7.2)
     for _ in range(3):
         refused = await client.post("/v1/completions", json=ASK, headers=ANN)
         assert (refused.status, refused.headers["Retry-After"], refused.headers["retry-after-ms"]) == (503, "8", "7200")
@@ -104,7 +104,7 @@ async def test_a_request_that_the_gateway_refuses_costs_nothing(serve: Any, say:
 async def test_a_client_that_leaves_while_it_is_charged_keeps_no_place(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(concurrent_requests=1)})
-    door, asked, answer = Door(port, {}), asyncio.Event(), asyncio.Event()
+    limits, asked, answer = TenantLimits(port), asyncio.Event(), asyncio.Event()
     charge = port.charge
 
     async def slow(tenant: str, tokens: int) -> Verdict:
@@ -114,7 +114,7 @@ async def test_a_client_that_leaves_while_it_is_charged_keeps_no_place(serve: An
         return verdict
 
     port.charge = slow
-    entering = asyncio.ensure_future(door.enter(Caller("ann"), 5))
+    entering = asyncio.ensure_future(limits.enter(Caller("ann"), 5))
     await asked.wait()
     entering.cancel()
     await asyncio.gather(entering, return_exceptions=True)

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from blockwright.actors.gateway.port import Census, GatewayError, StreamProgress
+from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.api.http.metrics import REASONS, Metrics
+from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.runtime import Actor, Node, RemoteError, endpoint
 from blockwright.tests.api.fake_port import tokens_emitted
 
@@ -123,13 +124,13 @@ def test_a_sequence_that_did_not_look_into_the_cache_does_not_count_there() -> N
 
 async def test_refusals_for_want_of_room_are_counted(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"))
-    port.refuse = GatewayError(503, "full", code="queue_full")
+    port.refuse = Refused(Refusal.OVERLOADED, "full")
     await client.post("/v1/completions", json={"prompt": "a"})
-    port.refuse = GatewayError(400, "wrong")
+    port.refuse = Refused(Refusal.INVALID, "wrong")
     await client.post("/v1/completions", json={"prompt": "a"})
     seen = samples(await (await client.get("/metrics")).text())
     assert {key: value for key, value in seen.items() if "rejections_total" in key[0]} == {
-        ("vllm:admission_rejections_total", "tiny,queue_full"): 1
+        ("vllm:admission_rejections_total", "tiny,unavailable"): 1
     }
 
 

@@ -6,10 +6,10 @@ import asyncio
 import itertools
 from typing import Any
 
-from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.load.sender import SAFE, Asking, send, vocabulary
 from blockwright.api.load.workload import Request
 from blockwright.api.program.client import Client
+from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.runtime import ManualClock
 from blockwright.runtime.base.clock import first_within
 from blockwright.tests.api.fake_port import EOS, one_by_one
@@ -77,8 +77,8 @@ async def test_no_more_at_a_time_than_allowed(serve: Any) -> None:
 async def test_failures_are_noted_not_raised(serve: Any) -> None:
     answers = iter(
         [
-            [*one_by_one([70, 71])[:1], GatewayError(500, "it broke")],
-            [GatewayError(503, "not now")],
+            [*one_by_one([70, 71])[:1], Refused(Refusal.POISON, "it broke")],
+            [Refused(Refusal.UNAVAILABLE, "not now")],
             one_by_one([EOS], "stop"),
         ]
     )

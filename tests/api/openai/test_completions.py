@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import GatewayError
+from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one, tokens_emitted, with_logprobs
 
 URL = "/v1/completions"
@@ -179,18 +179,18 @@ async def test_the_whole_context_can_be_used(serve: Any, say: Any) -> None:
 
 async def test_one_choice_fails_and_all_end(serve: Any) -> None:
     never = asyncio.Event()
-    script = {0: [never], 1: [GatewayError(500, "this request always kills its worker")]}
+    script = {0: [never], 1: [Refused(Refusal.POISON, "this request always kills its worker")]}
     client, port = await serve(lambda g: script[g.sampling.choice])
     answer = await client.post(URL, json={"prompt": "a", "n": 2})
     error = (await answer.json())["error"]
-    assert (answer.status, error["type"], error["code"]) == (500, "server_error", "internal_error")
+    assert (answer.status, error["type"], error["code"]) == (500, "server_error", "request_kills_workers")
     assert answer.headers["x-should-retry"] == "false"
     assert all(stream.cancelled.is_set() for stream in port.streams)
 
 
 async def test_a_refused_choice_starts_none(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"))
-    port.refuse = GatewayError(503, "draining", retry_after=2.5)
+    port.refuse = Refused(Refusal.UNAVAILABLE, "draining", 2.5)
     answer = await client.post(URL, json={"prompt": "a", "n": 3})
     assert (answer.status, answer.headers["Retry-After"]) == (503, "3")
     assert (await answer.json())["error"] == {

@@ -15,8 +15,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 import blockwright
-from blockwright.actors.gateway.port import GatewayError
 from blockwright.api.program.client import Client, _why
+from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.tests.api.fake_port import EOS, one_by_one
 from blockwright.tests.waiting import PATIENCE
 
@@ -89,7 +89,7 @@ async def test_choices_are_told_apart(serve: Any) -> None:
 
 
 async def test_refusals_and_failures(serve: Any) -> None:
-    http, port = await serve(lambda generation: [*one_by_one([70])[:0], GatewayError(503, "no worker", code="unavailable")])
+    http, port = await serve(lambda generation: [*one_by_one([70])[:0], Refused(Refusal.UNAVAILABLE, "no worker")])
     async with Client(str(http.make_url("/"))) as client:
         with pytest.raises(blockwright.RequestError, match="did you mean 'tiny'") as wrong:
             await client.generate("a", model="tinny")
@@ -97,13 +97,13 @@ async def test_refusals_and_failures(serve: Any) -> None:
         with pytest.raises(blockwright.RequestError, match="no worker"):
             async for _ in client.generate("a"):
                 pass
-        port.refuse = GatewayError(503, "later")
+        port.refuse = Refused(Refusal.UNAVAILABLE, "later")
         with pytest.raises(blockwright.RequestError, match="later"):
             await client.generate("a")
 
 
 async def test_an_error_after_the_beginning_of_a_stream(serve: Any) -> None:
-    http, _ = await serve(lambda generation: [*one_by_one([70, 71, 72])[:2], GatewayError(500, "it broke")])
+    http, _ = await serve(lambda generation: [*one_by_one([70, 71, 72])[:2], Refused(Refusal.POISON, "it broke")])
     async with Client(str(http.make_url("/"))) as client:
         pieces = client.generate("a").__aiter__()
         assert [(await anext(pieces)).token_ids for _ in range(2)] == [(70,), (71,)]

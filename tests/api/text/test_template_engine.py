@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.errors import ApiError
 from blockwright.api.text.chat_template import LONGEST, ChatTemplate, Rendering
 from blockwright.api.text.template_engine import PER_MESSAGE, STEPS
 from blockwright.gpu.errors import CheckpointError
@@ -25,7 +25,7 @@ def render(source: str, messages: Any = HI, **variables: Any) -> str:
 
 
 def refusal(source: str, **variables: Any) -> str:
-    with pytest.raises(GatewayError) as caught:
+    with pytest.raises(ApiError) as caught:
         render(source, **variables)
     assert (caught.value.status, caught.value.code) == (400, "template_error")
     return caught.value.message

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models
 from tokenizers.processors import TemplateProcessing
 
-from blockwright.actors.gateway.port import GatewayError
+from blockwright.api.errors import ApiError
 from blockwright.api.text.chat_template import ChatTemplate, Rendering
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.gpu.weights.checkpoint import CheckpointError
@@ -111,7 +111,7 @@ def test_a_last_message_that_is_continued(tmp_path: Path, template: str, text: s
     codec, chat = TextCodec.load(folder), [*CHAT, {"role": "assistant", "content": text}]
     want = oracle(folder).apply_chat_template(chat, tokenize=False, continue_final_message=True)
     assert ChatTemplate(template, codec.named).render(chat, replace(WHOLE, begin=False, proceed=True)) == want
-    with pytest.raises(GatewayError, match="does not print the last message"):
+    with pytest.raises(ApiError, match="does not print the last message"):
         ChatTemplate("nothing", codec.named).render(chat, replace(WHOLE, begin=False, proceed=True))
 
 
@@ -120,7 +120,7 @@ def test_the_date_of_today() -> None:
 
 
 def test_templates_cannot_change_what_they_are_given() -> None:
-    with pytest.raises(GatewayError, match="refuses these messages"):
+    with pytest.raises(ApiError, match="refuses these messages"):
         ChatTemplate("{{ messages.append(1) }}", {}).render(list(CHAT), WHOLE)
 
 

@@ -33,8 +33,8 @@ def test_closed_workers_and_avoided_routes_are_not_taken():
 
 
 def test_idle_means_no_request_on_any_worker():
-    assert is_idle(route("w0", "w1"), {"w2": 1})
-    assert not is_idle(route("w0", "w1"), {"w1": 1})
+    assert is_idle(route("w0", "w1"), {"w2": {"r"}, "w1": set()})
+    assert not is_idle(route("w0", "w1"), {"w1": {"r"}})
 
 
 def test_a_worker_with_two_hops_counts_once():

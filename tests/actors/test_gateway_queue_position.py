@@ -2,14 +2,14 @@
 
 from blockwright.actors.gateway.messages import Down, Generate
 from blockwright.actors.gateway.port import Census, StreamProgress
-from blockwright.actors.gateway.queue import FRESH, Queue
+from blockwright.actors.gateway.queue_position import FRESH, QueuePositions
 from blockwright.tests.actors.fake_fleet import generation
 from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed
 
 
 def test_a_request_from_its_place_in_the_queue_to_its_end():
     bench = Bench("w0")
-    queue = Queue(bench.state.active, bench.state.board)
+    queue = QueuePositions(bench.state.active, bench.state.table)
     for name, priority in (("a", 0), ("b", 5), ("c", -5)):
         bench(Generate(generation(name, prompt=20, priority=priority)), 1.0)
     records = dict(bench.state.active)
@@ -29,7 +29,7 @@ def test_a_request_from_its_place_in_the_queue_to_its_end():
 
 def test_a_look_at_a_request_that_came_just_now_finds_its_place():
     bench = Bench("w0")
-    queue = Queue(bench.state.active, bench.state.board)
+    queue = QueuePositions(bench.state.active, bench.state.table)
     bench(Generate(generation("a")), 1.0)
     assert queue.progress(bench.state.active["a"], 1.0).place == 1
     bench(Generate(generation("b")), 1.0)
@@ -38,7 +38,7 @@ def test_a_look_at_a_request_that_came_just_now_finds_its_place():
 
 def test_reasons():
     bench = Bench("w0")
-    queue = Queue(bench.state.active, bench.state.board)
+    queue = QueuePositions(bench.state.active, bench.state.table)
     for name in "abc":
         bench.generate(name)
     bench.report("w0", progressed("a", 1, 5, 0))
@@ -46,6 +46,6 @@ def test_reasons():
     bench(Down("w0", 1, "killed"))
     assert queue.census() == {"m": Census(0, {"no_worker": 3})}
     for _ in range(2):
-        bench.state.active["a"].deaths += 1
+        bench.state.active["a"].deaths.count(present=True)
     bench.publish([])
     assert queue.census()["m"].waiting == {"no_worker": 3}

@@ -7,26 +7,23 @@ wait: with thousands of them each look would otherwise pass over all the others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from blockwright.actors.gateway.port import Census, StreamProgress
-from blockwright.actors.gateway.record import Record
-
-if TYPE_CHECKING:
-    from blockwright.actors.gateway.routing_table import Board
+from blockwright.actors.gateway.record import RequestRecord
+from blockwright.policies.requests.routing_table import RoutingTable
 
 FRESH = 0.5  # seconds
 
 
-class Queue:
+class QueuePositions:
     """See the module. ``active``: the gateway's requests that have not ended."""
 
-    def __init__(self, active: Mapping[str, Record], board: Board) -> None:
-        self._active, self._board = active, board
+    def __init__(self, active: Mapping[str, RequestRecord], table: RoutingTable) -> None:
+        self._active, self._table = active, table
         self._places: dict[str, int] = {}
         self._counted = -FRESH
 
-    def progress(self, record: Record, now: float) -> StreamProgress:
+    def progress(self, record: RequestRecord, now: float) -> StreamProgress:
         """Of a request, ended or not."""
         queued = record.state in ("waiting", "running") and not record.planned and not record.emitted
         place = total = 0
@@ -48,7 +45,7 @@ class Queue:
         """How many sequences of each application run, and how many wait for which reason."""
         found: dict[str, Census] = {}
         for record in self._active.values():
-            one = found.setdefault(record.generation.application, Census())
+            one = found.setdefault(record.application, Census())
             reason = self._reason(record)
             if reason:
                 one.waiting[reason] = one.waiting.get(reason, 0) + 1
@@ -56,13 +53,13 @@ class Queue:
                 one.running += 1
         return found
 
-    def _reason(self, record: Record) -> str:
+    def _reason(self, record: RequestRecord) -> str:
         """Why a request waits; empty for one that runs."""
         if record.planned:
             return ""
-        if record.state == "waiting" and not self._board.routes.get(record.generation.application):
+        if record.state == "waiting" and not self._table.routes.get(record.application):
             return "no_worker"
-        return "isolated" if record.state == "waiting" and record.suspect else "capacity"
+        return "isolated" if record.state == "waiting" and record.deaths.suspect else "capacity"
 
     def _count(self, now: float) -> None:
         waiting = [r for r in self._active.values() if not r.planned and not r.emitted]

@@ -1,0 +1,58 @@
+"""The workers that live, and the reports that each has sent: which are taken, asked for again, acknowledged.
+
+Owns the incarnations and their report sequences, nothing of what the reports say. Reports of a worker that has ended, or of
+an incarnation that was replaced, are fenced.
+"""
+
+from __future__ import annotations
+
+from blockwright.actors.gateway.messages import Acknowledge, Replay
+from blockwright.actors.report_sequence import ReportSequence
+from blockwright.actors.worker.messages import SweepReport
+
+
+class Workers:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._sequences: dict[str, ReportSequence] = {}  # of those that live, by name
+
+    def incarnation(self, worker: str) -> int | None:
+        """Of one that lives."""
+        sequence = self._sequences.get(worker)
+        return None if sequence is None else sequence.incarnation
+
+    def up(self, worker: str, incarnation: int) -> None:
+        self._sequences[worker] = ReportSequence(incarnation)
+
+    def down(self, worker: str) -> None:
+        del self._sequences[worker]
+
+    def heard(self, worker: str, incarnation: int, serial: int) -> list[Acknowledge | Replay]:
+        """A heartbeat says that ``serial`` is the last report."""
+        sequence = self._sequences.get(worker)
+        if sequence is None or sequence.incarnation != incarnation:
+            return []
+        first = sequence.heard(serial)
+        return [*([Replay(worker, first)] if first is not None else []), *self.due(worker, heartbeat=True)]
+
+    def take(self, report: SweepReport) -> bool | Replay:
+        """Whether this is the worker's next report; what to ask for where it shows that others are missing."""
+        sequence = self._sequences.get(report.worker)
+        if sequence is None or sequence.incarnation != report.incarnation:
+            return False  # fenced, or not announced yet: a heartbeat will show what is missing
+        if sequence.take(report.serial):
+            return True
+        first = sequence.missing(report.serial)
+        return first is not None and Replay(report.worker, first)
+
+    def due(self, worker: str, heartbeat: bool = False) -> list[Acknowledge]:
+        """What the worker may forget now."""
+        serial = self._sequences[worker].due(heartbeat)
+        return [] if serial is None else [Acknowledge(worker, serial)]
+
+    def check(self, alive: set[str]) -> None:
+        """Raise AssertionError when an invariant is broken. ``alive``: as the routing table has it."""
+        assert set(self._sequences) == alive
+        for sequence in self._sequences.values():
+            sequence.check()

@@ -1,0 +1,90 @@
+"""Overload: whether the gateway has all the requests that it takes, and when it will not.
+
+Owns the two limits, what this gateway and the others hold of them, and the pace at which requests end. A refusal tells the
+client when its turn would come, so that a crowd that comes back does not come back at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockwright.policies.requests.admission import part
+from blockwright.policies.requests.refusal import Refusal, Refused
+from blockwright.policies.requests.retry_after import Pace
+
+SILENT = 1.0  # seconds after which a gateway that says nothing holds nothing: it is gone, and its requests with it
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Requests, and tokens still to compute (0 where these are not limited), of one gateway ``at`` some time."""
+
+    requests: int
+    tokens: int
+    at: float = 0.0
+
+
+class Overload:
+    """``requests`` at most, and ``tokens`` at most (0: no limit), in all of the ``sharers`` gateways together.
+
+    They tell each other what they hold. From one ``look`` to the next each takes no more than its part of what was free.
+    """
+
+    def __init__(self, requests: int, tokens: int, sharers: int = 1) -> None:
+        self._all = Held(requests, tokens)
+        self._sharers = sharers
+        self._others: dict[str, Held] = {}
+        self._most = self._part(Held(0, 0))  # that this gateway may hold now
+        self.requests = 0  # that have not ended
+        self.work = 0  # tokens that they have still to compute, see ``dispatch.outstanding``
+        self.pace = Pace()
+
+    def begin(self) -> None:
+        self.requests += 1
+
+    def charge(self, change: int) -> None:
+        """A request has so many tokens more to compute, or fewer."""
+        self.work += change
+
+    def end(self, tokens: int, now: float) -> None:
+        """A request is over, whatever its outcome; ``tokens`` were counted last."""
+        self.requests -= 1
+        self.work -= tokens
+        self.pace.ended(now)
+
+    def hear(self, gateway: str, held: Held) -> None:
+        """What another gateway holds."""
+        self._others[gateway] = held
+
+    def look(self, now: float) -> Held:
+        """Take a part of what is free now; what this gateway holds."""
+        self._others = {name: held for name, held in self._others.items() if now - held.at < SILENT}
+        held = Held(self.requests, self.work if self._all.tokens else 0, now)
+        self._most = self._part(held)
+        return held
+
+    @property
+    def most(self) -> int:
+        """Requests that this gateway may hold now."""
+        return self._most.requests
+
+    def refusal(self, tokens: int, waiting: int, now: float) -> Refused | None:
+        """For a newcomer of so many tokens, prompt and answer; None where there is room.
+
+        A server with nothing to do takes whatever comes.
+        """
+        if self.requests >= self.most:
+            return self._full(f"{self.requests} requests, its limit", waiting, now)
+        if not self._all.tokens or not self.requests or self.work + tokens <= self._most.tokens:
+            return None
+        return self._full(f"{self.work} tokens to compute and takes {self._most.tokens}", waiting, now)
+
+    def _part(self, held: Held) -> Held:
+        others, sharers = self._others.values(), self._sharers
+        requests = part(self._all.requests, held.requests, sum(other.requests for other in others), sharers)
+        tokens = part(self._all.tokens, held.tokens, sum(other.tokens for other in others), sharers)
+        return Held(requests, tokens)
+
+    def _full(self, held: str, waiting: int, now: float) -> Refused:
+        wait = self.pace.forecast(1 + waiting, now)
+        return Refused(Refusal.OVERLOADED, f"the gateway has {held}; try again in about {wait:.0f} s", wait)

@@ -1,0 +1,87 @@
+"""Where a stranger looks: a question, the file that its words lead to, and the name that answers it there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GUESSES = (
+    ("who may send how much: rate limit", "policies/requests/rate_limit.py", "Quotas"),
+    ("whether the server takes one more request: overload", "policies/requests/overload.py", "Overload"),
+    ("what a 503 client is told to wait: retry after", "policies/requests/retry_after.py", "forecast"),
+    ("where requests can go: routing table", "policies/requests/routing_table.py", "RoutingTable"),
+    ("where a request goes", "policies/requests/dispatch.py", "dispatch"),
+    ("whose a request is: request ownership", "policies/requests/request_ownership.py", "may_see"),
+    ("requests that kill their worker", "policies/requests/poison.py", "Quarantine"),
+    ("who waits before whom", "policies/requests/queue.py", "WaitingQueue"),
+    ("why a request is refused", "policies/requests/refusal.py", "Refusal"),
+    ("whether a sequence can ever be served", "policies/requests/admission.py", "admit"),
+    ("service tiers and priorities", "policies/requests/urgency.py", "urgency"),
+    ("when something that died is started again: restart policy", "policies/cluster/restart_policy.py", "Backoff"),
+    ("what goes first on a link", "policies/cluster/chunk_order.py", "ChunkOrder"),
+    ("when two pages count as equal", "policies/model/lineage.py", "lineages"),
+    ("where chains are cut into blocks", "policies/model/partition.py", "cut_blocks"),
+    ("what a token costs", "policies/plan/cost.py", "Coefficients"),
+    ("what the device does next", "policies/plan/sweep_plan.py", "SweepPlan"),
+    ("who holds a page of KV", "policies/memory/pages.py", "PageTable"),
+    ("leases of pages between workers", "policies/sweep/leases.py", "arrive"),
+    ("what a worker is told and tells", "policies/sweep/events.py", "TokensEmitted"),
+    ("what the gateway knows of one request", "actors/gateway/record.py", "RequestRecord"),
+    ("lost and repeated reports of a worker", "actors/report_sequence.py", "ReportSequence"),
+    ("which models the gateway serves", "actors/gateway/catalogue.py", "Catalogue"),
+    ("what api/ may ask of the gateway", "actors/gateway/port.py", "GatewayPort"),
+    ("all settings", "actors/config.py", "Settings"),
+    ("which component loads next", "actors/controller/state.py", "_next_load"),
+    ("HTTP status and code of an error", "api/errors.py", "in_words"),
+    ("may this key use this model", "api/http/auth.py", "may_use"),
+    ("what is left of a tenant's limits", "api/http/limits.py", "rate_headers"),
+    ("which fields a body may have", "api/openai/fields.py", "Options"),
+    ("all endpoints", "api/app/routes.py", "ENDPOINTS"),
+    ("stop strings", "api/text/stops.py", "StopScanner"),
+    ("chat templates", "api/text/chat_template.py", "ChatTemplate"),
+)
+
+
+def names_in(source: str) -> set[str]:
+    """Functions, classes and methods of a module, and what it assigns on its own level."""
+    tree = ast.parse(source)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def fault(path: str, term: str) -> str:
+    """What is wrong with a guess; empty where it hits."""
+    file = ROOT / path
+    if not file.exists():
+        return f"there is no {path}"
+    return "" if term in names_in(file.read_text()) else f"{path} does not define {term}"
+
+
+@pytest.mark.parametrize(("question", "path", "term"), GUESSES)
+def test_a_guess_hits(question: str, path: str, term: str) -> None:
+    assert fault(path, term) == "", question
+
+
+def test_a_guess_that_misses_is_told() -> None:
+    assert fault("policies/requests/nothing.py", "x") == "there is no policies/requests/nothing.py"
+    assert fault("policies/requests/queue.py", "Nothing") == "policies/requests/queue.py does not define Nothing"
+    assert names_in("A = 1\nb: int = 2\nclass C:\n    def d(self): e = 3\n") == {"A", "b", "C", "d"}
+
+
+@pytest.mark.parametrize(
+    "term", ["rate limit", "overload", "routing table", "retry after", "restart policy", "request ownership"]
+)
+def test_a_term_of_the_field_is_the_name_of_one_file(term: str) -> None:
+    name = term.replace(" ", "_") + ".py"
+    layers = ("policies", "transport", "runtime", "gpu", "actors", "api")
+    found = [path for layer in layers for path in (ROOT / layer).rglob(name)]
+    assert len(found) == 1, found
+    assert re.search(term.replace(" ", "[ -_]?"), (ast.get_docstring(ast.parse(found[0].read_text())) or ""), re.IGNORECASE)
