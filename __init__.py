@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blockwright.api.program.blocking import generate
     from blockwright.api.program.client import Client
     from blockwright.api.program.embedded import Cluster
+    from blockwright.api.program.generate import generate
     from blockwright.api.program.results import Answer, Choice, Piece, RequestError
 
 __all__ = ["Answer", "Choice", "Client", "Cluster", "Piece", "RequestError", "generate"]
@@ -21,7 +21,7 @@ _HOMES = {
     "Cluster": "embedded",
     "Piece": "results",
     "RequestError": "results",
-    "generate": "blocking",
+    "generate": "generate",
 }
 
 

@@ -10,8 +10,9 @@ import time
 
 from blockwright.actors.config import Settings
 from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
-from blockwright.runtime.actor.actor import Actor, endpoint
-from blockwright.runtime.node.peers import Down
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
+from blockwright.runtime.base.down import Down
 
 MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
 FIELDS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")

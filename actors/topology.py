@@ -27,13 +27,13 @@ from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
+from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import NoSuchActor
+from blockwright.runtime.base.node_view import Measure
 from blockwright.runtime.cluster.cluster import Cluster
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.launcher import Launcher
 from blockwright.runtime.cluster.processes import ForkserverLauncher
-from blockwright.runtime.node.inspection import Measure
-from blockwright.runtime.node.peers import Down
 from blockwright.transport.errors import AddressError
 
 HEAD = "head"
@@ -136,8 +136,7 @@ class Running:
                 self.controller.fatal.set_result(str(error))
 
     async def _watch(self) -> None:
-        workers = self.controller.state.workers.values()
-        await self.controller.until(lambda: all(worker.alive for worker in workers))
+        await self.controller.until(lambda: self.controller.state.all_up)
         self.reached("workers up")
         await self.controller.until(lambda: self.controller.state.whole)
         self.reached("loaded")

@@ -33,6 +33,7 @@ from harness import ROOT
 RESULTS = ROOT / "benchmarks" / "results"
 BUDGETS = {
     "sweep": 20,
+    "controller": 90,
     "nodes": 120,
     "links": 90,
     "actors": 180,
@@ -43,7 +44,7 @@ BUDGETS = {
     "contended": 300,
     "serving": 390,
 }
-WITH_BESIDE = ("actors", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
+WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up
 
 

@@ -72,7 +72,7 @@ async def rig() -> AsyncIterator[Rig]:
                 nodes.append(node)
                 await node.start()
                 node.tensor_links.share = kind == "shared-memory"
-                node.greet(B, f"ipc://{directory}/b-1.sock")
+                node.peering.greet(B, f"ipc://{directory}/b-1.sock")
                 links[kind] = node.link("b")
             for kind, link in links.items():
                 await link.send(Traffic.KV)

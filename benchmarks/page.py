@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import contended
+import controller
 import harness
 import links
 import serving
@@ -174,6 +175,21 @@ def of_sweep(result: Result) -> str:
     return f"What a worker decides for 256 decoding sequences and 12 layers, in microseconds:\n\n{made}"
 
 
+def of_controller(result: Result) -> str:
+    lines = (("a death", "death"), ("a return, until all is loaded", "return"), ("one more application", "application"))
+    rows = [(what, *(result.text(f"{size}/{case}", "cpu_ms") for size in controller.SIZES)) for what, case in lines]
+    state, node = (result.value(f"1000x100/rest/{what}", "core_share") for what in ("state", "node"))
+    shares = [NONE if share is None else f"{100 * share:.2g} %" for share in (state, node)]
+    told = (result.text("1000x100/publication", metric) for metric in ("encode_ms", "megabytes"))
+    made = table(("", "1,000 workers, 100 applications", "100 workers, 10 applications"), rows)
+    return f"""1,000 simulated workers of 100 applications that beat twice a second and have no news cost the controller
+{shares[0]} of a core, and the head's node with it {shares[1]} (bar 5 %). Milliseconds of processor time to decide on
+
+{made}
+
+What is published lists all routes: at 1,000 workers one recipient's copy takes {" ms and ".join(told)} MB."""
+
+
 def of_failover(result: Result) -> str:
     return f"""S bfloat16, 32 streams, `kill -9` of a worker; the longest pause that one of its streams sees until its next
 token, in milliseconds: {result.spread("kill/replicas", "gap_ms")} with two replicas,
@@ -244,6 +260,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "accuracy": ("Accuracy", of_accuracy),
     "failover": ("Dying", of_failover),
     "sweep": ("Deciding", of_sweep),
+    "controller": ("Placing", of_controller),
     "actors": ("Actors", of_actors),
     "tokens": ("Messages of served tokens", of_tokens),
     "links": ("Links", of_links),
@@ -270,6 +287,8 @@ def bars_of(name: str, result: Result) -> list[Bar]:
             return list(runpy.run_path(str(ROOT / "benchmarks" / "actors.py"))["BARS"])
         case "links":
             return links.BARS
+        case "controller":
+            return controller.BARS
         case "nodes":
             return [
                 Bar("import", "import_ms", at_most=150.0),

@@ -32,7 +32,7 @@ SCORED_TOGETHER = 32  # prompt positions whose logits are in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ComposedRun:
     """A composed run: a body that passes hidden states, a head that ends the chain, or both."""
 
     components: tuple[bytes, ...]
@@ -42,7 +42,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Flight:
+class ArrivedActivations:
     """Hidden states that arrived and wait for their plan."""
 
     hidden: Any  # bytes-like
@@ -97,8 +97,8 @@ class Executor:
         self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
         self._pool: set[int] = set()  # chunk ids in use
         self._packed: dict[bytes, Packed] = {}
-        self._runs: dict[int, Run] = {}
-        self._flights: dict[int, Flight] = {}
+        self._runs: dict[int, ComposedRun] = {}
+        self._flights: dict[int, ArrivedActivations] = {}
         self._departed: dict[tuple[int, int], memoryview] = {}
         backend.reserve(self.tables, max_tokens, rows)
 
@@ -173,7 +173,7 @@ class Executor:
         self._check_chain(run, [part.spec for part in parts], kv_layer)
         heads = parts[-1].spec.component.kind is Kind.HEAD
         body = parts[:-1] if heads else parts
-        self._runs[run] = Run(
+        self._runs[run] = ComposedRun(
             components=tuple(component_ids),
             width=_width(parts[0].spec),
             body=self.backend.compose(body, kv_layer) if body else None,
@@ -212,7 +212,7 @@ class Executor:
         expected = tokens * width * self.backend.dtype.itemsize
         if memoryview(hidden).nbytes != expected:
             raise ExecutorError(f"flight {flight} has {memoryview(hidden).nbytes} bytes, not {expected}; types differ")
-        self._flights[flight] = Flight(hidden, tokens, width)
+        self._flights[flight] = ArrivedActivations(hidden, tokens, width)
 
     def take_departure(self, number: int, index: int) -> memoryview:
         """Hidden states of ``plan.departures[index]`` of executed plan ``number``: bytes, rows in batch order. Once only."""
@@ -286,7 +286,7 @@ class Executor:
                 if n in step.batch:
                     self._score(sweep, run, n)
 
-    def _sample(self, sweep: Sweep, run: Run, batch: list[int]) -> None:
+    def _sample(self, sweep: Sweep, run: ComposedRun, batch: list[int]) -> None:
         """Draw the next token of these batch rows and write it behind their last position."""
         if not batch:
             return
@@ -303,7 +303,7 @@ class Executor:
         inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, never read
         self.tables.tokens[row_N[inside_N], position_N[inside_N]] = np.asarray(tokens, dtype=np.int32)[inside_N]
 
-    def _score(self, sweep: Sweep, run: Run, n: int) -> None:
+    def _score(self, sweep: Sweep, run: ComposedRun, n: int) -> None:
         """Log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""
         row, first, offset = int(sweep.row_N[n]), int(sweep.start_N[n]), int(sweep.offset_N[n])
         count = min(int(sweep.count_N[n]), int(self.tables.prompt_length[row]) - 1 - first)

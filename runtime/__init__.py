@@ -8,10 +8,12 @@ Knows nothing of models. Importing it loads neither torch nor aiohttp nor numpy.
 """
 
 from blockwright.policies.cluster.restart_policy import Backoff, Restart, Strategy
-from blockwright.runtime.actor.actor import Actor, Crash, endpoint
+from blockwright.runtime.actor.actor import Actor, Crash
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.actor.streams import Stream
-from blockwright.runtime.base.clock import Clock, LoopClock, ManualClock
+from blockwright.runtime.base.clock import LoopClock, ManualClock
+from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import (
     ActorDied,
     CodecError,
@@ -25,12 +27,13 @@ from blockwright.runtime.base.errors import (
     RuntimeFault,
 )
 from blockwright.runtime.base.loop import run
+from blockwright.runtime.base.node_view import Measure, NodeView
 from blockwright.runtime.base.scope import current_traceparent, trace
 from blockwright.runtime.cluster.local_cluster import LocalCluster
-from blockwright.runtime.node.inspection import Measure, NodeView
 from blockwright.runtime.node.node import Node
-from blockwright.runtime.node.peers import Down, Peer
+from blockwright.runtime.node.peers import Peer
 from blockwright.runtime.supervisor import Child, ChildState, Supervisor
+from blockwright.transport.clock import Clock
 
 __all__ = [
     "Actor",

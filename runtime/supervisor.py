@@ -15,12 +15,14 @@ from functools import partial
 from typing import Any
 
 from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts, Strategy, place
-from blockwright.runtime.actor.actor import Actor, Crash, endpoint
+from blockwright.runtime.actor.actor import Actor, Crash
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.clock import Timer, seconds
+from blockwright.runtime.base.clock import seconds
+from blockwright.runtime.base.down import Down, abnormal
 from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
-from blockwright.runtime.node.life import abnormal, describe
-from blockwright.runtime.node.peers import Down
+from blockwright.runtime.node.lifecycle import describe
+from blockwright.transport.clock import Timer
 
 log = logging.getLogger("blockwright.runtime")
 AWAY = 0.25  # seconds until a node that refused a child, because it stops, is asked again
@@ -89,8 +91,7 @@ class Supervisor(Actor):
 
     async def on_start(self) -> None:
         self._draw = random.Random(str(self.ref)).random
-        self._life = self.node.lives.of(self)
-        self._wake = partial(self.node.lives.post, self._life, self._advance)
+        self._wake = partial(self.node.post, self.ref.address, self._advance)
         try:
             for name, child in self._specs.items():
                 if self._place(name) is None and not self._expected(child):
@@ -172,7 +173,7 @@ class Supervisor(Actor):
 
     def _expected(self, child: Child) -> bool:
         """Whether one of its nodes was here and may come back."""
-        return any(node in self.node.table.last_down for node in self._candidates(child))
+        return any(self.node.last_down(node) is not None for node in self._candidates(child))
 
     # ---- children
 

@@ -62,7 +62,7 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class JoinRequest:
     """A node of that name wants to join. secret: of an invitation, or empty."""
 
     name: str
@@ -73,7 +73,7 @@ class Asking:
         return GREETING + words.rstrip().encode()
 
 
-def parse(frame: bytes) -> Greeting | Asking:
+def parse(frame: bytes) -> Greeting | JoinRequest:
     """Raises WireError (no greeting) and Refused (another version)."""
     if frame[:1] != GREETING or len(frame) > LONGEST:
         raise WireError(f"a connection begins with {frame[:16].hex()}, which is no greeting")
@@ -84,7 +84,7 @@ def parse(frame: bytes) -> Greeting | Asking:
                 f"version {words[1][:16]} was offered and this node speaks {VERSION}; run the same release everywhere"
             )
         if len(words) in (4, 5) and words[2] == "join":
-            return Asking(check_name(words[3]), *words[4:])
+            return JoinRequest(check_name(words[3]), *words[4:])
         _, _, lane, sender, to = words
         return Greeting(parse_identity(sender), parse_identity(to), Lane(lane))
     except (ValueError, AddressError) as error:
@@ -106,7 +106,7 @@ def parse_answer(frame: bytes) -> tuple[PeerId, PeerId]:
 
 
 def parse_admission(frame: bytes) -> Admission:
-    """The answer to ``Asking``. Raises as ``parse_answer``."""
+    """The answer to ``JoinRequest``. Raises as ``parse_answer``."""
     head, own, heartbeat = _welcome(frame, 3)
     if not _SECONDS.fullmatch(heartbeat):
         raise WireError(f"{heartbeat[:16]!r} is no number of seconds")

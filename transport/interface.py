@@ -14,21 +14,6 @@ from blockwright.transport.address import PeerId
 from blockwright.transport.handshake import Admission
 from blockwright.transport.wire import Buffer
 
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Clock(Protocol):
-    """Time as links see it; the runtime's clocks fit."""
-
-    def now(self) -> float:
-        """Seconds from an arbitrary zero; never goes back."""
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call back once when ``now() >= when``, unless cancelled."""
-
-
 UNREACHABLE = "unreachable"
 
 

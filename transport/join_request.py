@@ -13,7 +13,7 @@ from blockwright.transport import handshake as greeting
 from blockwright.transport.address import split_key
 from blockwright.transport.curve import NodeKeys, check_endpoint
 from blockwright.transport.errors import AddressError, PeerGone
-from blockwright.transport.handshake import Admission, Asking
+from blockwright.transport.handshake import Admission, JoinRequest
 from blockwright.transport.outbound import LOST_EVENTS, open_connection, open_dealer, read_loss
 
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -47,7 +47,7 @@ async def ask_to_join(
     try:
         for end in (socket, monitor):
             loop.add_reader(end.fileno(), look)
-        open_connection(socket, address, Asking(name, secret).pack())
+        open_connection(socket, address, JoinRequest(name, secret).pack())
         loop.call_soon(look)  # the descriptors are edge-triggered
         async with asyncio.timeout(patience):
             return greeting.parse_admission(await answered)

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from blockwright.policies.cluster.chunk_order import Chunk, ChunkOrder, Traffic
 from blockwright.transport import link_wire, wire
 from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
-from blockwright.transport.interface import Clock, Timer
 from blockwright.transport.shared_memory import SharedPool, Slot
 from blockwright.transport.transfer import Outgoing, Transfer, as_bytes
 from blockwright.transport.wire import Buffer
@@ -28,7 +28,7 @@ PATIENCE = 1.0  # seconds without an acknowledgement after which the receiver is
 SLACK = 0.01  # seconds that a limited link may catch up after its timer came late
 
 
-class Lane(Protocol):
+class LinkCarrier(Protocol):
     """How frames get to a peer, in order, until the way breaks."""
 
     link_kind: str
@@ -42,7 +42,7 @@ class Link:
     def __init__(
         self,
         peer: PeerId,
-        lane: Lane,
+        lane: LinkCarrier,
         clock: Clock,
         pool: Callable[[], SharedPool | None],
         *,

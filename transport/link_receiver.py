@@ -16,7 +16,7 @@ from typing import Any
 
 from blockwright.policies.cluster.chunk_order import URGENT_BYTES, URGENT_CHUNKS, Traffic
 from blockwright.transport import link_wire
-from blockwright.transport.link_wire import Counts, Description, Piece
+from blockwright.transport.link_wire import ArrivedChunk, Counts, Description
 from blockwright.transport.shared_memory import Attached
 from blockwright.transport.wire import WireError
 
@@ -84,7 +84,7 @@ class Arrivals:
         self._budget, self._deliver, self._release = budget, deliver, release
         self.attached: Attached | None = None  # the sender's shared memory
         self._arrived = {kind: Arrived() for kind in Traffic}
-        self._waiting: dict[Traffic, deque[Piece]] = {kind: deque() for kind in Traffic}
+        self._waiting: dict[Traffic, deque[ArrivedChunk]] = {kind: deque() for kind in Traffic}
         self._assemblies: dict[Traffic, _Assembly] = {}
 
     @property
@@ -115,7 +115,7 @@ class Arrivals:
             raise WireError("a slot of shared memory that is not attached")
         return self.attached.view(slot, size, lambda: self._release(slot))
 
-    def on_piece(self, piece: Piece) -> None:
+    def on_piece(self, piece: ArrivedChunk) -> None:
         """A chunk came. One that came before, or after one that is missing, is not taken. Raises WireError."""
         arrived, waiting = self._arrived[piece.kind], self._waiting[piece.kind]
         if piece.number != arrived.received:
@@ -141,7 +141,7 @@ class Arrivals:
             arrived.taken += 1
             arrived.bytes += piece.size
 
-    def _put(self, kind: Traffic, piece: Piece) -> bool:
+    def _put(self, kind: Traffic, piece: ArrivedChunk) -> bool:
         """Lay a chunk where it belongs, and deliver what is complete; False while there is no room for its message."""
         assembly = self._assemblies.get(kind)
         description = piece.description
@@ -164,7 +164,7 @@ class Arrivals:
             self._complete(kind, assembly.description.header, self._views(assembly.description, assembly.parts))
         return True
 
-    def _whole(self, piece: Piece, description: Description) -> list[memoryview] | None:
+    def _whole(self, piece: ArrivedChunk, description: Description) -> list[memoryview] | None:
         """The buffers of a message that came at once in frames as they are to be delivered; None if it did not."""
         if piece.size != description.total:
             return None
@@ -201,7 +201,7 @@ class Arrivals:
         self._deliver(kind, header, buffers)
 
 
-def _lay(assembly: _Assembly, piece: Piece) -> None:
+def _lay(assembly: _Assembly, piece: ArrivedChunk) -> None:
     """Copy a chunk's frames to where they belong. Raises WireError unless they are exactly its bytes."""
     description = assembly.description
     frames = deque(piece.frames)

@@ -19,11 +19,11 @@ from typing import Any
 from blockwright.policies.cluster.chunk_order import Traffic
 from blockwright.transport import link_wire
 from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.errors import PeerGone, QueueFull
-from blockwright.transport.interface import Clock, Timer
-from blockwright.transport.link import Lane, Link
+from blockwright.transport.link import Link, LinkCarrier
 from blockwright.transport.link_receiver import BUDGET, Arrivals, Budget
-from blockwright.transport.link_wire import Open, Piece, Release, Released, Welcome
+from blockwright.transport.link_wire import ArrivedChunk, LinkOpen, Release, Released, Welcome
 from blockwright.transport.shared_memory import SharedPool, Slot, attach
 from blockwright.transport.transfer import SHARE_LEAST
 from blockwright.transport.wire import Buffer, WireError
@@ -61,7 +61,7 @@ class LinkTable:
     share: offer and attach shared memory; may be changed as long as there are no links.
     """
 
-    def __init__(self, me: PeerId, lane: Lane, clock: Clock, deliver: Deliver, *, share: bool = True) -> None:
+    def __init__(self, me: PeerId, lane: LinkCarrier, clock: Clock, deliver: Deliver, *, share: bool = True) -> None:
         self.me = me
         self._lane, self._clock, self._deliver = lane, clock, deliver
         self._loop = asyncio.get_running_loop()
@@ -127,14 +127,14 @@ class LinkTable:
     def on_frames(self, peer: PeerId, frames: list[memoryview]) -> None:
         """A message of the link protocol came. Raises WireError."""
         message = link_wire.parse(frames)
-        if isinstance(message, Piece):
+        if isinstance(message, ArrivedChunk):
             if (known := self._from.get(peer)) is not None:
                 try:
                     known.arrivals.on_piece(message)
                 finally:
                     small = message.kind is Traffic.ACTIVATION and message.size <= ACK_BYTES
                     self._acknowledge(peer, known, urgent=not small)
-        elif isinstance(message, Open):
+        elif isinstance(message, LinkOpen):
             self._on_open(peer, message)
         elif isinstance(message, Release):
             self._on_release(peer, message)
@@ -185,7 +185,7 @@ class LinkTable:
 
     # ---- the receiver's end
 
-    def _on_open(self, peer: PeerId, message: Open) -> None:
+    def _on_open(self, peer: PeerId, message: LinkOpen) -> None:
         known = self._from.get(peer)
         if known is None:
             deliver = partial(self._deliver, peer)

@@ -51,7 +51,7 @@ NOTHING = Offer(0, 0, 0, bytes(16))
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class LinkOpen:
     attempt: int
     offer: Offer
 
@@ -92,7 +92,7 @@ class Description(NamedTuple):
         return sum(self.sizes)
 
 
-class Piece(NamedTuple):
+class ArrivedChunk(NamedTuple):
     """A chunk as it arrived."""
 
     kind: Traffic
@@ -103,7 +103,7 @@ class Piece(NamedTuple):
     frames: list[memoryview]
 
 
-Message = Open | Welcome | Piece | Ack | Release | Released
+Message = LinkOpen | Welcome | ArrivedChunk | Ack | Release | Released
 
 
 def pack_open(attempt: int, offer: Offer) -> bytes:
@@ -177,7 +177,7 @@ def parse(frames: Sequence[memoryview]) -> Message:
             return Ack(_ACK.unpack(head)[1:])
         if head[0] == OPEN:
             _, attempt, process, descriptor, size, token = _OPEN.unpack(head)
-            return Open(attempt, Offer(process, descriptor, size, token))
+            return LinkOpen(attempt, Offer(process, descriptor, size, token))
         if head[0] == WELCOME:
             _, attempt, attached, *counts = _WELCOME.unpack(head)
             return Welcome(attempt, bool(attached), (counts[0], counts[1], counts[2]), (counts[3], counts[4], counts[5]))
@@ -191,12 +191,12 @@ def parse(frames: Sequence[memoryview]) -> Message:
     raise WireError(f"unknown link message {head[0]}")
 
 
-def _piece(head: memoryview, frames: Sequence[memoryview]) -> Piece:
+def _piece(head: memoryview, frames: Sequence[memoryview]) -> ArrivedChunk:
     _, kind, number, offset, size = _CHUNK.unpack_from(head)
     if kind not in _CLASSES:
         raise WireError(f"unknown traffic class {kind}")
     if offset:
-        return Piece(_CLASSES[kind], number, offset, size, None, list(frames[1:]))
+        return ArrivedChunk(_CLASSES[kind], number, offset, size, None, list(frames[1:]))
     (count,) = _COUNT.unpack_from(head, _CHUNK.size)
     begin = _CHUNK.size + _COUNT.size
     end = begin + count * _BUFFER.size
@@ -205,4 +205,4 @@ def _piece(head: memoryview, frames: Sequence[memoryview]) -> Piece:
     if len(sizes) != count or len(head) - end > MAX_BODY or max(sizes, default=0) > MAX_FRAME or sum(sizes) > MAX_MESSAGE:
         raise WireError(f"a message of {sum(sizes)} bytes in {len(sizes)} of {count} buffers, {len(head)} bytes in its head")
     description = Description(bytes(head[end:]), sizes, tuple([slot for _, slot in described]))
-    return Piece(_CLASSES[kind], number, 0, size, description, list(frames[1:]))
+    return ArrivedChunk(_CLASSES[kind], number, 0, size, description, list(frames[1:]))

@@ -24,7 +24,7 @@ from blockwright.transport import wire
 from blockwright.transport.address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
 from blockwright.transport.curve import Authenticator, NodeKeys, check_endpoint
 from blockwright.transport.errors import AddressError, KeysError, PeerGone, Refused
-from blockwright.transport.handshake import Asking, Greeting, Lane
+from blockwright.transport.handshake import Greeting, JoinRequest, Lane
 from blockwright.transport.interface import UNREACHABLE, Receiver
 from blockwright.transport.outbound import HIGH_WATER, Outbound
 from blockwright.transport.roster import Roster
@@ -308,7 +308,7 @@ class SocketTransport:
         key = "" if self._roster is None else str(first.get("User-Id"))  # as the authenticator found it
         try:
             greeted = greeting.parse(first.bytes)
-            if isinstance(greeted, Asking):
+            if isinstance(greeted, JoinRequest):
                 admission = self._receiver.on_join(greeted.name, key, greeted.secret)
                 self.admit(admission.own, key)
                 return admission.pack()

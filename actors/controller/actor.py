@@ -1,7 +1,8 @@
 """The controller actor: performs what its state machine decides, over the cluster's membership and the workers' endpoints.
 
 Owns the tasks that wait for launches, loads and publications; decides nothing itself. Publications leave one after the
-other, in order of their versions; what is asked of one worker is asked in order too.
+other, in order of their versions, and those that had to wait leave as one; what is asked of one worker is asked in order.
+At rest no timer runs, and a heartbeat costs work for its worker alone.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
-from blockwright.actors.worker.messages import BlockLoaded, RoutesUpdate, WorkerStatus
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
+from blockwright.runtime.actor.actor import Actor, PeerInfo
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
 
 log = logging.getLogger("blockwright.controller")
-TICK = 0.1  # seconds between looks at heartbeats
 LOAD_TIMEOUT = 600.0  # of one block
 ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
@@ -76,16 +77,19 @@ class Controller(Actor):
         self._tasks: set[asyncio.Task[None]] = set()
         self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
-        self._heard: dict[str, float] = {}
+        self._sent = 0  # version that was published last
+        self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._launches = dict.fromkeys(state.workers, 0)
         self.history = History()
         self._conditions = Conditions()
         self._timer: Timer | None = None
+        self._due: float | None = None  # when the timer fires
 
     async def on_start(self) -> None:
-        self._tick()
+        self._deafen = self.node.on_heartbeat(self._beat)
 
     async def on_stop(self) -> None:
+        self._deafen()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -143,8 +147,8 @@ class Controller(Actor):
         for name, worker in self.state.workers.items():
             if worker.alive:
                 ref.up.cast(name, worker.incarnation)
-        if self.state.published is not None:
-            ref.routes.cast(self.state.published)
+        if self.state.version:
+            ref.routes.cast(self.state.publication())
         self.history.note(self.node.clock.now(), "gateway", address, f"a further process answers HTTP: {address}")
         self._remote.append(address)
         self.gateways.append(address)
@@ -165,10 +169,13 @@ class Controller(Actor):
 
     def handle(self, event: Event) -> list[asyncio.Task[None]]:
         """Apply an event; the tasks that perform what follows from it."""
-        effects = self.state.handle(event, self.node.clock.now())
-        self.history.look(self.state, self.node.clock.now())
+        now = self.node.clock.now()
+        effects = self.state.handle(event, now)
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
-        self._conditions.look()
+        if self.state.touched or effects:
+            self.history.look(self.state, now)
+            self._conditions.look()
+            self._set_timer()
         return tasks
 
     def _perform(self, effect: Effect) -> asyncio.Task[None] | None:
@@ -181,9 +188,9 @@ class Controller(Actor):
                 return self._spawn(self._load(effect))
             case AskRoom(worker, incarnation):
                 return self._spawn(self._ask_room(worker, incarnation))
-            case Publish(update, first):
-                alive = {name: worker.incarnation for name, worker in self.state.workers.items() if worker.alive}
-                return self._spawn(self._publish(update, first, alive))
+            case Publish(_, first):
+                self._first.update(dict.fromkeys(first))
+                return self._spawn(self._publish())
             case Unload():
                 return self._spawn(self._unload(effect))
             case Fatal(message):
@@ -203,16 +210,25 @@ class Controller(Actor):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the controller failed", exc_info=error)
 
+    def _beat(self, peer: PeerInfo) -> None:
+        name = peer.id.name
+        if name in self.state.workers:
+            age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
+            self.handle(Beat(name, peer.id.incarnation, age, waiting, running))
+
+    def _set_timer(self) -> None:
+        due = self.state.next_tick()
+        if due != self._due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due, self._timer = due, None if due is None else self.node.clock.call_at(due, self._tick)
+
     def _tick(self) -> None:
-        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first: a fault must not end it
-        for name, peer in self.node.peers().items():
-            at = peer.heartbeat_at
-            if at is not None and self._heard.get(name) != at and name in self.state.workers:
-                self._heard[name] = at
-                payload = peer.payload
-                age, waiting, running = (payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
-                self.handle(Beat(name, peer.incarnation, age, waiting, running))
-        self.handle(Tick())
+        self._due = self._timer = None
+        try:
+            self.handle(Tick())
+        finally:
+            self._set_timer()  # also where the clock was early, and after a fault
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
@@ -273,16 +289,20 @@ class Controller(Actor):
     async def _status(self, worker: str, seconds: float) -> WorkerStatus:
         return await self.node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
 
-    async def _publish(self, update: RoutesUpdate, first: tuple[str, ...], alive: dict[str, int]) -> None:
-        """``alive``: the lives that the update is for. A later one has nothing loaded of what the routes name."""
+    async def _publish(self) -> None:
         async with self._publishing:
-            if first:
-                told = [self._worker(name, alive[name]).routes(update, timeout=ANSWER_TIMEOUT) for name in first]
-                for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
-                    if isinstance(answer, Exception):
-                        log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
+            if self._sent == self.state.version:
+                return  # told with the one before
+            update, self._sent = self.state.publication(), self.state.version
+            # By incarnation: a later life has nothing loaded of what these routes name.
+            alive = {name: worker.incarnation for name, worker in self.state.workers.items() if worker.alive}
+            first, others = ([name for name in alive if (name in self._first) is early] for early in (True, False))
+            self._first = {}
+            told = [self._worker(name, alive[name]).routes(update, timeout=ANSWER_TIMEOUT) for name in first]
+            for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
+                if isinstance(answer, Exception):
+                    log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
             for gateway in self.gateways:
                 self.node.ref(gateway).routes.cast(update)
-            for name, incarnation in alive.items():
-                if name not in first:
-                    self._worker(name, incarnation).routes.cast(update)
+            for name in others:
+                self._worker(name, alive[name]).routes.cast(update)

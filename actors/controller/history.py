@@ -1,6 +1,6 @@
 """What happened to the cluster lately, for people: workers that came, died and serve again, models that can be served.
 
-Owns the last ``KEPT`` events, told by comparing the state with what it was. Changes nothing and decides nothing.
+Owns the last ``KEPT`` events, told by comparing what an event touched with what it was. Changes nothing and decides nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class History:
         self._routes: dict[str, int] = {}  # application -> routes in force
 
     def look(self, state: ControllerState, now: float) -> None:
-        """Note what is different from the last look."""
-        for name, worker in state.workers.items():
+        """Note what the last event changed."""
+        for name in state.touched:
+            worker = state.workers[name]
             before, life = self._workers.get(name, ("down", 0))
             here = self._workers[name] = (worker.state, worker.incarnation)
             if here == (before, life):
@@ -49,14 +50,12 @@ class History:
                 self.note(now, "up", name, f"worker {name} is up, life {worker.incarnation}, and loads its blocks")
             if worker.state == "ready":
                 self.note(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else ""))
-        routes = dict.fromkeys(state.served, 0)
-        for route in state.routes.values():
-            routes[route.application] += 1
-        for name, count in routes.items():
-            if count != self._routes.get(name, 0):
-                planned = sum(1 for route in state.planned if route.application == name)
-                self.note(now, "routes", name, f"model {name} can be served on {count} of {planned} routes")
-        self._routes = routes
+        for name in state.table.applications:
+            served = state.served[name]
+            if served.in_force != self._routes.get(name, 0):
+                self._routes[name] = served.in_force
+                of = f"{served.in_force} of {len(served.planned)} routes"
+                self.note(now, "routes", name, f"model {name} can be served on {of}")
 
     def note(self, now: float, event: str, subject: str, text: str) -> None:
         self._count += 1

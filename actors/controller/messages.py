@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
+from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Component
 
 
@@ -158,12 +158,12 @@ class AskRoom:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Workers in ``first`` must know the update before any gateway does: new routes begin or pass there.
+    """What is published has changed. Workers in ``first`` must know it before gateways: new routes begin or pass there.
 
     Without any, gateways come first: they must stop sending before a worker forgets a route.
     """
 
-    update: RoutesUpdate
+    version: int
     first: tuple[str, ...]
 
 

@@ -1,14 +1,15 @@
 """The controller's state machine: which blocks belong on which worker, and which routes are in force.
 
 Owns placement, loading and the versions of routes; it alone publishes them. A route is in force when every worker of it is
-alive and holds its hop's components; it ends with the first of them. ``handle(event, now)`` returns the effects to
-perform. Never sends, waits or reads a clock, and knows nothing of requests.
+alive and holds its hop's components; it ends with the first of them. ``handle(event, now)`` returns the effects to perform,
+and costs work for what changed: a beat touches its worker, a death the routes that passed there. Never sends, waits
+or reads a clock, and knows nothing of requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import heapq
+from collections.abc import Sequence
 
 from blockwright.actors.controller.messages import (
     Application,
@@ -35,56 +36,48 @@ from blockwright.actors.controller.messages import (
     WorkerDown,
     WorkerUp,
 )
+from blockwright.actors.controller.residency import PlannedRoute, Residency, Served, page_of
+from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import Worker
-from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate
-from blockwright.policies.model.chain import Block, Chain, Hop, Route
+from blockwright.policies.model.chain import Block, Route
 from blockwright.policies.model.partition import cut_blocks, place
-from blockwright.policies.requests.admission import capacity_tokens
-from blockwright.policies.requests.dispatch import workers_of
+from blockwright.policies.sweep.events import RoutesChanged
 
 HOPELESS = 5  # deaths in a row before any worker ever was ready or, by their own doing, ever lasted: no cluster will be
-
-
-@dataclass(slots=True)
-class Served:
-    """An application and what became of it."""
-
-    application: Application
-    deployed: bool = True
-    ever_ready: bool = False  # it has had a route in force
 
 
 class ControllerState:
     """See the module."""
 
     def __init__(self, workers: Sequence[str], *, stall_timeout: float) -> None:
-        self.workers = {name: Worker(name) for name in workers}
         self.stall_timeout = stall_timeout
-        self.served: dict[str, Served] = {}
-        self.known_blocks: dict[str, tuple[Block, ...]] = {}  # of all applications that were ever served
-        self.known_routes: list[Route] = []  # theirs, with all workers up
+        self.served: dict[str, Served] = {}  # every application that ever was
         self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
-        self.planned: list[Route] = []  # every route that would be in force with all workers up and loaded
-        self.routes: dict[str, Route] = {}  # in force, by id
-        self.version = 0  # of the last publication
-        self.published: RoutesUpdate | None = None  # the last publication
+        self.table = Routes()
+        self.workers = {name: Worker(name) for name in workers}
+        self.residency = {name: Residency(self.served, self.table.touched) for name in workers}
+        self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
+        self._alive = 0  # workers
+        self._planned = 0  # routes of deployed applications
+        self._ever_ready = False  # some application had a route in force
+        self._never_ready: dict[str, None] = {}  # deployed applications that had none
+        self._relaunches: list[tuple[float, str]] = []  # heap; what a worker's record does not say any more is void
         self._effects: list[Effect] = []
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one event; the effects must be performed in order."""
+        self.touched.clear()
+        self.table.applications.clear()
         match event:
-            case Start():
-                for worker in self.workers.values():
-                    self._launch(worker, now)
-            case Serve(applications):
-                self.served.update({a.name: Served(a) for a in applications})
-                self._replan()
-            case Deploy(application):
-                self._deploy(application)
-            case Undeploy(application):
-                self._undeploy(application)
+            case Beat():
+                self._beat(event)
+            case Tick():
+                self._relaunch(now)
+            case Loaded() | LoadFailed() | Room():
+                if self._current(event.worker, event.incarnation):
+                    self._news(event)
             case WorkerUp(name, incarnation):
-                self.workers[name].rise(incarnation)
+                self._rise(self.workers[name], incarnation)
             case WorkerDown(name, incarnation, cause):
                 if self.workers[name].ended_by(incarnation):
                     self._fall(self.workers[name], cause, now)
@@ -93,100 +86,156 @@ class ControllerState:
                     self._fall(self.workers[name], cause, now)
             case Unfit(name, incarnation, why):
                 self._unfit(self.workers[name], incarnation, why)
-            case Loaded() | LoadFailed() | Room() | Beat():
-                worker = self.workers[event.worker]
-                if worker.alive and worker.incarnation == event.incarnation:
-                    self._news(worker, event)
-            case Tick():
+            case Serve(applications):
+                self._serve(applications)
+            case Deploy(application):
+                self._deploy(application)
+            case Undeploy(application):
+                self._undeploy(application)
+            case Start():
                 for worker in self.workers.values():
-                    if worker.relaunch_at is not None and now >= worker.relaunch_at:
-                        self._launch(worker, now)
-        self._advance()
+                    self._launch(worker, now)
+        for name in self.touched:
+            self._advance(self.workers[name])
+        self._publish()
         effects, self._effects = self._effects, []
         return effects
 
     def ready(self, name: str) -> bool:
         """At least one route of the application is in force."""
-        return any(route.application == name for route in self.routes.values())
+        return self.served[name].in_force > 0
+
+    @property
+    def routes(self) -> dict[str, Route]:
+        """In force, by id."""
+        return self.table.in_force
+
+    @property
+    def version(self) -> int:
+        """Of the last publication."""
+        return self.table.version
 
     @property
     def whole(self) -> bool:
         """Every planned route is in force, and there is one."""
-        return bool(self.planned) and len(self.routes) == len(self.planned)
+        return 0 < self._planned == len(self.routes)
+
+    @property
+    def all_up(self) -> bool:
+        return self._alive == len(self.workers)
+
+    def publication(self) -> RoutesChanged:
+        """What ``version`` says."""
+        return self.table.publication()
+
+    def next_tick(self) -> float | None:
+        """When a ``Tick`` will have something to do, unless other news comes first."""
+        while self._relaunches and self.workers[self._relaunches[0][1]].relaunch_at != self._relaunches[0][0]:
+            heapq.heappop(self._relaunches)
+        return self._relaunches[0][0] if self._relaunches else None
 
     def check(self) -> None:
-        """Raise AssertionError when an invariant is broken."""
-        for route in self.routes.values():
-            for hop in route.hops:
-                assert self.workers[hop.worker].holds(route.application, hop.first, hop.last), route.id
-        assert set(self.routes) <= {route.id for route in self.planned}
-        for worker in self.workers.values():
-            assert bool(worker.incarnation) == worker.alive, worker.name
-            assert worker.relaunch_at is None or worker.state == "down", worker.name
+        """Raise AssertionError when an invariant is broken; reads everything."""
+        for name, worker in self.workers.items():
+            assert bool(worker.incarnation) == worker.alive, name
+            assert worker.relaunch_at is None or (
+                worker.state == "down" and (worker.relaunch_at, name) in self._relaunches
+            ), name
+            self.residency[name].check(self._well(worker))
+        assert self._alive == sum(worker.alive for worker in self.workers.values())
+        assert list(self.blocks) == [name for name, served in self.served.items() if served.deployed]
+        assert self._planned == sum(len(self.served[name].planned) for name in self.blocks)
+        assert set(self._never_ready) == {name for name in self.blocks if not self.served[name].ever_ready}
+        assert self._ever_ready == any(served.ever_ready for served in self.served.values())
+        self.table.check(self.served.values())
 
     # life of workers
 
+    def _current(self, name: str, incarnation: int) -> bool:
+        worker = self.workers[name]
+        return worker.alive and worker.incarnation == incarnation
+
+    def _well(self, worker: Worker) -> bool:
+        return worker.alive and not worker.condemned
+
     def _launch(self, worker: Worker, now: float) -> None:
         worker.launch(now)
+        self.touched[worker.name] = None
         self._effects.append(Launch(worker.name))
 
+    def _relaunch(self, now: float) -> None:
+        while (due := self.next_tick()) is not None and due <= now:
+            self._launch(self.workers[heapq.heappop(self._relaunches)[1]], now)
+
+    def _rise(self, worker: Worker, incarnation: int) -> None:
+        self._alive += not worker.alive
+        worker.rise(incarnation)
+        self.residency[worker.name].clear()
+        self.touched[worker.name] = None
+
     def _fall(self, worker: Worker, cause: str, now: float) -> None:
+        self._alive -= worker.alive
         worker.fall(cause, now)
-        served = any(s.ever_ready for s in self.served.values())
+        self.residency[worker.name].clear()
+        self.touched[worker.name] = None
+        served = self._ever_ready
         deaths = worker.faults if served else worker.failures
         if deaths >= HOPELESS and not (served and any(other.settled(now) for other in self.workers.values())):
             self._effects.append(Fatal(f"worker {worker.name} died {deaths} times while starting: {cause}"))
         elif worker.relaunch_at is not None and worker.relaunch_at <= now:
             self._launch(worker, now)
+        if worker.relaunch_at is not None:
+            heapq.heappush(self._relaunches, (worker.relaunch_at, worker.name))
 
     def _unfit(self, worker: Worker, incarnation: int, why: str) -> None:
         if worker.state != "starting" or incarnation <= worker.last:
             return
-        if any(s.ever_ready for s in self.served.values()):
+        if self._ever_ready:
             self._effects.append(Kill(worker.name, f"it cannot start: {why}"))  # what it lacks may be there next time
         else:
             self._effects.append(Fatal(f"worker {worker.name} cannot start: {why}"))
 
-    def _news(self, worker: Worker, event: Loaded | LoadFailed | Room | Beat) -> None:
-        match event:
-            case Beat(_, _, sweep_age, waiting, running):
-                worker.waiting, worker.running = waiting, running
-                if sweep_age > self.stall_timeout and not worker.condemned:
-                    worker.condemned = True
-                    self._effects.append(Kill(worker.name, "stalled"))
-            case Room(_, _, nbytes):
-                worker.asking = False
-                worker.room = nbytes
-                self._check_room(worker, nbytes)
-            case Loaded(_, _, load):
-                worker.loading, worker.room_stale = None, True
-                if self._deployed(load.holder):
-                    worker.resident.setdefault(load.holder, set()).update(range(load.first, load.last))
-                else:
-                    self._effects.append(Unload(worker.name, worker.incarnation, load.holder, tuple(load.ids)))
-            case LoadFailed(_, _, load, message):
-                worker.loading = None
-                worker.refused[load.holder] = message
-                served = self.served[load.holder]
-                if served.deployed and not served.ever_ready:
-                    self._effects.append(Fatal(f"worker {worker.name} cannot load {load.holder}: {message}"))
+    def _beat(self, beat: Beat) -> None:
+        if not self._current(beat.worker, beat.incarnation):
+            return
+        worker = self.workers[beat.worker]
+        worker.waiting, worker.running = beat.waiting, beat.running
+        if beat.sweep_age > self.stall_timeout and not worker.condemned:
+            worker.condemned = True
+            self.residency[worker.name].serve(False)
+            self.touched[worker.name] = None
+            self._effects.append(Kill(worker.name, "stalled"))
 
-    def _check_room(self, worker: Worker, nbytes: int) -> None:
+    # what workers answer
+
+    def _news(self, event: Loaded | LoadFailed | Room) -> None:
+        name, residency = event.worker, self.residency[event.worker]
+        self.touched[name] = None
+        match event:
+            case Room(_, _, nbytes):
+                residency.set_room(nbytes)
+                residency.serve(self._well(self.workers[name]))
+                self._check_room(name, nbytes)
+            case Loaded(_, incarnation, load):
+                residency.loading, residency.room_stale = None, True
+                if self._deployed(load.holder):
+                    residency.loaded(load)
+                else:
+                    self._effects.append(Unload(name, incarnation, load.holder, tuple(load.ids)))
+            case LoadFailed(_, _, load, message):
+                residency.loading = None
+                residency.refuse(load.holder, message)
+                if load.holder in self._never_ready:
+                    self._effects.append(Fatal(f"worker {name} cannot load {load.holder}: {message}"))
+
+    def _check_room(self, name: str, nbytes: int) -> None:
         """A worker whose parameters leave no room for one page of a sequence can serve nobody."""
-        for route in self.planned:
-            served = self.served[route.application]
-            for hop in route.hops:
-                if (
-                    hop.worker != worker.name
-                    or served.ever_ready
-                    or not worker.holds(route.application, hop.first, hop.last)
-                ):
-                    continue
-                page = _page_bytes(served.application, hop)
-                if nbytes < page:
+        for application in self._never_ready:
+            for hop in self.residency[name].hops.get(application, ()):
+                if hop.held and nbytes < hop.page_bytes:
                     message = (
-                        f"worker {worker.name} has {nbytes} bytes left for sequences of {route.application}, less than one "
-                        f"page of {page} bytes; give workers more memory (--set memory=...)"
+                        f"worker {name} has {nbytes} bytes left for sequences of {application}, less than one "
+                        f"page of {hop.page_bytes} bytes; give workers more memory (--set memory=...)"
                     )
                     self._effects.append(Fatal(message))
                     return
@@ -196,113 +245,99 @@ class ControllerState:
     def _deployed(self, name: str) -> bool:
         return name in self.served and self.served[name].deployed
 
+    def _serve(self, applications: Sequence[Application]) -> None:
+        """Place the new ones on all workers. Raises ValueError; then nothing has changed."""
+        new: dict[str, Application] = {}
+        for application in applications:
+            name, served = application.name, self.served.get(application.name)
+            known = served.application if served is not None else new.setdefault(name, application)
+            if known != application:
+                raise ValueError(f"application {name!r} is known with another chain; give it another name")
+        everyone = [served.application for served in self.served.values()] + list(new.values())
+        blocks = cut_blocks({a.name: a.components for a in everyone}, {a.name: a.span for a in everyone})
+        chains, spans = {a.name: a.components for a in new.values()}, {a.name: a.span for a in new.values()}
+        routes = place(chains, list(self.workers), spans, version=0)
+        for name, application in new.items():
+            self.served[name] = Served(application, rank=len(self.served))
+        for name, cut in blocks.items():  # what is shared lies in equal blocks, so those of the others may be cut anew
+            self.served[name].blocks = cut
+        pages: dict[tuple[str, int, int], tuple[int, int]] = {}
+        for route in routes:
+            self._plan(route, pages)
+        for name in dict.fromkeys(a.name for a in applications):
+            self._offer(name)
+        self._catalog()
+
+    def _plan(self, route: Route, pages: dict[tuple[str, int, int], tuple[int, int]]) -> None:
+        """``pages`` are those of the stretches seen so far: routes of an application are cut alike."""
+        served = self.served[route.application]
+        planned = PlannedRoute(route, served)
+        for hop in route.hops:
+            stretch = route.application, hop.first, hop.last
+            if stretch not in pages:
+                pages[stretch] = page_of(served.application, hop)
+            planned.hops += (self.residency[hop.worker].plan(planned, hop, pages[stretch]),)
+        served.planned.append(planned)
+        self.table.planned.append(route)
+
+    def _offer(self, name: str) -> None:
+        self.served[name].deployed = True
+        for residency in self.residency.values():
+            residency.want(name)
+        self.touched.update(dict.fromkeys(self.workers))
+
     def _deploy(self, name: str) -> None:
         if name not in self.served:
             raise KeyError(f"application {name!r} is not known; there are: {', '.join(self.served)}")
-        self.served[name].deployed = True
-        for worker in self.workers.values():
-            worker.refused.pop(name, None)
-        self._replan()
+        self._offer(name)
+        self._catalog()
 
     def _undeploy(self, name: str) -> None:
         if not self._deployed(name):
             raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.blocks)}")
-        self.served[name].deployed = False
-        self._replan()
+        served = self.served[name]
+        served.deployed = False
+        self.table.touch(served.planned)
+        self._catalog()
         self._publish()  # before the components go
-        components = self.served[name].application.components
         for worker in self.workers.values():
-            depths = worker.resident.pop(name, None)
+            depths = self.residency[worker.name].withdraw(name)
             if depths:
-                ids = tuple(components[d].id for d in sorted(depths))
+                ids = tuple(served.application.components[d].id for d in sorted(depths))
                 self._effects.append(Unload(worker.name, worker.incarnation, name, ids))
-                worker.room_stale = True
+        self.touched.update(dict.fromkeys(self.workers))
 
-    def _replan(self) -> None:
-        """Cut and place anew, with all known applications: undeploying one moves no border, so KV of the others stays."""
-        known = [s.application for s in self.served.values()]
-        chains = {a.name: a.components for a in known}
-        spans = {a.name: a.span for a in known}
-        self.known_blocks = cut_blocks(chains, spans)
-        self.known_routes = place(chains, list(self.workers), spans, version=0)
-        self.blocks = {name: blocks for name, blocks in self.known_blocks.items() if self.served[name].deployed}
-        self.planned = [route for route in self.known_routes if route.application in self.blocks]
+    def _catalog(self) -> None:
+        """What follows from which applications are deployed. All known ones are cut: undeploying one moves no border, so KV
+        of the others stays."""
+        deployed = {name: served for name, served in self.served.items() if served.deployed}
+        self.blocks = {name: served.blocks for name, served in deployed.items()}
+        self._planned = sum(len(served.planned) for served in deployed.values())
+        self._never_ready = {name: None for name, served in deployed.items() if not served.ever_ready}
+        self.table.list_chains(self.served.values())
 
     # loading and publishing
 
-    def _advance(self) -> None:
-        """Bring everything as far as it can go without further news."""
-        for worker in self.workers.values():
-            if worker.alive and not worker.condemned and worker.loading is None:
-                self._next_load(worker)
-        self._publish()
-
-    def _next_load(self, worker: Worker) -> None:
-        for application in self.blocks:
-            if application in worker.refused:
-                continue
-            for load in self._needs(worker, application):
-                if self._ask_room(worker):
-                    return  # what is complete comes into force before the next application loads
-                worker.loading, worker.state = load, "loading"
-                self._effects.append(Load(worker.name, worker.incarnation, load))
-                return
-        if self.blocks and not self._ask_room(worker):
-            worker.state = "ready"
-
-    def _ask_room(self, worker: Worker) -> bool:
-        """Ask between applications only: is a question open or put now?"""
-        between = all(not any(self._needs(worker, name)) for name in worker.resident)
-        if worker.room_stale and not worker.asking and between and worker.resident:
-            worker.asking, worker.room_stale = True, False
-            self._effects.append(AskRoom(worker.name, worker.incarnation))
-        return worker.asking
-
-    def _needs(self, worker: Worker, name: str) -> Iterator[LoadBlock]:
-        """Loads for the blocks of an application that belong on the worker and are not there, in order of depth."""
-        if name not in self.blocks:
+    def _advance(self, worker: Worker) -> None:
+        """Bring a worker as far as it can go without further news."""
+        residency = self.residency[worker.name]
+        if not self.blocks or not self._well(worker) or residency.loading is not None:
             return
-        application = self.served[name].application
-        hops = [h for r in self.planned if r.application == name for h in r.hops if h.worker == worker.name]
-        here = worker.resident.get(name, set())
-        first = 0
-        for block in self.blocks[name]:
-            last = first + len(block.components)
-            wanted = any(h.first <= first and last <= h.last for h in hops)
-            if wanted and not all(d in here for d in range(first, last)):
-                yield LoadBlock(application.checkpoint, first, last, [c.id for c in block.components], name)
-            first = last
+        if residency.ask_room():
+            self._effects.append(AskRoom(worker.name, worker.incarnation))
+        if residency.asking:
+            return  # what is complete comes into force before the next application loads
+        residency.loading = residency.next_load()
+        if residency.loading is None:
+            worker.state = "ready"
+        else:
+            worker.state = "loading"
+            self._effects.append(Load(worker.name, worker.incarnation, residency.loading))
 
     def _publish(self) -> None:
-        version = self.version + 1
-        routes = {}
-        for route in self.planned:
-            if all(self.workers[h.worker].holds(route.application, h.first, h.last) for h in route.hops):
-                routes[route.id] = self.routes.get(route.id) or replace(route, version=version)
-        chains = [Chain(n, blocks, self.served[n].application.max_length) for n, blocks in self.known_blocks.items()]
-        capacity = {route.id: self._capacity(route) for route in routes.values()}
-        withdrawn = [name for name in self.known_blocks if name not in self.blocks]
-        update = RoutesUpdate(version, chains, list(routes.values()), self.known_routes, withdrawn, capacity)
-        if self.published is not None and replace(update, version=self.version) == self.published:
-            return
-        added = [route for route in routes.values() if route.id not in self.routes]
-        first = tuple(dict.fromkeys(worker for route in added for worker in workers_of(route)))
-        self.routes, self.version, self.published = routes, version, update
-        for route in added:
-            self.served[route.application].ever_ready = True
-        self._effects.append(Publish(update, first))
-
-    def _capacity(self, route: Route) -> int:
-        """Tokens of one sequence that the route's workers can hold: the least of its hops.
-
-        From raw bytes, so at most a little too many: the worker, which knows its back end's padding, refuses the rest.
-        """
-        application = self.served[route.application].application
-        size = next((c.kv.page_size for c in application.components if c.kv is not None), 0)
-        rooms = ((self.workers[hop.worker].room or 0, _page_bytes(application, hop)) for hop in route.hops)
-        return min(capacity_tokens(room, size, page) for room, page in rooms)
-
-
-def _page_bytes(application: Application, hop: Hop) -> int:
-    """Raw bytes of one page of a sequence in all layers of a hop."""
-    return sum(c.kv.raw_bytes for c in application.components[hop.first : hop.last] if c.kv is not None)
+        first = self.table.settle()
+        for name in self.table.applications:  # gained a route, or had one to lose
+            self._never_ready.pop(name, None)
+            self._ever_ready = True
+        if first is not None:
+            self._effects.append(Publish(self.version, first))

@@ -75,7 +75,7 @@ def _blocks(state: ControllerState, worker: Worker) -> list[str]:
         first = 0
         for block in blocks:
             last = first + len(block.components)
-            if all(depth in worker.resident.get(name, ()) for depth in range(first, last)):
+            if state.residency[worker.name].holds(name, first, last):
                 found[block.id.hex()] = None
             first = last
     return list(found)
@@ -90,7 +90,7 @@ def _applications(state: ControllerState) -> dict[str, Any]:
     for name, served in state.served.items():
         sizes = {c.id: c.nbytes for c in served.application.components}
         shared = sum(nbytes for c, nbytes in sizes.items() if len(holders.get(c, ())) > 1) if served.deployed else 0
-        refused = {w.name: w.refused[name] for w in state.workers.values() if name in w.refused}
+        refused = {worker: here.refused[name] for worker, here in state.residency.items() if name in here.refused}
         result[name] = {
             "checkpoint": served.application.checkpoint,
             "state": "ready" if state.ready(name) else "loading" if served.deployed else "undeployed",

@@ -1,14 +1,12 @@
-"""One worker as the controller sees it: its life, what it holds, when it may be launched again.
+"""One worker as the controller sees it: its life, its queue, when it may be launched again.
 
-Owns the bookkeeping of a single worker. Which worker needs what is decided in state.py.
+Owns the bookkeeping of a single worker. What it holds is in residency.py.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-
-from blockwright.actors.worker.messages import LoadBlock
+from dataclasses import dataclass
 
 YOUNG = 10.0  # seconds; a worker that dies younger than this has failed to live
 FIRST_PAUSE = 0.25  # seconds before the second relaunch in a row; doubles
@@ -31,12 +29,6 @@ class Worker:
     restarts: int = 0
     cause: str = ""  # of the last death
     condemned: bool = False  # a kill was asked for; nothing more is expected of this incarnation
-    loading: LoadBlock | None = None  # the one load in progress
-    resident: dict[str, set[int]] = field(default_factory=dict)  # application -> depths of its components that are here
-    refused: dict[str, str] = field(default_factory=dict)  # application -> why it could not be loaded here
-    room: int | None = None  # bytes left to KV, when last asked
-    room_stale: bool = True  # parameters have changed since, or nobody asked
-    asking: bool = False  # a question about room is under way
     waiting: int = 0
     running: int = 0
 
@@ -51,8 +43,6 @@ class Worker:
         """The process has joined the cluster, with nothing loaded."""
         self.state, self.incarnation, self.condemned, self.relaunch_at = "loading", incarnation, False, None
         self.last = incarnation
-        self.loading, self.resident, self.refused = None, {}, {}
-        self.room, self.room_stale, self.asking = None, True, False
 
     def ended_by(self, incarnation: int) -> bool:
         """Is the end of ``incarnation`` that of the current life? A life may end before it ever rose."""
@@ -69,7 +59,6 @@ class Worker:
         # by a signal it was somebody else's
         self.faults = self.faults + 1 if young and re.fullmatch(r"exited [1-9]\d*", cause) else 0
         self.state, self.incarnation, self.cause = "down", 0, cause
-        self.loading, self.resident, self.room = None, {}, None
         self.waiting = self.running = 0
         self.restarts += 1
         pause = min(FIRST_PAUSE * 2 ** (self.failures - 2), LONGEST_PAUSE) if self.failures > 1 else 0.0
@@ -78,8 +67,3 @@ class Worker:
     def settled(self, now: float) -> bool:
         """It lives, or lived once, for longer than what cannot live does."""
         return self.lasted or (self.state != "down" and now - self.launched_at >= YOUNG)
-
-    def holds(self, application: str, first: int, last: int) -> bool:
-        """Components ``first`` .. ``last`` (exclusive) of the application are resident and the room is known."""
-        here = self.resident.get(application, set())
-        return self.alive and not self.condemned and self.room is not None and all(d in here for d in range(first, last))

@@ -23,11 +23,8 @@ from blockwright.actors.gateway.messages import (
     End,
     Event,
     Fail,
-    Generate,
     Heard,
     Replay,
-    Report,
-    Routes,
     Submit,
     Tick,
     Unsent,
@@ -38,13 +35,14 @@ from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.rate_limiter import Limiter
-from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.requests.overload import Held
 from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.policies.requests.request_ownership import sequences_of
-from blockwright.policies.sweep.events import TokensEmitted
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace
@@ -103,12 +101,12 @@ class Gateway(Actor):
     @endpoint
     async def tokens(self, report: SweepReport) -> None:
         """A worker's sweep, with all that this gateway must know of it."""
-        self._handle(Report(report))
+        self._handle(report)
 
     @endpoint(urgent=True)
-    async def routes(self, update: RoutesUpdate) -> None:
+    async def routes(self, update: RoutesChanged) -> None:
         """The controller's word on where requests can go."""
-        self._handle(Routes(update))
+        self._handle(update)
 
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:
@@ -153,7 +151,7 @@ class Gateway(Actor):
             raise Refused(Refusal.INVALID, f"request {generation.id!r} is running already")
         stream = self._streams[generation.id] = RequestStream(generation.id, self._end)
         self._idle.clear()
-        self._handle(Generate(generation))
+        self._handle(generation)
         error = stream.refused()
         if error is not None:
             raise error

@@ -1,7 +1,7 @@
 """Events that the gateway's state machine takes and effects that it asks for. Values only.
 
-``Generation`` and ``StreamNews`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesUpdate`` (the worker's messages) are
-events and payloads too. Never holds state; standard library and policies only.
+``Generation`` and ``StreamNews`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesChanged`` are events and payloads
+too. Never holds state; standard library and policies only.
 """
 
 from __future__ import annotations
@@ -9,15 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blockwright.actors.gateway.port import Generation, StreamNews
-from blockwright.actors.worker.messages import RoutesUpdate, Submission, SweepReport
+from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.requests.refusal import Refused
-
-
-@dataclass(frozen=True, slots=True)
-class Generate:
-    """A client asks for a sequence."""
-
-    generation: Generation
+from blockwright.policies.sweep.events import RoutesChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +20,6 @@ class End:
 
     request: str
     stop: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Routes:
-    update: RoutesUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +33,6 @@ class Down:
     worker: str
     incarnation: int
     cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    report: SweepReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +65,7 @@ class Drain:
     now: bool = False
 
 
-Event = Generate | End | Routes | Up | Down | Report | Unsent | Heard | Tick | Drain
+Event = Generation | End | RoutesChanged | Up | Down | SweepReport | Unsent | Heard | Tick | Drain
 
 
 @dataclass(frozen=True, slots=True)

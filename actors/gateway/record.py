@@ -5,7 +5,7 @@ Owns the bookkeeping inside one request and its public view. Never decides where
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blockwright.actors.gateway.port import Generation, RequestView
@@ -20,54 +20,35 @@ from blockwright.policies.sweep.events import PromptScored, Submission, TokensEm
 MAX_EVENTS = 128  # of one request's story; beyond it only the end is added
 
 
+@dataclass(slots=True, eq=False)
 class RequestRecord:
     """One request from its arrival to its end."""
 
-    __slots__ = (
-        "alone",
-        "arrival",
-        "attempt",
-        "avoid",
-        "avoid_until",
-        "begun",
-        "cached",
-        "computed",
-        "counted",
-        "deaths",
-        "events",
-        "generation",
-        "order",
-        "planned",
-        "preemptions",
-        "route",
-        "scores",
-        "state",
-        "tokens",
-        "workers",
-    )
+    generation: Generation
+    order: int  # of arrival; kept over all attempts
+    arrival: float  # seconds on the gateway's clock
+    state: str = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
+    tokens: list[int] = field(default_factory=list)  # prompt and all emitted tokens
+    attempt: int = 0  # of the current or last placing; 0: never placed
+    route: Route | None = None  # of the current or last attempt
+    workers: tuple[str, ...] = ()  # of ``route`` while running, else empty
+    counted: int = 0  # tokens still to compute, as they were counted last (overload, work of workers)
+    alone: bool = False  # the current attempt began as a suspect's: its route is kept for it
+    planned: bool = False  # the current attempt's home has reported a first plan
+    computed: int = 0  # tokens with KV in the current attempt
+    cached: int = 0  # tokens found and not computed in the first attempt
+    begun: float | None = None  # when the first plan was reported
+    preemptions: int = 0
+    deaths: Deaths = field(default_factory=Deaths)
+    scores: list[TokenLogprob] = field(default_factory=list)  # of the prompt, as far as they have come
+    avoid: str = ""  # route id not to take before ``avoid_until``
+    avoid_until: float = 0.0
+    events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
 
-    def __init__(self, generation: Generation, order: int, now: float) -> None:
-        self.generation = generation
-        self.order = order  # of arrival; kept over all attempts
-        self.arrival = now  # seconds on the gateway's clock
-        self.state = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
-        self.tokens = list(generation.prompt)  # prompt and all emitted tokens
-        self.attempt = 0  # of the current or last placing; 0: never placed
-        self.route: Route | None = None  # of the current or last attempt
-        self.workers: tuple[str, ...] = ()  # of ``route`` while running, else empty
-        self.counted = 0  # tokens still to compute, as they were counted last (overload, work of workers)
-        self.alone = False  # the current attempt began as a suspect's: its route is kept for it
-        self.planned = False  # the current attempt's home has reported a first plan
-        self.computed = 0  # tokens with KV in the current attempt
-        self.cached = 0  # tokens found and not computed in the first attempt
-        self.begun: float | None = None  # when the first plan was reported
-        self.preemptions = 0
-        self.deaths = Deaths()
-        self.scores: list[TokenLogprob] = []  # of the prompt, as far as they have come
-        self.avoid = ""  # route id not to take before ``avoid_until``
-        self.avoid_until = 0.0
-        self.events: list[tuple[float, str, dict[str, Any]]] = []
-        self.note(now, "arrived", prompt_tokens=len(generation.prompt), max_tokens=generation.max_tokens)
+    def __post_init__(self) -> None:
+        prompt = self.generation.prompt
+        self.tokens = list(prompt)
+        self.note(self.arrival, "arrived", prompt_tokens=len(prompt), max_tokens=self.generation.max_tokens)
 
     @property
     def id(self) -> str:

@@ -22,11 +22,8 @@ from blockwright.actors.gateway.messages import (
     End,
     Event,
     Fail,
-    Generate,
     Heard,
     Replay,
-    Report,
-    Routes,
     Submit,
     Tick,
     Unsent,
@@ -42,7 +39,7 @@ from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal, Refused
 from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
+from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
 
 KEEP = 1024  # ended requests that can still be looked up
 AVOID_SECONDS = 0.25  # how long a route is not tried again after its home gave the request back
@@ -83,14 +80,14 @@ class GatewayState:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one event; the effects must be performed in order."""
         match event:
-            case Report(report):
-                self._report(report, now)
-            case Generate(generation):
-                self._generate(generation, now)
+            case SweepReport():
+                self._report(event, now)
+            case Generation():
+                self._generate(event, now)
             case End(request, stop):
                 self._end(request, stop, now)
-            case Routes(update):
-                self.table.update(update.version, update.chains, update.routes, update.withdrawn, update.capacity, now)
+            case RoutesChanged():
+                self.table.update(event.version, event.chains, event.routes, event.withdrawn, event.capacity, now)
                 self._pump(now)
             case Up(worker, incarnation):
                 self._up(worker, incarnation, now)

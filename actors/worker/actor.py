@@ -18,7 +18,6 @@ from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
     PeerReport,
-    RoutesUpdate,
     Submission,
     SweepReport,
     WorkerConfig,
@@ -258,14 +257,13 @@ class Worker(Actor):
         return (self.state.pool.free - before) * CHUNK
 
     @endpoint(urgent=True)
-    async def routes(self, update: RoutesUpdate) -> None:
+    async def routes(self, update: RoutesChanged) -> None:
         layouts = {c.kv for chain in update.chains for c in chain.components if c.kv is not None}
         for layout in sorted(layouts, key=lambda layout: layout.key):
             self._do(partial(_add_layout, layout=layout))
         for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
             self._watch(worker)
-        event = RoutesChanged(update.version, update.chains, update.routes, update.planned)
-        self.state.apply(event, self._loop.time())
+        self.state.apply(update, self._loop.time())
         for name in self.state.in_force:
             for run in self.state.routes[name].runs:
                 self._compose(self.state.runs[run], run)

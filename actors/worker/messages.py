@@ -7,9 +7,8 @@ sends them again when asked, so that a lost message is noticed (by the next seri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.sweep.events import (
     FlightDone,
     GivenBack,
@@ -28,7 +27,6 @@ __all__ = [
     "GatewayNews",
     "LoadBlock",
     "PeerReport",
-    "RoutesUpdate",
     "Submission",
     "SweepReport",
     "WorkerConfig",
@@ -102,22 +100,6 @@ class LoadBlock:
 class BlockLoaded:
     new_bytes: int  # packed bytes added by this call
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class RoutesUpdate:
-    """controller -> workers and gateways: all routes in force, with their chains. Replaces what was known.
-
-    ``planned`` holds every route that the configuration can bring into force: borders of runs and spans follow from it,
-    so that they do not move when a worker comes or goes.
-    """
-
-    version: int
-    chains: list[Chain]
-    routes: list[Route]
-    planned: list[Route]
-    withdrawn: list[str] = field(default_factory=list)  # applications that are known and not served
-    capacity: dict[str, int] = field(default_factory=dict)  # route id -> tokens of one sequence that its workers can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

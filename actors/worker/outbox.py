@@ -6,7 +6,7 @@ Owns the links that this worker has used. ``lay_out`` runs on the device thread,
 
 from __future__ import annotations
 
-from blockwright.runtime import Node
+from blockwright.runtime.actor.actor import ActorNode
 from blockwright.transport.link import Link, Slot, Traffic
 from blockwright.transport.transfer import SHARE_LEAST
 
@@ -14,7 +14,7 @@ from blockwright.transport.transfer import SHARE_LEAST
 class Outbox:
     """See the module."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ActorNode) -> None:
         self._node = node
         self._links: dict[str, Link] = {}  # by worker; of its last life
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from blockwright.actors.report_sequence import ReportSequence
 from blockwright.actors.worker.messages import PeerReport
-from blockwright.runtime.node.peers import Peer
+from blockwright.runtime.actor.actor import PeerInfo
 
 Answer = tuple[str, int]  # the endpoint of the other worker ("ack" | "replay"), the serial
 
@@ -33,7 +33,7 @@ class Peers:
         first = sequence.missing(report.serial)
         return False, None if first is None else ("replay", first)
 
-    def heartbeats(self, peers: Mapping[str, Peer]) -> list[tuple[str, Answer]]:
+    def heartbeats(self, peers: Mapping[str, PeerInfo]) -> list[tuple[str, Answer]]:
         """What to answer to the heartbeats that have come since the last look, by worker."""
         answers: list[tuple[str, Answer]] = []
         for name, peer in peers.items():

@@ -35,7 +35,7 @@ class Reports:
         """A report for each gateway that ``effects`` concern; messages to other workers are not for gateways."""
         news: dict[str, list[GatewayNews]] = {}
         for effect in effects:
-            if not isinstance(effect, Send):
+            if isinstance(effect, GatewayNews):
                 news.setdefault(effect.gateway, []).append(effect)
         return [(gateway, self._report(gateway, sweep, told)) for gateway, told in news.items()]
 

@@ -23,7 +23,7 @@ from blockwright.api.nearest import suggestion
 
 if TYPE_CHECKING:
     from blockwright.api.load.figures import Outcome
-    from blockwright.api.load.traces import Shape
+    from blockwright.api.load.traces import TraceRequest
     from blockwright.api.load.workload import Request, Vocabulary
     from blockwright.api.program.client import Client
 
@@ -69,13 +69,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from blockwright.api.load.figures import document, level
-    from blockwright.api.load.sender import Asking, send, vocabulary
+    from blockwright.api.load.sender import RequestTemplate, send, vocabulary
     from blockwright.api.program.client import Client
 
     async with Client(arguments.url, read_key(arguments.api_key_file)) as client:
         model, context = await _model(client, arguments.model)
         exact = not arguments.respect_eos and (arguments.prompts is None or arguments.output_len is not None)
-        asking = Asking(model, arguments.endpoint == "chat", exact, arguments.temperature)
+        asking = RequestTemplate(model, arguments.endpoint == "chat", exact, arguments.temperature)
         words = await vocabulary(client, model)
         levels, clipped = [], 0
         for number, concurrency in enumerate(arguments.max_concurrency):
@@ -141,7 +141,7 @@ async def _server(client: Client) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Load:
+class BenchLoad:
     """The requests of one run. ``clipped``: how many had to be shortened to the model's context."""
 
     requests: list[Request]
@@ -149,7 +149,7 @@ class Load:
     clipped: int = 0
 
 
-def _load(arguments: argparse.Namespace, words: Vocabulary, context: int, number: int) -> Load:
+def _load(arguments: argparse.Namespace, words: Vocabulary, context: int, number: int) -> BenchLoad:
     """The requests of run ``number``; each run has prompts of its own."""
     from blockwright.api.load.workload import Request, arrivals, clip, requests
 
@@ -158,17 +158,17 @@ def _load(arguments: argparse.Namespace, words: Vocabulary, context: int, number
     arrival = "at once" if arguments.request_rate is None else arguments.arrival
     if arguments.prompts:
         texts = _texts(Path(arguments.prompts))
-        return Load([Request(at, texts[i % len(texts)], arguments.output_len) for i, at in enumerate(times)], arrival)
+        return BenchLoad([Request(at, texts[i % len(texts)], arguments.output_len) for i, at in enumerate(times)], arrival)
     shapes = _shapes(arguments, source)
     if shapes[0].at is not None and arguments.request_rate is None:
         times, arrival = [one.at or 0.0 for one in shapes], "trace"
     shapes, clipped = clip(shapes, context)
     text = arguments.endpoint == "chat"
     made = requests(shapes, times[: len(shapes)], words, text=text, prefix=arguments.prefix_len, source=source)
-    return Load(list(made), arrival, clipped)
+    return BenchLoad(list(made), arrival, clipped)
 
 
-def _shapes(arguments: argparse.Namespace, source: random.Random) -> list[Shape]:
+def _shapes(arguments: argparse.Namespace, source: random.Random) -> list[TraceRequest]:
     from blockwright.api.load.traces import Clients, TraceError, cut, read_trace
     from blockwright.api.load.workload import random_lengths
 

@@ -20,7 +20,7 @@ MOST_TOKENS = 96
 
 
 @dataclass(slots=True)
-class Outcome:
+class ExampleOutcome:
     """What came of a request so far. Times are seconds on the client's monotonic clock."""
 
     example: Example
@@ -73,7 +73,7 @@ class SseReader:
         return found
 
 
-def absorb(outcome: Outcome, chunk: dict[str, Any], now: float) -> None:
+def absorb(outcome: ExampleOutcome, chunk: dict[str, Any], now: float) -> None:
     """Add one chunk of ``/v1/completions`` or ``/v1/chat/completions`` to an outcome."""
     if chunk.get("error"):
         outcome.error = str(chunk["error"].get("message", chunk["error"]))
@@ -88,7 +88,7 @@ def absorb(outcome: Outcome, chunk: dict[str, Any], now: float) -> None:
         outcome.tokens = chunk["usage"]["completion_tokens"]
 
 
-def body_of(outcome: Outcome, chat: bool) -> dict[str, Any]:
+def body_of(outcome: ExampleOutcome, chat: bool) -> dict[str, Any]:
     """The request: greedy, streamed, with the count of tokens at the end."""
     prompt = outcome.example.prompt
     asked = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
@@ -108,7 +108,7 @@ def workers_of(view: dict[str, Any]) -> list[str]:
 
 
 async def ask(
-    session: aiohttp.ClientSession, outcome: Outcome, changed: Callable[[Outcome], None], chat: bool = False
+    session: aiohttp.ClientSession, outcome: ExampleOutcome, changed: Callable[[ExampleOutcome], None], chat: bool = False
 ) -> None:
     """Run one request to its end, filling in ``outcome``; a failure is its ``error``, never an exception."""
     reader, done = SseReader(), False

@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from blockwright.api.demo.client import Outcome
+from blockwright.api.demo.client import ExampleOutcome
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, accuracy
 
 _UP, _CLEAR = "\x1b[{}A", "\x1b[2K"
 
 
-def status_line(outcome: Outcome, width: int) -> str:
+def status_line(outcome: ExampleOutcome, width: int) -> str:
     """State, prompt and what was answered so far, cut to ``width`` columns."""
     if outcome.error:
         mark = "failed "
@@ -30,13 +30,13 @@ def status_line(outcome: Outcome, width: int) -> str:
 class Live:
     """Shows outcomes while they change."""
 
-    def __init__(self, outcomes: Sequence[Outcome], out: TextIO) -> None:
+    def __init__(self, outcomes: Sequence[ExampleOutcome], out: TextIO) -> None:
         self._outcomes, self._out = outcomes, out
         self._terminal = out.isatty()
         self._drawn = False
         self._told: set[int] = set()  # outcomes whose end was printed, where the output is no terminal
 
-    def changed(self, outcome: Outcome) -> None:
+    def changed(self, outcome: ExampleOutcome) -> None:
         """Draw again. ``outcome`` is the one with news."""
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
@@ -60,7 +60,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 
-def request_table(outcomes: Iterable[Outcome]) -> str:
+def request_table(outcomes: Iterable[ExampleOutcome]) -> str:
     """One row for each request: time to first token, tokens per second, route, whether the answer is right."""
     rows = [
         (
@@ -76,7 +76,7 @@ def request_table(outcomes: Iterable[Outcome]) -> str:
     return table(("request", "first token ms", "tokens", "tokens/s", "route", "answer"), rows)
 
 
-def accuracy_table(outcomes: Iterable[Outcome]) -> str:
+def accuracy_table(outcomes: Iterable[ExampleOutcome]) -> str:
     """Right answers of all, task by task: prompts of trained length, and longer ones."""
     counts = accuracy((item.example, "" if item.error else item.text) for item in outcomes)
     tasks = [*dict.fromkeys(task for task, _ in counts if task != "all"), "all"]

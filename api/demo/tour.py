@@ -21,7 +21,7 @@ from pathlib import Path
 
 import aiohttp
 
-from blockwright.api.demo.client import Outcome, ask
+from blockwright.api.demo.client import ExampleOutcome, ask
 from blockwright.api.demo.display import Live, accuracy_table, request_table
 from blockwright.api.demo.tasks import HELD_OUT, Example, examination
 
@@ -64,34 +64,36 @@ def curl_line(port: int, model: str, example: Example) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class TourCheck:
     """One thing that must be true for the demo to succeed."""
 
     text: str
     passed: bool
 
 
-INTERRUPTED = Check("interrupted", False)
+INTERRUPTED = TourCheck("interrupted", False)
 
 
-def judge(shown: Sequence[Outcome], piped: Outcome, examined: Sequence[Outcome], trained: bool) -> list[Check]:
+def judge(
+    shown: Sequence[ExampleOutcome], piped: ExampleOutcome, examined: Sequence[ExampleOutcome], trained: bool
+) -> list[TourCheck]:
     """Whether the demo showed what it promises."""
     everything = [*shown, piped, *examined]
     failed = [item for item in everything if item.error]
     used = {item.route[0] for item in shown if len(item.route) == 1}
     checks = [
-        Check(f"{len(everything) - len(failed)} of {len(everything)} requests completed", not failed),
-        Check(f"replicas on {len(used)} workers answered", len(used) == 2),
-        Check(f"the pipeline ran over {len(piped.route)} workers", len(set(piped.route)) == 2),
+        TourCheck(f"{len(everything) - len(failed)} of {len(everything)} requests completed", not failed),
+        TourCheck(f"replicas on {len(used)} workers answered", len(used) == 2),
+        TourCheck(f"the pipeline ran over {len(piped.route)} workers", len(set(piped.route)) == 2),
     ]
     if trained:
         right = [item.right for item in examined if item.example.split == HELD_OUT]
         share = sum(right) / len(right)
-        checks.append(Check(f"{share:.0%} right on held-out prompts (at least {GOOD_ENOUGH:.0%})", share >= GOOD_ENOUGH))
+        checks.append(TourCheck(f"{share:.0%} right on held-out prompts (at least {GOOD_ENOUGH:.0%})", share >= GOOD_ENOUGH))
     return checks
 
 
-class Server:
+class DemoServer:
     """The server's process, in a session of its own, so that Ctrl-C reaches only the demo."""
 
     def __init__(self, checkpoint: Path, port: int) -> None:
@@ -143,9 +145,9 @@ class Server:
             self._log.close()
 
 
-def stopped(code: int, *, interrupted: bool) -> Check:
+def stopped(code: int, *, interrupted: bool) -> TourCheck:
     """``code``: the exit status after SIGTERM. A server that has only begun has no handler yet and dies of it."""
-    return Check("the server stopped when told to", code == 0 or (interrupted and code == -signal.SIGTERM))
+    return TourCheck("the server stopped when told to", code == 0 or (interrupted and code == -signal.SIGTERM))
 
 
 async def replicated(session: aiohttp.ClientSession) -> str:
@@ -155,12 +157,12 @@ async def replicated(session: aiohttp.ClientSession) -> str:
     return next(name for name in ids if name != PIPELINE)
 
 
-async def examine(session: aiohttp.ClientSession, model: str) -> list[Outcome]:
+async def examine(session: aiohttp.ClientSession, model: str) -> list[ExampleOutcome]:
     """Ask every examination prompt, ``AT_ONCE`` at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
-    outcomes = [Outcome(example, model) for example in examination(SEED + 1, EXAMINED_PER_TASK)]
+    outcomes = [ExampleOutcome(example, model) for example in examination(SEED + 1, EXAMINED_PER_TASK)]
 
-    async def one(outcome: Outcome) -> None:
+    async def one(outcome: ExampleOutcome) -> None:
         async with gate:
             await ask(session, outcome, lambda _: None)
 
@@ -168,16 +170,16 @@ async def examine(session: aiohttp.ClientSession, model: str) -> list[Outcome]:
     return outcomes
 
 
-async def tour(session: aiohttp.ClientSession, trained: bool) -> list[Check]:
+async def tour(session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]:
     """Stream twelve requests at once, one chat among them, then one over the pipeline, then the examination."""
     model = await replicated(session)
-    shown = [Outcome(example, model, judged=trained) for example in examination(SEED, 1, (HELD_OUT,))]
+    shown = [ExampleOutcome(example, model, judged=trained) for example in examination(SEED, 1, (HELD_OUT,))]
     print(f"\n{len(shown)} requests at once to {model}, which has two replicas (the last one is a chat):")
     live = Live(shown, sys.stdout)
     await asyncio.gather(
         *(ask(session, item, live.changed, chat=place == len(shown) - 1) for place, item in enumerate(shown))
     )
-    piped = Outcome(examination(SEED + 2, 1, (HELD_OUT,))[1], PIPELINE, judged=trained)
+    piped = ExampleOutcome(examination(SEED + 2, 1, (HELD_OUT,))[1], PIPELINE, judged=trained)
     print(f"\none more to {PIPELINE}, a pipeline over both workers:")
     await ask(session, piped, Live([piped], sys.stdout).changed)
     examined = await examine(session, model) if trained else []
@@ -186,7 +188,7 @@ async def tour(session: aiohttp.ClientSession, trained: bool) -> list[Check]:
     return judge(shown, piped, examined, trained)
 
 
-async def run(server: Server, stay: bool, trained: bool) -> list[Check]:
+async def run(server: DemoServer, stay: bool, trained: bool) -> list[TourCheck]:
     """Wait for the server, then the tour or, with ``stay``, until a signal comes."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -205,7 +207,7 @@ async def run(server: Server, stay: bool, trained: bool) -> list[Check]:
         return await job
 
 
-async def guided(server: Server, session: aiohttp.ClientSession, trained: bool) -> list[Check]:
+async def guided(server: DemoServer, session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]:
     started = time.monotonic()
     print(f"starting 2 workers, listening on {server.url} ...", flush=True)
     await server.ready(session)
@@ -213,7 +215,7 @@ async def guided(server: Server, session: aiohttp.ClientSession, trained: bool) 
     return await tour(session, trained)
 
 
-async def serve_on(server: Server, session: aiohttp.ClientSession) -> list[Check]:
+async def serve_on(server: DemoServer, session: aiohttp.ClientSession) -> list[TourCheck]:
     await server.ready(session)
     model = await replicated(session)
     print(f"serving {model} and {PIPELINE} on {server.url}; Ctrl-C stops. Try:\n")
@@ -226,7 +228,7 @@ async def serve_on(server: Server, session: aiohttp.ClientSession) -> list[Check
 
 def show(checkpoint: Path, *, port: int, stay: bool, trained: bool) -> int:
     """The exit status. ``port`` 0: any; one in use is replaced by a free one. ``stay``: serve until a signal comes."""
-    server = Server(checkpoint, free_port(port))
+    server = DemoServer(checkpoint, free_port(port))
     try:
         checks = asyncio.run(run(server, stay, trained))
     except DemoError as problem:

@@ -18,7 +18,7 @@ from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.api.http.cluster_metrics import cluster_families
 from blockwright.api.http.metric_sum import Family, plain, summed
 from blockwright.api.http.runtime_metrics import runtime_families
-from blockwright.runtime.node.inspection import Measure
+from blockwright.runtime.base.node_view import Measure
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)

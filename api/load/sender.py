@@ -23,7 +23,7 @@ SAFE = tuple(range(32, 256))  # ids that every vocabulary has, for a server that
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestTemplate:
     """How each request is put."""
 
     model: str
@@ -58,7 +58,7 @@ async def vocabulary(client: Client, model: str) -> Vocabulary:
 
 async def send(
     client: Client,
-    asking: Asking,
+    asking: RequestTemplate,
     load: Sequence[Request],
     concurrency: int | None,
     done: Callable[[Outcome], None] = lambda outcome: None,

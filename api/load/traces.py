@@ -30,7 +30,7 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TraceRequest:
     """One request: seconds after the trace's first (None: the trace has no times), tokens, and the ids of the blocks of
     ``BLOCK`` tokens that its prompt is made of (equal leading ids: an equal beginning), where the trace has them."""
 
@@ -52,7 +52,7 @@ class Clients:
     seed: int = 0
 
 
-def read_trace(path: Path, clients: Clients = Clients()) -> list[Shape]:
+def read_trace(path: Path, clients: Clients = Clients()) -> list[TraceRequest]:
     """The requests of a file, in the order of their times. Raises TraceError."""
     try:
         text = _text(path)
@@ -74,11 +74,11 @@ def read_trace(path: Path, clients: Clients = Clients()) -> list[Shape]:
     raise TraceError(f"{path.name} has the columns {', '.join(sorted(columns))}; give input_tokens and output_tokens")
 
 
-def cut(shapes: Sequence[Shape], start: float, count: int, speed: float) -> list[Shape]:
+def cut(shapes: Sequence[TraceRequest], start: float, count: int, speed: float) -> list[TraceRequest]:
     """``count`` requests from ``start`` seconds on, their times counted from there and divided by ``speed``."""
     later = (one for one in shapes if one.at is None or one.at >= start)
     return [
-        Shape(None if one.at is None else (one.at - start) / speed, one.prompt, one.output, one.blocks)
+        TraceRequest(None if one.at is None else (one.at - start) / speed, one.prompt, one.output, one.blocks)
         for one in itertools.islice(later, count)
     ]
 
@@ -88,16 +88,16 @@ def _text(path: Path) -> str:
     return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
 
 
-def _shape(at: float | None, prompt: object, output: object, blocks: tuple[int, ...] = ()) -> Shape:
-    return Shape(at, max(int(float(str(prompt))), 1), max(int(float(str(output))), 1), blocks)
+def _shape(at: float | None, prompt: object, output: object, blocks: tuple[int, ...] = ()) -> TraceRequest:
+    return TraceRequest(at, max(int(float(str(prompt))), 1), max(int(float(str(output))), 1), blocks)
 
 
-def _json_line(line: str) -> Shape:
+def _json_line(line: str) -> TraceRequest:
     one = json.loads(line)
     return _shape(one["timestamp"] / 1000, one["input_length"], one["output_length"], tuple(one.get("hash_ids", ())))
 
 
-def _drawn(path: Path, rates: Sequence[Mapping[str, str]], clients: Clients) -> list[Shape]:
+def _drawn(path: Path, rates: Sequence[Mapping[str, str]], clients: Clients) -> list[TraceRequest]:
     """Whole windows of all clients, until there are enough requests after ``start``."""
     if clients.lengths is None:
         raise TraceError(f"{path.name} has rates of clients and no lengths; name their quantiles with --trace-lengths")
@@ -111,7 +111,7 @@ def _drawn(path: Path, rates: Sequence[Mapping[str, str]], clients: Clients) -> 
             laws[row["client"], row["field"]] = [float(row[name]) for name in _QUANTILES]
     source = random.Random(clients.seed)
     windows = sorted((float(row["window_start_s"]), int(row["client"]), row) for row in rates if row["model"] == model)
-    found: list[Shape] = []
+    found: list[TraceRequest] = []
     for start, group in itertools.groupby(windows, key=lambda window: window[0]):
         if start + WINDOW <= clients.start:
             continue
@@ -122,7 +122,7 @@ def _drawn(path: Path, rates: Sequence[Mapping[str, str]], clients: Clients) -> 
     return sorted(found, key=lambda one: one.at or 0.0)
 
 
-def _window(row: Mapping[str, str], start: float, laws: Laws, source: random.Random) -> Iterator[Shape]:
+def _window(row: Mapping[str, str], start: float, laws: Laws, source: random.Random) -> Iterator[TraceRequest]:
     """Times between requests by the named law, scaled so that the window holds the client's requests."""
     client = row["client"]
     if (client, "input_tokens") not in laws or (client, "output_tokens") not in laws:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from blockwright.api.load.traces import Shape
+from blockwright.api.load.traces import TraceRequest
 
 BLOCK = 512  # tokens of a block of a trace that names its blocks
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -43,16 +43,16 @@ def arrivals(count: int, rate: float | None, law: str, source: random.Random) ->
     return times
 
 
-def random_lengths(count: int, prompt: int, output: int, spread: float, source: random.Random) -> list[Shape]:
+def random_lengths(count: int, prompt: int, output: int, spread: float, source: random.Random) -> list[TraceRequest]:
     """Both lengths are drawn evenly from ``length * (1 - spread)`` to ``length * (1 + spread)``."""
 
     def draw(length: int) -> int:
         return max(source.randint(round(length * (1 - spread)), round(length * (1 + spread))), 1)
 
-    return [Shape(None, draw(prompt), draw(output)) for _ in range(count)]
+    return [TraceRequest(None, draw(prompt), draw(output)) for _ in range(count)]
 
 
-def clip(shapes: Sequence[Shape], context: int) -> tuple[list[Shape], int]:
+def clip(shapes: Sequence[TraceRequest], context: int) -> tuple[list[TraceRequest], int]:
     """Shapes that fit ``context`` tokens (0: unlimited), and how many had to be shortened: the answer to half of the
     context at most, the prompt to what is left."""
     made, clipped = [], 0
@@ -60,12 +60,12 @@ def clip(shapes: Sequence[Shape], context: int) -> tuple[list[Shape], int]:
         output = min(one.output, context // 2) if context and one.prompt + one.output > context else one.output
         prompt = min(one.prompt, context - output) if context else one.prompt
         clipped += (prompt, output) != (one.prompt, one.output)
-        made.append(Shape(one.at, prompt, output, one.blocks))
+        made.append(TraceRequest(one.at, prompt, output, one.blocks))
     return made, clipped
 
 
 def requests(
-    shapes: Sequence[Shape],
+    shapes: Sequence[TraceRequest],
     times: Sequence[float],
     vocabulary: Vocabulary,
     *,

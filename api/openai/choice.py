@@ -55,58 +55,44 @@ def make_echo(text: str, tokens: Sequence[int], detokenizer: Detokenizer) -> Ech
     return Echo(text, offsets)
 
 
+@dataclass(slots=True, eq=False)
 class Choice:
-    """See the module. ``echo``: what the answer begins with, if anything."""
+    """See the module. ``echo``: what the answer begins with, if anything; it is shown once."""
 
-    __slots__ = (
-        "_detokenizer",
-        "_echo",
-        "_length",
-        "_options",
-        "_scanner",
-        "_stop_tokens",
-        "cached",
-        "completion_tokens",
-        "index",
-        "looked",
-        "n",
-        "prompt",
-        "prompt_logprobs",
-        "started",
-        "stream",
-    )
+    index: int
+    generation: Generation
+    stream: Stream
+    _detokenizer: Detokenizer
+    options: Options
+    _echo: Echo | None = None
+    completion_tokens: int = 0
+    cached: int = 0  # prompt tokens found in the prefix cache, once the first token is there
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of all prompt tokens but the first, if asked for
+    started: bool = False  # something of this choice was written
+    _scanner: StopScanner | None = None
+    _length: int = 0  # characters detokenized, whether sent or held back
 
-    def __init__(
-        self,
-        index: int,
-        generation: Generation,
-        stream: Stream,
-        detokenizer: Detokenizer,
-        options: Options,
-        echo: Echo | None = None,
-    ) -> None:
-        self.index, self.prompt, self.stream = index, generation.prompt, stream
-        self._stop_tokens = generation.stop_tokens
-        self.completion_tokens = 0
-        self.cached = 0  # prompt tokens found in the prefix cache, once the first token is there
-        self.prompt_logprobs: list[TokenLogprob] = []  # of all prompt tokens but the first, where they were asked for
-        self.started = False  # something of this choice was written
-        self.n = options.n
-        self.looked = options.prompt_scored < 0 and not (options.echoed and options.scored >= 0)  # into the prefix cache
-        self._options = options
-        self._detokenizer = detokenizer
-        self._scanner = StopScanner(options.stop) if options.stop else None
-        self._echo = echo
-        self._length = len(echo.text) if echo is not None else 0  # characters detokenized, whether sent or held back
+    def __post_init__(self) -> None:
+        self._scanner = StopScanner(self.options.stop) if self.options.stop else None
+        self._length = len(self._echo.text) if self._echo is not None else 0
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.generation.prompt
+
+    @property
+    def looked(self) -> bool:
+        """Into the prefix cache."""
+        return self.options.prompt_scored < 0 and not (self.options.echoed and self.options.scored >= 0)
 
     def take(self, news: StreamNews) -> Piece:
         """Ends the stream when a stop string is found; tokens after it are dropped."""
         if isinstance(news, PromptScored):  # comes before the first token
             self.prompt_logprobs = news.entries
             piece = Piece()
-        elif self._options.limit == 0:
+        elif self.options.limit == 0:
             piece = Piece(finish=news.finish and "length")
-        elif self._scanner is None and self._options.scored < 0:
+        elif self._scanner is None and self.options.scored < 0:
             piece = self._take_together(news)
         else:
             piece = self._take_singly(news)
@@ -128,16 +114,16 @@ class Choice:
         return self._detokenizer.push(tokens) if tokens else ""
 
     def _stop_text(self, token: int) -> str:
-        return self._text((token,)) if self._options.include_stop_str_in_output else ""
+        return self._text((token,)) if self.options.include_stop_str_in_output else ""
 
     def _stop_token(self, news: TokensEmitted) -> int | None:
         """The last token, where it is a stop token that ended the sequence."""
-        ended = news.finish == "stop" and news.tokens and news.tokens[-1] in self._stop_tokens
+        ended = news.finish == "stop" and news.tokens and news.tokens[-1] in self.generation.stop_tokens
         return news.tokens[-1] if ended else None
 
     def _reason(self, stop: int | None) -> int | None:
         """The stop token, if it is the client's and not the checkpoint's."""
-        return stop if stop in self._options.stop_token_ids else None
+        return stop if stop in self.options.stop_token_ids else None
 
     def _take_singly(self, news: TokensEmitted) -> Piece:
         """Token by token: where each begins is wanted, or which one completes a stop string."""
@@ -155,28 +141,28 @@ class Choice:
             if news.finish and not self._pass(piece, self._detokenizer.flush()):
                 piece.finish, piece.stop_reason = news.finish, self._reason(stop)
                 piece.text += self._scanner.flush() if self._scanner else ""
-        piece.logprobs = list(news.logprobs[: len(piece.tokens)]) if self._options.scored >= 0 else []
+        piece.logprobs = list(news.logprobs[: len(piece.tokens)]) if self.options.scored >= 0 else []
         return piece
 
     def _pass(self, piece: Piece, text: str) -> bool:
         """Through the scanner; True when a stop string ended the answer."""
         self._length += len(text)
-        if self._scanner is None or self.completion_tokens <= self._options.min_tokens:
+        if self._scanner is None or self.completion_tokens <= self.options.min_tokens:
             piece.text += text
             return False
         piece.text += self._scanner.push(text)
         if self._scanner.found is None:
             return False
         piece.finish, piece.stop_reason = "stop", self._scanner.found
-        if self._options.include_stop_str_in_output:
+        if self.options.include_stop_str_in_output:
             piece.text += self._scanner.found
         self.stream.stop()
         return True
 
     def _echoed(self, echo: Echo) -> Piece:
         piece = Piece(echo.text, shown_prompt=list(self.prompt))
-        if self._options.scored >= 0:
-            k = self._options.scored
+        if self.options.scored >= 0:
+            k = self.options.scored
             piece.offsets = list(echo.offsets)
             piece.logprobs = [None, *(TokenLogprob(e.logprob, e.top[:k]) for e in self.prompt_logprobs)]
         return piece

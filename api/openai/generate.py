@@ -322,7 +322,7 @@ async def _consume(choice: Choice, meter: Meter, ended: set[int], use: Callable[
         if not choice.completion_tokens and isinstance(news, TokensEmitted) and news.tokens:
             progress = choice.stream.progress()
             choice.cached = progress.cached
-            meter.began(progress, looked=choice.looked, first=choice.index % choice.n == 0)
+            meter.began(progress, looked=choice.looked, first=choice.index % choice.options.n == 0)
         piece = choice.take(news)
         meter.tokens(len(piece.tokens))
         if piece.finish:

@@ -1,4 +1,4 @@
-"""The same without ``await``: a session on a loop of its own, in a thread of its own, and ``generate`` for whole lists.
+"""The same without ``await``: a session on a loop of its own, in a thread of its own.
 
 So it works in a script, in a notebook (whose loop is running already) and in a test. Ctrl-C in the calling thread cancels
 what runs on the loop, lets it clean up, and goes on as KeyboardInterrupt.
@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import Any, Protocol, Self, TypeVar
 
-from blockwright.api.program.client import Call, Message, Prompt
+from blockwright.api.program.client import GenerateCall, Message, Prompt
 from blockwright.api.program.results import Answer, Piece
 
 T = TypeVar("T")
 AT_ONCE = 512  # prompts of one ``generate`` that the cluster has at a time
 
 
-class Open(Protocol):
+class AsyncSession(Protocol):
     """What ``BlockingSession`` runs: a ``Client`` or a ``Cluster``."""
 
     url: str
@@ -30,9 +28,9 @@ class Open(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> Call: ...
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> GenerateCall: ...
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> Call: ...
+    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> GenerateCall: ...
 
     async def models(self) -> list[str]: ...
 
@@ -87,9 +85,9 @@ async def _settle() -> None:
 
 
 class BlockingCall:
-    """As ``Call``: ``wait()`` for the answer, or iterate over its pieces."""
+    """As ``GenerateCall``: ``wait()`` for the answer, or iterate over its pieces."""
 
-    def __init__(self, call: Call, loop: LoopThread) -> None:
+    def __init__(self, call: GenerateCall, loop: LoopThread) -> None:
         self._call, self._loop = call, loop
 
     @property
@@ -124,7 +122,7 @@ async def _close(pieces: AsyncIterator[Piece]) -> None:
 class BlockingSession:
     """A ``Client`` or ``Cluster`` for code that does not await. Use as ``with``."""
 
-    def __init__(self, session: Open) -> None:
+    def __init__(self, session: AsyncSession) -> None:
         self._session = session
         self._loop: LoopThread | None = None
 
@@ -189,7 +187,7 @@ class BlockingSession:
 
 
 async def _all(
-    session: Open, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: Mapping[str, Any]
+    session: AsyncSession, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: Mapping[str, Any]
 ) -> list[Answer]:
     gate = asyncio.Semaphore(AT_ONCE)
 
@@ -202,52 +200,3 @@ async def _all(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(prompt)) for prompt in prompts]
     return [task.result() for task in tasks]
-
-
-@overload
-def generate(
-    model: str | os.PathLike[str],
-    prompts: str,
-    *,
-    progress: bool | None = None,
-    settings: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Answer: ...
-
-
-@overload
-def generate(
-    model: str | os.PathLike[str],
-    prompts: Sequence[Prompt],
-    *,
-    progress: bool | None = None,
-    settings: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> list[Answer]: ...
-
-
-def generate(
-    model: str | os.PathLike[str],
-    prompts: str | Sequence[Prompt],
-    *,
-    progress: bool | None = None,
-    settings: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Answer | list[Answer]:
-    """Continue prompts with a checkpoint: start a cluster, answer all of them at once, stop it.
-
-    prompts: one text gives one answer, a list of texts or token ids a list in its order. progress: a bar on standard error;
-    None: where a person looks (a terminal, a notebook). settings: as of ``Cluster``; options: the API's fields by name
-    (max_tokens, temperature, seed, stop, ...).
-
-    Raises RequestError for a prompt that is refused, and what entering a ``Cluster`` raises.
-    """
-    from blockwright.api.program.embedded import Cluster
-    from blockwright.api.program.progress import Bar
-
-    asked: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
-    shown = (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
-    with Bar(len(asked), shown) as bar, Cluster(model, **(settings or {})) as cluster:
-        bar.begin()
-        answers = cluster.generate_all(asked, done=bar.done, **options)
-    return answers[0] if isinstance(prompts, str) else answers

@@ -33,7 +33,7 @@ async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]
                 yield json.loads(b"\n".join(lines))
 
 
-class Call:
+class GenerateCall:
     """A request that has not been sent yet: ``await`` it for the ``Answer``, or ``async for`` its ``Piece``s.
 
     After the last piece ``answer`` holds the whole. Raises RequestError.
@@ -80,15 +80,15 @@ class Session:
     def __init__(self) -> None:
         self._http: aiohttp.ClientSession | None = None
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> Call:
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> GenerateCall:
         """Continue a prompt: text, or token ids. ``model``: the first one that is served by default."""
         given = prompt if isinstance(prompt, str) else list(prompt)
-        return Call(self, "/v1/completions", _body(model, options, prompt=given))
+        return GenerateCall(self, "/v1/completions", _body(model, options, prompt=given))
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> Call:
+    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> GenerateCall:
         """Answer messages of role and content; a text is a single one of the user."""
         given = [{"role": "user", "content": messages}] if isinstance(messages, str) else [dict(one) for one in messages]
-        return Call(self, "/v1/chat/completions", _body(model, options, messages=given))
+        return GenerateCall(self, "/v1/chat/completions", _body(model, options, messages=given))
 
     async def models(self) -> list[str]:
         """Ids of what is served, the default first."""

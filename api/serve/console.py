@@ -19,7 +19,7 @@ from blockwright.actors.logs import json_line
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
 from blockwright.policies.requests.admission import concurrent
-from blockwright.runtime.node.inspection import Measure
+from blockwright.runtime.base.node_view import Measure
 
 POLL_SECONDS = 0.05  # how often stages and readiness are looked at
 TYPICAL = 2048  # tokens of the requests that the capacity is told in

@@ -14,7 +14,8 @@ from typing import Any
 from blockwright.actors.gateway.port import RequestView
 from blockwright.api.http.context import Front
 from blockwright.api.http.metric_sum import Family
-from blockwright.runtime.actor.actor import Actor, endpoint
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import RuntimeFault
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from blockwright.api.http.context import Front
 from blockwright.api.serve.gateway_peer import PATIENCE, Desk
 from blockwright.api.serve.gateway_process import GatewayConfig
 from blockwright.policies.cluster.restart_policy import Backoff
+from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import RuntimeFault
-from blockwright.runtime.node.peers import Down
 
 log = logging.getLogger(__name__)
 ENTRY = "blockwright.api.serve.gateway_process:start"

@@ -61,14 +61,20 @@ static void add_product(const bw_ctx *x, bw_call *c, int comp, int stage, long c
     c->phases[c->n_phases++] = (bw_phase){.comp = comp, .stage = stage, .items = panels, .each = g.each, .pieces = product_pieces(&g)};
 }
 
+/* Whether a norm would be a single piece: then every thread has its own of the product's rows, and there is a phase less. */
+static int few_rows(const bw_call *c, const bw_comp *m, const bw_layout *l) {
+    return c->tokens <= rows_together(m->width, 2 * l->ld_x);
+}
+
 static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
-    const bw_layout l = bw_layout_of(m, x->max_tokens);
-    long rows = c->tokens, in_row = rows_together(m->width, l.ld_x);
+    const bw_layout *l = c->layouts + comp;
+    long rows = c->tokens, in_row = rows_together(m->width, l->ld_x);
     if (m->kind == BW_EMBEDDING) {
         add_phase(c, comp, BW_EMBED, rows, in_row);
         return;
     }
-    add_phase(c, comp, BW_NORM, rows, in_row);
+    if (!few_rows(c, m, l))
+        add_phase(c, comp, BW_NORM, rows, in_row);
     if (m->kind == BW_HEAD) {
         add_product(x, c, comp, BW_LOGITS, m->inner, m->width);
         return;
@@ -76,9 +82,9 @@ static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
     if (m->kind == BW_ATTENTION) {
         add_product(x, c, comp, BW_QKV, qkv_columns(m), m->width);
         if (m->qk_whole)
-            add_phase(c, comp, BW_NORM_WHOLE, rows, rows_together(m->width, l.ld_c));
+            add_phase(c, comp, BW_NORM_WHOLE, rows, rows_together(m->width, l->ld_c));
         add_phase(c, comp, BW_ROTATE, rows * m->kv_heads, heads_together(x, m, rows));
-        add_phase(c, comp, BW_ATTEND, (long)c->n_tiles[l.tile_size] * m->kv_heads, 1);
+        add_phase(c, comp, BW_ATTEND, (long)c->n_tiles[l->tile_size] * m->kv_heads, 1);
         add_product(x, c, comp, BW_PROJECT, m->width, (long)m->heads * m->head_dim);
     } else {
         add_product(x, c, comp, BW_UP, m->gated ? 2l * bw_round(m->inner, BW_PANEL / 2) : m->inner, m->width);
@@ -124,9 +130,9 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
 
 static void run(bw_ctx *x, const bw_call *c, const bw_phase *f, int thread, uint64_t now) {
     const bw_comp *m = c->comps + f->comp;
-    const bw_layout l = bw_layout_of(m, x->max_tokens);
+    const bw_layout *l = c->layouts + f->comp;
     char *own = x->own + thread * x->own_bytes;
-    rows_work rows = {c, m, &l, x->scratch, own, c->tokens, f->each};
+    rows_work rows = {c, m, l, x->scratch, own, c->tokens, f->each};
     switch (f->stage) {
     case BW_EMBED:
         bw_pieces(x, c, f, thread, now, embed, put_hidden, &rows);
@@ -141,18 +147,24 @@ static void run(bw_ctx *x, const bw_call *c, const bw_phase *f, int thread, uint
         bw_pieces(x, c, f, thread, now, add_rows, put_hidden, &rows);
         break;
     case BW_ROTATE: {
-        rotary_work w = {x, c, m, &l, own, f->each, f->items};
+        rotary_work w = {x, c, m, l, own, f->each, f->items};
         bw_pieces(x, c, f, thread, now, rotate_heads, put_heads, &w);
         break;
     }
     case BW_ATTEND: {
-        attention_work w = attention_of(x, c, m, &l, own, f, now);
+        attention_work w = attention_of(x, c, m, l, own, f, now);
         bw_pieces(x, c, f, thread, now, attend_item, put_item, &w);
         break;
     }
     default: {
-        product g = product_of(x, c, f, m, &l);
+        product g = product_of(x, c, f, m, l);
         g.own = (float *)own;
+        if (f->stage != BW_PROJECT && few_rows(c, m, l)) {
+            rows.own = own + BW_OWN / 2;
+            rows.each = c->tokens;
+            norm_rows(&rows, 0);
+            g.x = (const at *)rows.own;
+        }
         bw_pieces(x, c, f, thread, now, multiply, put_product, &g);
     }
     }

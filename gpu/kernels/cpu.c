@@ -58,6 +58,7 @@ bw_ctx *bw_create(int threads, int bfloat16, const char *set) {
 static void free_calls(bw_ctx *x) {
     for (bw_call *c = x->calls; c && c <= x->calls + x->threads; c++) {
         free(c->comps);
+        free(c->layouts);
         free(c->phases);
         free(c->row);
         free(c->tiles[0]);
@@ -109,7 +110,14 @@ static char *grown(char *old, int64_t *size, int64_t need) {
     return aligned_alloc(64, *size);
 }
 
-/* Appends the phases of a call; tiles and columns are filled. */
+static void copy_comps(const bw_ctx *x, bw_call *c, const bw_comp *comps, int n) {
+    for (int i = 0; i < n; i++) {
+        c->comps[i] = comps[i];
+        c->layouts[i] = bw_layout_of(comps + i, x->max_tokens);
+    }
+}
+
+/* Appends the phases of a call; components, tiles and columns are filled. */
 static void plan(const bw_ctx *x, bw_call *c, int n_comps) {
     c->n_phases = 0;
     for (int i = 0; i < n_comps; i++)
@@ -138,16 +146,17 @@ int bw_reserve(bw_ctx *x, const bw_comp *comps, int n) {
         x->most_comps = n > 0 ? n : 1;
         for (bw_call *c = x->calls; c <= x->calls + x->threads; c++) {
             free(c->comps);
+            free(c->layouts);
             free(c->phases);
             c->comps = calloc(x->most_comps, sizeof *c->comps);
+            c->layouts = calloc(x->most_comps, sizeof *c->layouts);
             c->phases = calloc(x->most_comps * MOST_PHASES, sizeof *c->phases);
-            if (!c->comps || !c->phases)
+            if (!c->comps || !c->layouts || !c->phases)
                 return -1;
         }
     }
     bw_call *c = x->calls; /* the largest call there can be: every token a row */
-    if (n)
-        memcpy(c->comps, comps, n * sizeof *comps);
+    copy_comps(x, c, comps, n);
     c->rows = c->tokens = x->max_tokens;
     for (int i = 0; i < BW_TILE_SIZES; i++)
         c->n_tiles[i] = x->max_tokens;
@@ -218,10 +227,10 @@ int bw_forward(bw_ctx *x, const bw_comp *comps, int n_comps, const int32_t *row,
     int error = fill(x, c, comps, row, start, count, rows, tokens);
     if (error || !tokens)
         return error;
+    copy_comps(x, c, comps, n_comps);
     for (int i = 0; i < n_comps; i++)
         if (comps[i].kind == BW_ATTENTION)
-            list_tiles(c, bw_layout_of(comps + i, x->max_tokens).tile_size);
-    memcpy(c->comps, comps, n_comps * sizeof *comps);
+            list_tiles(c, c->layouts[i].tile_size);
     c->hidden = hidden;
     c->run = x->kernels->run;
     plan(x, c, n_comps);
@@ -234,7 +243,7 @@ int bw_logits(bw_ctx *x, const bw_comp *head, void *hidden, int rows, float *log
     if (rows > x->max_tokens)
         return BW_TOO_MANY;
     bw_call *c = bw_free_call(x);
-    c->comps[0] = *head;
+    copy_comps(x, c, head, 1);
     c->rows = c->tokens = rows;
     c->hidden = hidden;
     c->logits = logits;

@@ -5,6 +5,7 @@
  * arithmetic overlap. Every loop over the accumulators needs its unroll pragma: one missing, and they live in memory.
  */
 #define NV (BW_PANEL / VW)
+#define OPAQUE(pointer) __asm__("" : "+r"(pointer))
 #define ROW_BLOCK 192    /* rows for which a panel stays in the cache */
 #define CHUNK_ROWS 48    /* rows of a piece */
 #define BLOCK_CHUNKS (ROW_BLOCK / CHUNK_ROWS)
@@ -22,14 +23,18 @@ AI void tile(const int rows, const at *x, long ld, const uint32_t *w, long units
         UNROLL for (int r = 0; r < rows; r++) {
             UNROLL for (int j = 0; j < NV; j++) sum[r][j] = splat(0.0f);
         }
+        const at *some[(TILE_ROWS + 2) / 3]; /* every third row; the next two are reached with `ld` in a register */
+        UNROLL for (int i = 0; i < (rows + 2) / 3; i++) some[i] = x + 3 * i * ld + from * KS;
         for (long s = from; s < to; s++) {
             pair ws[NV];
             UNROLL for (int j = 0; j < NV; j++) ws[j] = load_w(w + s * BW_PANEL + j * VW);
             __builtin_prefetch(ahead + s * BW_PANEL * 4, 0, 2);
+            UNROLL for (int i = 0; i < (rows + 2) / 3; i++) OPAQUE(some[i]);
             UNROLL for (int r = 0; r < rows; r++) {
-                pair xs = load_x(x + r * ld, s);
+                pair xs = load_x(some[r / 3] + r % 3 * ld, 0);
                 UNROLL for (int j = 0; j < NV; j++) sum[r][j] = dot(sum[r][j], ws[j], xs);
             }
+            UNROLL for (int i = 0; i < (rows + 2) / 3; i++) some[i] += KS;
         }
         UNROLL for (int r = 0; r < rows; r++) {
             UNROLL for (int j = 0; j < NV; j++) {
@@ -86,10 +91,13 @@ static int product_pieces(const product *g) {
 /* Panels that make a piece of some microseconds, small enough to be kept until it is stored. */
 static int panels_together(int rows, long units, int panels, int threads) {
     int chunk = rows < CHUNK_ROWS ? rows : CHUNK_ROWS, tiles = (chunk + TILE_ROWS - 1) / TILE_ROWS;
-    long each = PIECE_STEPS / (tiles * units), most = BW_OWN / (4 * BW_PANEL * chunk);
+    long each = PIECE_STEPS / (tiles * units), most = BW_OWN / 2 / (4 * BW_PANEL * chunk);
     long share = (long)panels * ((rows + CHUNK_ROWS - 1) / CHUNK_ROWS) / (2 * threads); /* two for each thread */
     each = each < most ? each : most;
     each = each < share ? each : share;
+    for (long fewer = each; fewer > 0 && fewer >= each / 2; fewer--) /* as many for each thread, if that can be */
+        if (panels % (fewer * threads) == 0)
+            return (int)fewer;
     return each > 1 ? (int)each : 1;
 }
 

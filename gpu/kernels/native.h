@@ -47,6 +47,14 @@ typedef struct {
     char *arena;
 } bw_comp;
 
+/* Where the scratch of a component lies, in bytes from the start. */
+typedef struct {
+    int64_t side, x, y, c, q, o, shared;
+    int64_t ld_x, ld_c, ld_o;                                /* elements between rows; ld_x also of side and y */
+    int64_t scores, weights, out, top, sums, gather_k, gather_v, own; /* of one thread */
+    int32_t tile_size, padded_dim, direct;                   /* tile_size: log2 of the query tokens of a tile */
+} bw_layout;
+
 enum { BW_EMBED, BW_NORM, BW_QKV, BW_NORM_WHOLE, BW_ROTATE, BW_ATTEND, BW_PROJECT, BW_UP, BW_ADD, BW_LOGITS, BW_ARGMAX };
 
 /* Part of a call whose pieces may be computed in any order: they read only what earlier phases stored. */
@@ -67,12 +75,13 @@ typedef struct bw_ctx bw_ctx;
 typedef struct bw_call bw_call;
 typedef void (*bw_run_phase)(bw_ctx *, const bw_call *, const bw_phase *, int thread, uint64_t now);
 
-/* A call's own copy of its arguments: a thread that comes back late may still read them. Sizes: max_tokens, but for comps and
- * phases, which grow with the longest run. */
+/* A call's own copy of its arguments: a thread that comes back late may still read them. Sizes: max_tokens, but for comps,
+ * layouts and phases, which grow with the longest run. */
 struct bw_call {
     atomic_uint_fast64_t number;
     bw_run_phase run;
     bw_comp *comps;
+    bw_layout *layouts;
     bw_phase *phases;
     int32_t n_phases, rows, tokens, vocabulary;
     int32_t *row, *start, *count, *offset;    /* by batch row; offset: its first token in the call */
@@ -99,7 +108,8 @@ typedef struct {
     int64_t settled; /* time before which the thread stays where it is */
     atomic_int cpu;  /* where it was last seen */
     _Alignas(64) _Atomic(bw_call *) in; /* the call that the thread may be reading */
-    atomic_uint_fast64_t done;          /* the last phase whose pieces of this thread's stretch are all stored */
+    _Alignas(64) atomic_uint_fast64_t done; /* the last phase whose pieces of this thread's stretch are all stored */
+    atomic_uint_fast64_t progress;          /* the piece of its stretch that the thread is at */
 } bw_member;
 
 struct bw_ctx {
@@ -124,7 +134,7 @@ struct bw_ctx {
     atomic_int sleepers, stop;
     _Atomic(bw_call *) current;
     _Alignas(64) atomic_uint_fast64_t phase; /* call number << 16 | phase, or | BW_DONE */
-    atomic_int left;                         /* stretches of this phase that are not done */
+    _Alignas(64) atomic_int left;            /* stretches of this phase that are not done; not where all look for the phase */
 };
 
 #define BW_DONE 0xffffu
@@ -154,14 +164,6 @@ extern const bw_kernels bw_avx512bf16_bf16, bw_avx512_bf16, bw_avx512_f32, bw_av
 extern const bw_kernels bw_generic_bf16, bw_generic_f32;
 
 #define BW_OWN 32768 /* bytes in which a thread keeps what a piece computed until it is stored; more where one row needs it */
-
-/* Where the scratch of a component lies, in bytes from the start. */
-typedef struct {
-    int64_t side, x, y, c, q, o, shared;
-    int64_t ld_x, ld_c, ld_o;                                /* elements between rows; ld_x also of side and y */
-    int64_t scores, weights, out, top, sums, gather_k, gather_v, own; /* of one thread */
-    int32_t tile_size, padded_dim, direct;                   /* tile_size: log2 of the query tokens of a tile */
-} bw_layout;
 
 /* Whether the last product goes straight into the hidden states. */
 static inline int bw_plain(const bw_comp *m) { return !m->post_norm && m->factor == 1.0f && m->side == BW_ALONE; }

@@ -1,16 +1,18 @@
 /* The pieces of a phase, computed by whoever has a core.
  *
  * A phase's pieces are divided into a stretch for each thread. A thread takes its own pieces in order, then what others have not
- * begun, from the end of their stretches. When nothing is left it waits for about two pieces' time and then computes again
+ * begun, from the end of their stretches. When nothing is left it waits for about a piece's time and then computes again
  * what somebody has begun and not finished: a thread whose core was taken away holds nobody up. There is no barrier; the
  * current phase is one shared word (call number, index), and whoever finds the last stretch done moves it on.
  *
- * A piece has a word: phase << 2 | state. OPEN (any earlier phase) -> CLAIMED -> COMMITTED -> STORED. It is computed into memory of
- * the thread alone, committed by one compare-and-swap, and only then stored. So a thread that comes back late, in another phase
- * or another call, finds that it cannot commit and drops what it has; it has read what others were writing, but nobody
- * ever sees what it made of that. The store is short: only there a lost core holds others up.
+ * A piece has a word: phase << 2 | state. OPEN (any earlier phase) -> CLAIMED -> COMMITTED -> STORED. Only who takes from others
+ * claims; what a thread has begun of its own is known by its progress. A piece is computed into memory of the thread alone,
+ * committed by one compare-and-swap, and only then stored. So a thread that comes back late, in another phase or another call,
+ * finds that it cannot commit and drops what it has; it has read what others were writing, but nobody ever sees what it
+ * made of that. The store is short: only there a lost core holds others up.
  *
- * Atomic operations on words are cheap as long as only their own thread touches them: a stretch has cache lines of its own.
+ * An atomic operation waits for all stores before it: a thread's own piece takes one, when what it stored for the piece before
+ * is long there. A stretch has cache lines of its own.
  */
 #define _GNU_SOURCE
 #include "native.h"
@@ -21,7 +23,7 @@
 enum { OPEN, CLAIMED, COMMITTED, STORED };
 
 #define TICKS_BEFORE_HELP 20000 /* patience of a thread that has no piece of its own to go by: some 10 us */
-#define TICKS_SPARE 3000        /* beyond two pieces */
+#define TICKS_SPARE 3000        /* beyond a piece and a quarter: the piece in hand was begun before the wait */
 
 typedef struct {
     bw_ctx *x;
@@ -65,6 +67,8 @@ static atomic_uint_fast64_t *word_of(const job *j, int owner, int piece) {
     return j->x->words + (int64_t)owner * j->x->stretch + (piece - first_of(j, owner));
 }
 
+static int over(const job *j) { return atomic_load_explicit(&j->x->phase, memory_order_acquire) != j->now; }
+
 /* The phase is over: the next one begins, or the call ends. */
 static void move_on(const job *j) {
     bw_ctx *x = j->x;
@@ -75,18 +79,20 @@ static void move_on(const job *j) {
     }
     int pieces = j->call->phases[next].pieces;
     atomic_store_explicit(&x->left, pieces < x->threads ? pieces : x->threads, memory_order_relaxed);
-    atomic_store(&x->phase, j->now + 1);
+    atomic_store_explicit(&x->phase, j->now + 1, memory_order_release);
 }
 
-/* Counts a stretch once, when all its pieces are stored. */
+/* Counts a stretch once, when all its pieces are stored. The fence lies between what this thread stored and what it reads of
+ * others: of two that end a stretch together at least one sees both. */
 static void count_stretch(const job *j, int owner) {
     bw_ctx *x = j->x;
+    atomic_thread_fence(memory_order_seq_cst);
     uint64_t before = atomic_load(&x->team[owner].done), stored = j->now << 2 | STORED;
     int first = first_of(j, owner), last = first_of(j, owner + 1);
     if (before >= j->now || first == last)
         return;
     for (int i = first; i < last; i++)
-        if (atomic_load(word_of(j, owner, i)) != stored)
+        if (atomic_load_explicit(word_of(j, owner, i), memory_order_acquire) != stored)
             return;
     if (!atomic_compare_exchange_strong(&x->team[owner].done, &before, j->now))
         return;
@@ -95,40 +101,66 @@ static void count_stretch(const job *j, int owner) {
         move_on(j);
 }
 
-/* Computes a claimed piece; whether it was this thread that stored it. */
-static int complete(const job *j, atomic_uint_fast64_t *word, int piece) {
-    uint64_t claimed = j->now << 2 | CLAIMED;
+/* Computes a piece, and stores it unless somebody else does. */
+static void complete(const job *j, atomic_uint_fast64_t *word, int piece) {
+    uint64_t committed = j->now << 2 | COMMITTED, seen;
     point(j);
     if (!j->compute(j->work, piece))
-        return 0;
+        return;
     point(j);
-    if (!atomic_compare_exchange_strong(word, &claimed, j->now << 2 | COMMITTED))
-        return 0;
+    seen = atomic_load_explicit(word, memory_order_relaxed);
+    do
+        if (seen >= committed)
+            return;
+    while (!atomic_compare_exchange_weak(word, &seen, committed));
     point(j);
     j->store(j->work, piece);
     point(j);
-    atomic_exchange(word, j->now << 2 | STORED);
+    atomic_store_explicit(word, j->now << 2 | STORED, memory_order_release);
     point(j);
-    return 1;
 }
 
-static int take(const job *j, int owner, int piece) {
-    atomic_uint_fast64_t *word = word_of(j, owner, piece);
-    uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
-    return seen < j->now << 2 && atomic_compare_exchange_strong(word, &seen, j->now << 2 | CLAIMED) &&
-           complete(j, word, piece);
+/* What a thread's progress says: the phase, cut to 32 bits, and the piece. Others only guess by it. */
+static uint64_t progress(const job *j, int piece) { return j->now << 32 | (uint32_t)piece; }
+
+/* A thread's own pieces, in order, but for those that others have begun. */
+static void take_own(const job *j) {
+    bw_member *me = j->x->team + j->thread;
+    for (int i = first_of(j, j->thread); i < first_of(j, j->thread + 1); i++) {
+        atomic_uint_fast64_t *word = word_of(j, j->thread, i);
+        if (atomic_load_explicit(word, memory_order_relaxed) < j->now << 2) {
+            atomic_store_explicit(&me->progress, progress(j, i), memory_order_relaxed);
+            complete(j, word, i);
+        } else if (over(j)) {
+            return;
+        }
+    }
 }
 
-static int over(const job *j) { return atomic_load_explicit(&j->x->phase, memory_order_acquire) != j->now; }
+/* Pieces that another thread has not begun, from the end of its stretch. */
+static void take_others(const job *j, int owner) {
+    uint64_t begun;
+    for (int i = first_of(j, owner + 1) - 1; i >= first_of(j, owner) && !over(j); i--) {
+        begun = atomic_load_explicit(&j->x->team[owner].progress, memory_order_relaxed);
+        if (begun >> 32 == (uint32_t)j->now && i <= (int)(uint32_t)begun)
+            return;
+        atomic_uint_fast64_t *word = word_of(j, owner, i);
+        uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
+        if (seen < j->now << 2 && atomic_compare_exchange_strong(word, &seen, j->now << 2 | CLAIMED)) {
+            complete(j, word, i);
+            count_stretch(j, owner);
+        }
+    }
+}
 
-/* Computes one piece that was claimed and not finished; whether there was any. */
+/* Computes one piece that was begun and not finished; whether there was any. */
 static int take_over(const job *j) {
     int threads = j->x->threads;
     for (int k = 1; k <= threads; k++) {
         int owner = (j->thread + k) % threads;
         for (int i = first_of(j, owner); i < first_of(j, owner + 1); i++) {
             atomic_uint_fast64_t *word = word_of(j, owner, i);
-            if (atomic_load(word) != (j->now << 2 | CLAIMED))
+            if (atomic_load(word) >= (j->now << 2 | COMMITTED))
                 continue;
             complete(j, word, i);
             count_stretch(j, owner);
@@ -163,23 +195,12 @@ void bw_pieces(bw_ctx *x, const bw_call *call, const bw_phase *phase, int thread
         move_on(&j);
         return;
     }
-    uint64_t began = ticks(), longest = 0;
-    for (int i = first_of(&j, thread); i < first_of(&j, thread + 1); i++) {
-        if (!take(&j, thread, i) && over(&j))
-            return;
-        uint64_t ended = ticks();
-        longest = ended - began > longest ? ended - began : longest;
-        began = ended;
-    }
+    int own = first_of(&j, thread + 1) - first_of(&j, thread);
+    uint64_t began = ticks();
+    take_own(&j);
+    uint64_t each = own ? (ticks() - began) / own : 0;
     count_stretch(&j, thread);
-    for (int k = 1; k < x->threads; k++) {
-        int owner = (thread + k) % x->threads;
-        for (int i = first_of(&j, owner + 1) - 1; i >= first_of(&j, owner); i--) {
-            if (take(&j, owner, i))
-                count_stretch(&j, owner);
-            if (over(&j))
-                return;
-        }
-    }
-    wait_for_end(&j, longest ? 2 * longest + TICKS_SPARE : TICKS_BEFORE_HELP);
+    for (int k = 1; k < x->threads; k++)
+        take_others(&j, (thread + k) % x->threads);
+    wait_for_end(&j, own ? each + each / 4 + TICKS_SPARE : TICKS_BEFORE_HELP);
 }

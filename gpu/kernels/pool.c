@@ -94,13 +94,16 @@ static bw_call *enter(bw_ctx *x, int thread, uint64_t now) {
 
 /* Takes part in calls until there is none. */
 static void join(bw_ctx *x, int thread) {
-    for (;;) {
+    bw_call *call = NULL;
+    for (uint64_t entered = 0;;) {
         uint64_t now = atomic_load_explicit(&x->phase, memory_order_acquire);
         if ((now & BW_DONE) == BW_DONE)
             break;
         if (x->threads > 1 && now % PHASES_BETWEEN_LOOKS == 0)
             spread(x, thread);
-        bw_call *call = enter(x, thread, now);
+        if (now >> 16 != entered)
+            call = enter(x, thread, now);
+        entered = call ? now >> 16 : 0;
         if (call)
             call->run(x, call, call->phases + (now & 0xffff), thread, now);
     }

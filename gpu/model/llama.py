@@ -24,7 +24,7 @@ from blockwright.gpu.model.parts import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class LlamaVariant:
     """Where members of the family differ, as transformers' classes have it."""
 
     defaults: Defaults
@@ -34,20 +34,22 @@ class Family:
     windows: str  # "none" | "all" (sliding_window on every layer) | "typed" (by layer_types)
 
 
-LLAMA = Family(defaults=Defaults(max_position=2048, eos=(2,)), qkv_bias=None, o_bias=None, mlp_bias=None, windows="none")
-MISTRAL = Family(
+LLAMA = LlamaVariant(
+    defaults=Defaults(max_position=2048, eos=(2,)), qkv_bias=None, o_bias=None, mlp_bias=None, windows="none"
+)
+MISTRAL = LlamaVariant(
     defaults=Defaults(max_position=131072, kv_heads=8, eos=(2,)),
     qkv_bias=False,
     o_bias=False,
     mlp_bias=False,
     windows="all",
 )
-QWEN2 = Family(
+QWEN2 = LlamaVariant(
     defaults=Defaults(max_position=32768, kv_heads=32), qkv_bias=True, o_bias=False, mlp_bias=False, windows="typed"
 )
 
 
-def read(family: Family, architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelConfig, list[Part]]:
+def read(family: LlamaVariant, architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelConfig, list[Part]]:
     model = read_model(architecture, config, stored_dtype, family.defaults)
     model = replace(model, windows=_windows(family, config, model.layers))
     qkv_bias = config.flag("attention_bias") if family.qkv_bias is None else family.qkv_bias
@@ -72,7 +74,7 @@ def read(family: Family, architecture: str, config: Fields, stored_dtype: str) -
     return model, chain(model, layer, norm)
 
 
-def _windows(family: Family, config: Fields, layers: int) -> tuple[int | None, ...]:
+def _windows(family: LlamaVariant, config: Fields, layers: int) -> tuple[int | None, ...]:
     if family.windows == "none":
         return (None,) * layers
     if family.windows == "typed":

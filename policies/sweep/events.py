@@ -6,7 +6,7 @@ actor, a forecast, the simulator).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.sampling import SamplingParams
@@ -56,6 +56,8 @@ class RoutesChanged:
     chains: list[Chain]
     routes: list[Route]
     planned: list[Route]
+    withdrawn: list[str] = field(default_factory=list)  # applications that are known and not served
+    capacity: dict[str, int] = field(default_factory=dict)  # route id -> tokens of one sequence that its workers can hold
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,155 +1,108 @@
-"""What an actor is: a class with ``@endpoint`` methods, checked when the class is made.
+"""What an actor is: a class with ``@endpoint`` methods, and what it may ask of the node that it runs on.
 
-Owns the declaration side: the decorator, the table of endpoints and their compiled argument types. Running an actor is
-``cell.py``, reaching it is ``ref.py``.
+Owns the base class and its hooks. Declaring endpoints is ``endpoint.py``, running an actor ``instance.py``, reaching it
+``ref.py``.
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
-import typing
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
-from blockwright.runtime.base.codec import Decoder, decoder
-from blockwright.runtime.base.errors import DecodeError
+from blockwright.runtime.actor.endpoint import RESERVED, ActorEndpoint, EndpointMark
+from blockwright.runtime.actor.ref import CALL_TIMEOUT, Ref
+from blockwright.runtime.base.address import Address
+from blockwright.runtime.base.down import Down, OnDown
+from blockwright.runtime.base.node_view import NodeView
+from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock
+from blockwright.transport.link import Link
+from blockwright.transport.wire import Traffic
 
-if TYPE_CHECKING:
-    from blockwright.runtime.actor.ref import Ref
-    from blockwright.runtime.node.node import Node
-    from blockwright.runtime.node.peers import Down
-
-Method = TypeVar("Method", bound=Callable[..., Awaitable[Any] | AsyncIterator[Any]])
 log = logging.getLogger("blockwright.runtime")
-RESERVED = frozenset(("node", "name", "incarnation", "life", "address"))  # of a Ref
-_RESERVED_PARAMETERS = frozenset(("timeout", "returns"))
+MAILBOX = 1024  # messages in each lane of an actor
+OnLink = Callable[[str, bytes, list[memoryview]], None]  # sender node, header, buffers
+
+
+class PeerInfo(Protocol):
+    """Another node that is up."""
+
+    id: PeerId
+    endpoint: str
+    heard: float  # when its last message came, by this node's clock
+    heartbeat_at: float | None  # when its last heartbeat came
+    payload: dict[str, Any]  # of its last heartbeat: what its application adds
+
+    @property
+    def incarnation(self) -> int: ...
+
+
+class ActorLinks(Protocol):
+    """Monitors and links of the actors of a node; ``actor`` is the one that sets them."""
+
+    def monitor(self, actor: Address, target: Address) -> Callable[[], None]: ...
+
+    def link(self, actor: Address, target: Address) -> None: ...
+
+    def unlink(self, actor: Address, target: Address) -> None: ...
+
+
+class ActorNode(Protocol):
+    """What an actor may ask of its node. ``node.Node`` is documented there and is the only implementation."""
+
+    heartbeat: Callable[[], dict[str, Any]]
+
+    @property
+    def id(self) -> PeerId: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def links(self) -> ActorLinks: ...
+    @property
+    def dead_letters(self) -> Counter[str]: ...
+    async def spawn(
+        self,
+        actor: Actor | type[Actor] | str,
+        *,
+        name: str,
+        on: str = "",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        mailbox: int = MAILBOX,
+        patience: float = CALL_TIMEOUT,
+        owner: Address | None = None,
+        restarts: int = 0,
+    ) -> Ref: ...
+    async def stop_actor(self, ref: Ref, *, drain: float = 5.0) -> None: ...
+    async def kill_actor(self, ref: Ref) -> None: ...
+    async def despawn(self, name: str) -> None: ...
+    def post(self, actor: Address, work: Callable[[], Awaitable[None]]) -> None: ...
+    def end(self, actor: Address, cause: str) -> None: ...
+    def ref(self, address: str, actor: type[Actor] | None = None) -> Ref: ...
+    async def register(self, name: str, ref: Ref, *, wait: float = 0.0) -> None: ...
+    async def unregister(self, name: str, ref: Ref | None = None) -> bool: ...
+    async def lookup(self, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Ref: ...
+    async def names(self) -> dict[str, Ref]: ...
+    def peers(self) -> Mapping[str, PeerInfo]: ...
+    def current_incarnation(self, node: str) -> int: ...
+    def last_down(self, node: str) -> Down | None: ...
+    def monitor(self, node: str | Ref, on_down: OnDown) -> Callable[[], None]: ...
+    def on_arrival(self, callback: Callable[[], None]) -> Callable[[], None]: ...
+    def on_heartbeat(self, callback: Callable[[PeerInfo], None]) -> Callable[[], None]: ...
+    def link(self, node: str) -> Link: ...
+    def on_link(self, kind: Traffic, receive: OnLink) -> None: ...
+    def inspect(self) -> NodeView: ...
+    async def inspect_peer(self, name: str) -> NodeView: ...
 
 
 class Crash(Exception):
     """Raised by an endpoint, ends its actor: the caller gets it as RemoteError, all others ActorDied with the cause."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    urgent: bool
-    concurrent: bool
-
-
-@overload
-def endpoint(method: Method, /) -> Method: ...
-@overload
-def endpoint(*, urgent: bool = False, concurrent: bool = False) -> Callable[[Method], Method]: ...
-def endpoint(method: Any = None, /, *, urgent: bool = False, concurrent: bool = False) -> Any:
-    """Make an ``async def`` method reachable by name; an async generator (``-> AsyncIterator[T]``) is a stream.
-
-    A stream waits its turn in the mailbox and then runs beside the other messages, no faster than its consumer reads.
-
-    urgent: its messages overtake normal ones that wait in the mailbox.
-    concurrent: runs at once as a task of its own, beside whatever the actor does, without the mailbox and its order.
-    """
-    if urgent and concurrent:
-        raise TypeError("a concurrent endpoint does not wait in the mailbox; drop urgent=True")
-
-    def mark(function: Any) -> Any:
-        if not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
-            raise TypeError(f"endpoint {function.__qualname__} must be an async def method")
-        function.__endpoint__ = _Mark(urgent, concurrent)
-        return function
-
-    return mark if method is None else mark(method)
-
-
-class Endpoint:
-    """One declared method: how it is delivered and what it takes."""
-
-    def __init__(self, name: str, function: Callable[..., Any], mark: _Mark) -> None:
-        self.name, self.function = name, function
-        self.stream = inspect.isasyncgenfunction(function)
-        self.urgent, self.concurrent = mark.urgent, mark.concurrent
-        parameters = list(inspect.signature(function).parameters.values())[1:]
-        for parameter in parameters:
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise TypeError(
-                    f"endpoint {function.__qualname__}: *{parameter.name} has no declared types; list parameters"
-                )
-            if parameter.name in _RESERVED_PARAMETERS:
-                raise TypeError(f"endpoint {function.__qualname__}: parameter {parameter.name!r} is reserved; rename it")
-            if parameter.annotation is parameter.empty:
-                raise TypeError(f"endpoint {function.__qualname__}: annotate parameter {parameter.name!r}")
-        self._names = [p.name for p in parameters]
-        self._positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        self._arity = len(self._names) if self._names == self._positional else -1  # of a call by position
-        self._required = {p.name for p in parameters if p.default is p.empty}
-
-    @cached_property
-    def _hints(self) -> dict[str, Any]:
-        return typing.get_type_hints(self.function)
-
-    @cached_property
-    def _decoders(self) -> dict[str, Decoder]:
-        return {name: decoder(self._hints[name]) for name in self._names}
-
-    @cached_property
-    def returns(self) -> Any:
-        """Annotation of the answer; of each item, for a stream."""
-        declared = self._hints.get("return", Any)
-        if not self.stream or declared is Any:
-            return declared
-        if typing.get_origin(declared) not in (AsyncIterator, AsyncIterable, AsyncGenerator):
-            raise TypeError("annotate an async generator with AsyncIterator[T]")
-        return typing.get_args(declared)[0]
-
-    def check_types(self) -> None:
-        """Compile all types; TypeError names an annotation that cannot travel, or is not found."""
-        try:
-            decoder(self.returns)
-            _ = self._decoders
-        except (TypeError, NameError) as error:
-            raise TypeError(f"endpoint {self.function.__qualname__}: {error}") from error
-
-    @cached_property
-    def _plan(self) -> list[Decoder]:
-        return [self._decoders[name] for name in self._positional]
-
-    def bind(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Plain data from a message as what the function is called with. Raises DecodeError, naming the parameter."""
-        if not kwargs and len(args) == self._arity:
-            try:
-                if len(args) == 1:
-                    return (self._plan[0](args[0]),), kwargs
-                return tuple([check(value) for check, value in zip(self._plan, args, strict=True)]), kwargs
-            except DecodeError:
-                pass  # once more, for the name
-        return (), self.decode_arguments(args, kwargs)
-
-    def decode_arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Plain data from a message as keyword arguments. Raises DecodeError, naming the parameter."""
-        if len(args) > len(self._names):
-            raise DecodeError(f"{self.name} takes {len(self._names)} arguments, {len(args)} were given")
-        given = dict(zip(self._names, args, strict=False))
-        for name, value in kwargs.items():
-            if name in given or name not in self._decoders:
-                raise DecodeError(f"{self.name} has no (further) parameter {str(name)[:80]!r}")
-            given[name] = value
-        if missing := self._required - given.keys():
-            raise DecodeError(f"{self.name} needs {', '.join(sorted(missing))}")
-        out = {}
-        for name, value in given.items():
-            try:
-                out[name] = self._decoders[name](value)
-            except DecodeError as error:
-                raise DecodeError(f"{self.name}({name}): {error}") from error
-        return out
-
-
-async def _do(actor: Actor, work: Callable[[], Awaitable[None]]) -> None:
-    await work()
-
-
-INTERNAL = Endpoint("(internal)", _do, _Mark(urgent=True, concurrent=False))  # what the runtime itself puts in a mailbox
 
 
 class Actor:
@@ -160,22 +113,23 @@ class Actor:
     ``on_start``.
     """
 
-    endpoints: ClassVar[dict[str, Endpoint]] = {}
+    endpoints: ClassVar[dict[str, ActorEndpoint]] = {}
     crashes_on: ClassVar[tuple[type[Exception], ...]] = ()
     most_concurrent: ClassVar[int] = 1024  # messages beside the mailbox: concurrent endpoints and streams
     stop_limit: float = 30.0  # seconds that ``on_stop`` may take
-    node: Node
+    node: ActorNode
     ref: Ref
+    _living = False  # between its start and its end
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         table = dict(cls.endpoints)
         for name, member in vars(cls).items():
             table.pop(name, None)  # overridden without the decorator: no endpoint any more
-            if isinstance(mark := getattr(member, "__endpoint__", None), _Mark):
+            if isinstance(mark := getattr(member, "__endpoint__", None), EndpointMark):
                 if name in RESERVED or name.startswith("_"):
                     raise TypeError(f"endpoint {cls.__qualname__}.{name}: this name is reserved; choose another")
-                table[name] = Endpoint(name, member, mark)
+                table[name] = ActorEndpoint(name, member, mark)
         cls.endpoints = table
 
     async def on_start(self) -> None:
@@ -188,14 +142,18 @@ class Actor:
         """An actor that this one monitors is over. Comes in turn like a message, ahead of normal ones."""
         log.warning("actor %s monitors %s, which ended (%s), and has no on_down", self.ref, down.ref, down.cause)
 
+    def missing(self) -> dict[str, str]:
+        """What should live under this actor and does not, and why: what ``inspect`` shows of supervisors."""
+        return {}
+
     def monitor(self, ref: Ref) -> Callable[[], None]:
         """Have ``on_down`` called once when that life is over, whatever the cause. Returns what undoes this."""
-        return self.node.links.monitor(self, ref.address)
+        return self.node.links.monitor(self.ref.address, ref.address)
 
     def link(self, ref: Ref) -> None:
         """When either of the two dies abnormally (all but being stopped in order), so does the other."""
-        self.node.links.link(self, ref.address)
+        self.node.links.link(self.ref.address, ref.address)
 
     def unlink(self, ref: Ref) -> None:
         """Undo ``link``; the reference is the one that it was given."""
-        self.node.links.unlink(self, ref.address)
+        self.node.links.unlink(self.ref.address, ref.address)

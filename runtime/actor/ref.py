@@ -1,58 +1,23 @@
 """A reference to an actor: where it is, and its endpoints as methods.
 
-Owns addresses (``node/actor`` follows the current life of node and actor, ``node/actor#3`` is pinned to the node's third
-incarnation, ``node/actor#3.2`` to the actor's second life in it) and the calling syntax. Everything else is the node's
-business. References are cheap and may outlive the actor.
+Owns the calling syntax. Where the actor is and how a message gets there is the business of the ``EndpointCaller`` behind the
+reference. References are cheap and may outlive the actor.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, NamedTuple, Protocol, TypeVar, cast, overload
+from typing import Any, ClassVar, Protocol, TypeVar, cast, overload
 
-from blockwright.runtime.actor.actor import RESERVED, Actor
+from blockwright.runtime.actor.endpoint import RESERVED, ActorEndpoint
 from blockwright.runtime.actor.streams import Stream
-from blockwright.transport.address import check_name
-from blockwright.transport.errors import AddressError
+from blockwright.runtime.base.address import Address
 
 T = TypeVar("T")
-_NUMBERS = re.compile(r"[1-9][0-9]{0,17}(\.[1-9][0-9]{0,17})?")
 
 
-class Address(NamedTuple):
-    """``incarnation`` 0, ``life`` 0: whichever is current."""
-
-    node: str
-    name: str
-    incarnation: int = 0
-    life: int = 0  # of the actor in that incarnation of its node, from 1
-
-    def __str__(self) -> str:
-        if not self.incarnation:
-            return f"{self.node}/{self.name}"
-        return f"{self.node}/{self.name}#{self.incarnation}" + (f".{self.life}" if self.life else "")
-
-    @property
-    def key(self) -> str:
-        """The actor as its own node is asked for it: ``name`` or ``name#life``."""
-        return f"{self.name}#{self.life}" if self.life else self.name
-
-
-def parse_address(text: str) -> Address:
-    """``node/actor``, ``node/actor#incarnation`` or ``node/actor#incarnation.life``; AddressError otherwise."""
-    if not isinstance(text, str):
-        raise AddressError(f"{text!r} is no text of the form node/actor, node/actor#3 or node/actor#3.1")
-    node, slash, rest = text.partition("/")
-    name, mark, numbers = rest.partition("#")
-    if not slash or (mark and _NUMBERS.fullmatch(numbers) is None):
-        raise AddressError(f"{text[:80]!r} is not of the form node/actor, node/actor#3 or node/actor#3.1")
-    incarnation, _, life = numbers.partition(".")
-    return Address(check_name(node), check_name(name), int(incarnation or 0), int(life or 0))
-
-
-class Caller(Protocol):
-    """What a reference needs of its node."""
+class EndpointCaller(Protocol):
+    """Sends what a reference is asked to send: one call, stream or cast."""
 
     def call(
         self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
@@ -69,6 +34,12 @@ class Caller(Protocol):
     def current_incarnation(self, node: str) -> int: ...
 
 
+class HasEndpoints(Protocol):
+    """An actor class, as far as references look at it: its endpoints by name."""
+
+    endpoints: ClassVar[dict[str, ActorEndpoint]]
+
+
 CALL_TIMEOUT = 30.0  # seconds
 
 
@@ -77,7 +48,7 @@ class Method:
 
     __slots__ = ("_caller", "_name", "_returns", "_target")
 
-    def __init__(self, caller: Caller, target: Address, name: str, returns: Any = None) -> None:
+    def __init__(self, caller: EndpointCaller, target: Address, name: str, returns: Any = None) -> None:
         self._caller, self._target, self._name, self._returns = caller, target, name, returns
 
     @overload
@@ -105,7 +76,7 @@ class StreamMethod:
 
     __slots__ = ("_caller", "_name", "_returns", "_target")
 
-    def __init__(self, caller: Caller, target: Address, name: str, returns: Any) -> None:
+    def __init__(self, caller: EndpointCaller, target: Address, name: str, returns: Any) -> None:
         self._caller, self._target, self._name, self._returns = caller, target, name, returns
 
     def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Stream:
@@ -120,16 +91,16 @@ class AnyMethod(Method):
     __slots__ = ()
 
     @overload
-    def __call__(self, *args: Any, timeout: float = ..., returns: type[T], **kwargs: Any) -> Request[T]: ...
+    def __call__(self, *args: Any, timeout: float = ..., returns: type[T], **kwargs: Any) -> CallOrStream[T]: ...
     @overload
-    def __call__(self, *args: Any, timeout: float = ..., returns: Any = ..., **kwargs: Any) -> Request[Any]: ...
+    def __call__(self, *args: Any, timeout: float = ..., returns: Any = ..., **kwargs: Any) -> CallOrStream[Any]: ...
     def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Any:
         """To be awaited, or read with ``async for``; see ``Method`` and ``StreamMethod``."""
         call = self._caller.call(self._target, self._name, args, kwargs, timeout, returns)
-        return Request(call, lambda: self._caller.stream(self._target, self._name, args, kwargs, timeout, returns))
+        return CallOrStream(call, lambda: self._caller.stream(self._target, self._name, args, kwargs, timeout, returns))
 
 
-class Request(Coroutine[Any, Any, T]):
+class CallOrStream(Coroutine[Any, Any, T]):
     """A call (awaited, or made a task) or a stream (``async for``, ``async with``), whichever it is used as first."""
 
     __slots__ = ("_call", "_make", "_stream")
@@ -171,7 +142,7 @@ class Ref:
 
     __slots__ = ("__dict__", "_actor", "_caller", "address")
 
-    def __init__(self, caller: Caller, address: Address, actor: type[Actor] | None = None) -> None:
+    def __init__(self, caller: EndpointCaller, address: Address, actor: type[HasEndpoints] | None = None) -> None:
         self._caller, self.address, self._actor = caller, address, actor
 
     @property

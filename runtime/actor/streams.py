@@ -1,8 +1,8 @@
-"""Streams: an endpoint that is an async generator, read with ``async for``, with credit from the reader to the writer.
+"""Streams: an async-generator endpoint read with ``async for``, under flow control by credit from the reader.
 
 Owns the consumer's end (the ``Inlet`` where items wait, the ``Stream`` that the consumer holds) and streams inside one
-process. What holds the producer back is ``window.py``, how items cross to another node ``remote_streams.py``; running the
-generator is the cell's.
+process. The producer's window is ``base/window.py``, streams between nodes ``node/remote_streams.py``; the generator is run
+by ``instance.py``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from blockwright.runtime.actor.actor import Endpoint
-from blockwright.runtime.base.clock import Clock
+from blockwright.runtime.actor.endpoint import ActorEndpoint
 from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
 from blockwright.runtime.base.scope import inherited_deadline
 from blockwright.runtime.base.window import WINDOW_BYTES, WINDOW_ITEMS, Window
+from blockwright.transport.clock import Clock
 
 _SMALL = 64  # bytes that any other object counts for where nothing is encoded
 
@@ -190,12 +190,12 @@ class LocalOutlet:
         self.cancel: Callable[[], None] = lambda: None  # set once the delivery exists
         self.inlet = Inlet(label, clock, self.window.taken, self._left)
 
-    async def item(self, endpoint: Endpoint, value: Any) -> None:
+    async def item(self, endpoint: ActorEndpoint, value: Any) -> None:
         size = weight(value)
         self.window.send(size)
         self.inlet.put(value, size)
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         self.inlet.finish(None)
 
     def failed(self, fault: RuntimeFault) -> None:

@@ -1,7 +1,6 @@
-"""Time as the runtime sees it: deadlines, heartbeats and silence all ask one ``Clock``.
+"""Clocks: the event loop's, and a manual one for tests, in which time passes only when told to; and checked durations.
 
-Owns the protocol, the clock of the event loop, a manual one for tests, in which time passes only when told to, and the check
-of durations that the application gives.
+The protocol is transport's (``transport/clock.py``), for its links ask the same clock.
 """
 
 from __future__ import annotations
@@ -11,7 +10,10 @@ import heapq
 import itertools
 import numbers
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
+
+from blockwright.transport.clock import Clock as Clock
+from blockwright.transport.clock import Timer as Timer
 
 LONGEST = 86400.0  # seconds that anything is waited for
 
@@ -26,18 +28,6 @@ def seconds(name: str, value: Any) -> float:
     if not number >= 0:
         raise ValueError(f"{name}={value!r} is no time; {remedy}")
     return min(number, LONGEST)
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Clock(Protocol):
-    def now(self) -> float:
-        """Seconds from an arbitrary zero; never goes back."""
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call back once when ``now() >= when``, unless cancelled."""
 
 
 async def first_within(clock: Clock, seconds: float, waits: Iterable[asyncio.Future[Any]]) -> None:

@@ -20,18 +20,20 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blockwright.runtime.base import envelope
-from blockwright.runtime.base.clock import Clock, Timer, seconds
+from blockwright.runtime.base.clock import seconds
+from blockwright.runtime.base.down import Down, OnDown
 from blockwright.runtime.base.errors import NodeDown
 from blockwright.runtime.base.names import refuse_while_importing
-from blockwright.runtime.cluster.host import encode_config
 from blockwright.runtime.cluster.invitations import Invitation, Invitations
 from blockwright.runtime.cluster.launcher import Launcher, LaunchError, NodeSpec
+from blockwright.runtime.cluster.node_process import encode_config
 from blockwright.runtime.node.node import Node
-from blockwright.runtime.node.peers import Down, Peer
+from blockwright.runtime.node.peers import Peer
 from blockwright.transport.address import PeerId, check_name
+from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import Refused
 from blockwright.transport.handshake import Admission
@@ -39,7 +41,6 @@ from blockwright.transport.interface import UNREACHABLE
 
 log = logging.getLogger("blockwright.runtime")
 OnUp = Callable[[str, int], None]
-OnDown = Callable[[Down], None]
 EXIT_GRACE = 0.2  # seconds that a broken connection waits for the exit status that explains it (calls fail at once)
 STALL_FACTOR = 1.5  # a check that comes later than this many periods counts as this many
 PING_SHARE = 0.5  # of ``silence``: pings must fail before heartbeats do, so that their failing is the cause
@@ -94,6 +95,7 @@ class Cluster:
         self._listen, self._keys = listen, keys
         self._invitations = Invitations()
         self._id, self._clock = PeerId(name, 1), clock
+        self._node: Node | None = None
         self._members: dict[str, Member] = {}  # the last life of each name
         self._processes: dict[PeerId, Member] = {}  # lives whose process has not ended
         self._on_up: list[OnUp] = []
@@ -103,12 +105,12 @@ class Cluster:
         self._stopping = False  # no callbacks, nothing is launched
         self._stop: asyncio.Task[None] | None = None
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name == "node":
-                raise RuntimeError("the cluster was not started; use 'async with', or await its start() first")
-            raise AttributeError(name)
+    @property
+    def node(self) -> Node:
+        """The head's. Raises RuntimeError before ``start``."""
+        if self._node is None:
+            raise RuntimeError("the cluster was not started; use 'async with', or await its start() first")
+        return self._node
 
     # ---- what the application calls
 
@@ -121,9 +123,15 @@ class Cluster:
             self._transport = transport
             try:
                 transport.watch(PING_SHARE * self._silence)
-                self.node = Node(self._id.name, transport=transport, clock=self._clock, heartbeat_interval=self._heartbeat)
-                self.node.membership = self
-                await self.node.start()
+                node = Node(
+                    self._id.name,
+                    transport=transport,
+                    clock=self._clock,
+                    heartbeat_interval=self._heartbeat,
+                    membership=self,
+                )
+                await node.start()
+                self._node = node
                 transport.invite(lambda: self._invitations.any(self.node.clock.now()))
             except BaseException:
                 transport.close()
@@ -228,13 +236,13 @@ class Cluster:
 
     async def _stopped(self, drain: float) -> None:
         await self.node.stop_actors(drain)  # nodes that hang or die meanwhile are still declared down
-        self.node.leaving = True
+        self.node.peering.leaving = True
         if self._timer is not None:
             self._timer.cancel()
         living = [m for m in self._members.values() if not m.exited.is_set()]
         for member in living:
             if member.state == "up" and (peer := self.node.table.find(member.id)) is not None:
-                self.node.tell(peer, [envelope.STOP])
+                self.node.peering.tell(peer, [envelope.STOP])
             else:
                 self._launcher.kill(member.id)
         # A node without a process yet cannot be killed and ends with the launcher: nothing to wait for.
@@ -271,7 +279,7 @@ class Cluster:
             self.node.clock.call_at(now + EXIT_GRACE, lambda: self._declare(member, cause))
         elif now < self._stalled_until or now - self._checked > STALL_FACTOR * self._heartbeat / 2:
             member.unanswered = now
-            self.node.recheck(peer)
+            self.node.peering.recheck(peer)
         else:
             self._declare(member, cause)
 
@@ -303,7 +311,7 @@ class Cluster:
         member = self._members[peer.id.name]
         if member.joined:
             member.leaving = True
-            self.node.tell(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
+            self.node.peering.tell(peer, [envelope.STOP])  # tells it that it was heard; then its connection goes
             self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, "left"))
 
     # ---- declarations
@@ -336,19 +344,19 @@ class Cluster:
                 self._declare(member, f"not up within {self._startup:g} s")
 
     def _declare(self, member: Member, cause: str) -> None:
-        if member.state == "down" or (self.node.leaving and not cause.startswith("exited")):
+        if member.state == "down" or (self.node.peering.leaving and not cause.startswith("exited")):
             return
         member.state = "down"
         down = Down(member.id.name, member.id.incarnation, cause)
-        log.log(logging.DEBUG if self.node.leaving else logging.WARNING, "node %s is down: %s", member.id, cause)
+        log.log(logging.DEBUG if self.node.peering.leaving else logging.WARNING, "node %s is down: %s", member.id, cause)
         if member.joined:
             member.exited.set()  # as far as this head can know
         else:
             self._launcher.kill(member.id)
-        self.node.declare_down(down)
+        self.node.peering.declare_down(down)
         self._transport.disconnect(member.id)  # its key is over, also if it never came
         for peer in self.node.peers().values():
-            self.node.tell(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
+            self.node.peering.tell(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
         member.settled.set()
         if not self._stopping:
             for callback in self._on_down:
@@ -361,7 +369,7 @@ class Cluster:
         book = [[id.name, id.incarnation, known[id.name].endpoint] for id in up if id.name in known]
         for id in up:
             if id.name in known:
-                self.node.tell(known[id.name], [envelope.BOOK, book])
+                self.node.peering.tell(known[id.name], [envelope.BOOK, book])
 
 
 def _guarded(callback: Callable[..., None], *args: Any) -> None:

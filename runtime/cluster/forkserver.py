@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 from blockwright.runtime.base.codec import pack, unpack
 from blockwright.runtime.base.loop import loop_factory
 from blockwright.runtime.base.names import import_module
-from blockwright.runtime.cluster.host import live
 from blockwright.runtime.cluster.launcher import NodeSpec
+from blockwright.runtime.cluster.node_process import run_node
 from blockwright.transport.address import remove_directory
 
 SETUP, SPAWN, KILL = 1, 2, 3  # to this process
@@ -155,7 +155,7 @@ def run_child(spec: NodeSpec, parent: int) -> NoReturn:
             random.seed()
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 # The runner takes SIGINT over unless it is ignored already, which it is since the fork.
-                runner.run(live(spec))
+                runner.run(run_node(spec))
             status = 0
     except BaseException:
         traceback.print_exc()

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import signal
 
-from blockwright.runtime.base.clock import Clock
-from blockwright.runtime.cluster.host import live
 from blockwright.runtime.cluster.launcher import NodeSpec, OnExit
+from blockwright.runtime.cluster.node_process import run_node
 from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 from blockwright.transport.loopback import LoopbackTransport, Network
@@ -41,7 +41,7 @@ class InProcessLauncher:
     async def spawn(self, spec: NodeSpec) -> int:
         self._transports[spec.id] = transport = self.network.transport(spec.id)
         self._tasks[spec.id] = task = asyncio.get_running_loop().create_task(
-            live(spec, transport=transport, clock=self._clock), name=str(spec.id)
+            run_node(spec, transport=transport, clock=self._clock), name=str(spec.id)
         )
         task.add_done_callback(lambda done: self._ended(spec.id, done))
         return 0

@@ -61,8 +61,8 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
     await node.start()
     node.last_words = lambda: _leave(node)
     try:
-        node.join(admission.head, address)
-        node.announce_ready()
+        node.peering.join(admission.head, address)
+        node.peering.announce_ready()
     except BaseException:
         await node.stop()
         raise
@@ -89,7 +89,7 @@ async def _leave(node: Node) -> None:
     head = node.table.find(node.head) if node.head is not None else None
     if head is None or node.dismissed.is_set():
         return
-    node.tell(head, [envelope.LEAVE])
+    node.peering.tell(head, [envelope.LEAVE])
     heard = asyncio.ensure_future(node.dismissed.wait())
     await first_within(node.clock, LEAVE_PATIENCE, [heard])
     heard.cancel()

@@ -6,8 +6,9 @@ the cluster's business.
 An engine is asked for processes only; messages, fencing and failure detection stay ours. With Ray: one placement group with
 a bundle for each node and one named actor in each (``num_gpus`` set on it, ``max_restarts=0``, since restarts are decided
 here). ``spawn`` calls that actor with the spec as a plain value, never in an environment, as it holds the keys; the actor
-starts ``host.live(spec)`` in a child process that dies with it (PR_SET_PDEATHSIG). ``kill`` kills that child, ``list`` is
-what this launcher spawned, ``on_exit`` follows from the actor's own reference, or from its answer when the child ends.
+starts ``node_process.run_node(spec)`` in a child process that dies with it (PR_SET_PDEATHSIG). ``kill`` kills that child,
+``list`` is what this launcher spawned, ``on_exit`` follows from the actor's own reference, or from its answer when the child
+ends.
 ``head_transport`` is a ``SocketTransport`` on the head's address (``Cluster(listen="tcp://HOST:PORT", keys=...)``); since
 ``spec.listen`` names the head's host, the actor replaces it by its own machine's address. The test of this module is such a
 launcher, of plain subprocesses.

@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any, Self
 
 from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts
-from blockwright.runtime.base.clock import Clock, Timer
+from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import NodeDown
 from blockwright.runtime.base.names import import_name
 from blockwright.runtime.cluster.cluster import Cluster
 from blockwright.runtime.cluster.launcher import Launcher, LaunchError
 from blockwright.runtime.cluster.processes import ForkserverLauncher
 from blockwright.runtime.node.node import Node
-from blockwright.runtime.node.peers import Down
+from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.curve import NodeKeys
 
 log = logging.getLogger("blockwright.runtime")
-IDLE = "blockwright.runtime.cluster.host:idle"
+IDLE = "blockwright.runtime.cluster.node_process:idle"
 INVITATION_FILE = "invitation.keys"  # named as what ``remove_directory`` removes
 
 

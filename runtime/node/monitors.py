@@ -1,8 +1,8 @@
-"""Who wants to hear of the end of which actor, on this node and elsewhere.
+"""Actor monitors: one ``Down`` message per watcher, on this node and between nodes.
 
 Owns the promise of a monitor: exactly one ``Down`` for each, whatever ends the actor (its own end, its node's, or that there
-never was such an actor), and none after it was taken back. Both ends keep what they know until the other has answered, so a
-request or a report that is lost is sent again and one that comes twice does nothing. Ends no actor; links are in ``links``.
+never was such an actor), and none after it was undone. Both ends keep their state until the other has answered, so a lost
+request or report is sent again and a duplicate does nothing. Ends no actor; links are in ``links.py``.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from blockwright.runtime.actor.ref import Address
+from blockwright.runtime.actor.ref import EndpointCaller
+from blockwright.runtime.base.address import NODE_SERVICE, Address
 from blockwright.runtime.base.clock import first_within
+from blockwright.runtime.base.down import Down, OnDown, notify
 from blockwright.runtime.base.errors import DeadlineExceeded, MailboxFull, NodeDown, RuntimeFault
-from blockwright.runtime.node.peers import Down, OnDown, Peer, fire
+from blockwright.runtime.node.lifecycle import ActorLife, LocalActors, OnEnd
+from blockwright.runtime.node.peers import Peer, PeerTable
 from blockwright.transport.address import PeerId, parse_identity
-
-if TYPE_CHECKING:
-    from blockwright.runtime.node.life import Life, OnEnd
-    from blockwright.runtime.node.node import Node
+from blockwright.transport.clock import Clock
 
 log = logging.getLogger("blockwright.runtime")
-SYSTEM = "$node"  # name of the actor that serves other nodes (``system.py``); no application can take it
 ASK = 5.0  # seconds until an unanswered request between monitors is sent again
 RETRY = 0.05  # seconds until one is sent again that could not be sent
 FLUSH = 1.0  # seconds that a stopping node waits for its reports to be confirmed
@@ -35,8 +34,8 @@ NEVER = "no such actor"
 
 
 @dataclass(slots=True, eq=False)
-class Watch:
-    """One monitor, on the side of who set it."""
+class ActorMonitor:
+    """One monitor, on the watcher's side."""
 
     target: Address
     callback: OnDown
@@ -44,30 +43,30 @@ class Watch:
 
 
 class Monitors:
-    """See the module."""
+    """See the module. ``caller`` reaches the services of other nodes."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: PeerId, clock: Clock, table: PeerTable, actors: LocalActors, caller: EndpointCaller) -> None:
+        self._node, self._clock, self._table, self._actors, self._caller = node, clock, table, actors, caller
         self._numbers = itertools.count(1)
-        self._watches: dict[int, Watch] = {}  # by number
+        self._watches: dict[int, ActorMonitor] = {}  # by number
         self._of_peer: dict[PeerId, set[int]] = {}  # numbers, by the node they wait for
-        self._watched: dict[PeerId, dict[int, tuple[Life, OnEnd]]] = {}  # by other nodes, actors of this one
+        self._watched: dict[PeerId, dict[int, tuple[ActorLife, OnEnd]]] = {}  # by other nodes, actors of this one
         self._tasks: set[asyncio.Task[None]] = set()
         self._reports: set[asyncio.Task[None]] = set()
 
-    # ---- on the side of who monitors
+    # ---- on the watcher's side
 
     def watch(self, target: Address, callback: OnDown) -> Callable[[], None]:
         """Call back once when that life (without a number: the current one) is over; soon, if it is. Returns what undoes
         this."""
-        node, number = self._node, next(self._numbers)
-        self._watches[number] = watch = Watch(target, callback, None)
-        if target.node == node.name:
+        number = next(self._numbers)
+        self._watches[number] = watch = ActorMonitor(target, callback, None)
+        if target.node == self._node.name:
             self._watch_here(number, target)
         elif (why := self._unreachable(target)) is not None:
             self._soon(number, target.life, f"node down: {why}")
         else:
-            watch.peer = peer = node.table.current[target.node]
+            watch.peer = peer = self._table.current[target.node]
             if peer.id not in self._of_peer:
                 self._of_peer[peer.id] = set()
                 peer.monitors.append(partial(self._peer_down, peer.id))
@@ -81,40 +80,40 @@ class Monitors:
         if watch is not None:
             target = watch.target
             incarnation = target.incarnation or self._incarnation(watch)
-            fire(watch.callback, Down(target.node, incarnation, cause, target.name, life or target.life))
+            notify(watch.callback, Down(target.node, incarnation, cause, target.name, life or target.life))
 
-    def _incarnation(self, watch: Watch) -> int:
+    def _incarnation(self, watch: ActorMonitor) -> int:
         """Of the node, where the address did not say; 0 if it was never up."""
         if watch.peer is not None:
             return watch.peer.incarnation
-        last = self._node.table.last_down.get(watch.target.node)
-        return last.incarnation if last is not None else self._node.current_incarnation(watch.target.node)
+        last = self._table.last_down.get(watch.target.node)
+        return last.incarnation if last is not None else self._caller.current_incarnation(watch.target.node)
 
     def _watch_here(self, number: int, target: Address) -> None:
         node = self._node
         if target.incarnation not in (0, node.incarnation):
             self._soon(number, target.life, f"node down: {node.name} is in incarnation {node.incarnation}")
             return
-        life = node.lives.current.get(target.name)
+        life = self._actors.current.get(target.name)
         if life is None or target.life not in (0, life.address.life):
-            self._soon(number, target.life, node.lives.cause(target.name, target.life) or NEVER)
+            self._soon(number, target.life, self._actors.cause(target.name, target.life) or NEVER)
         else:
             life.on_end.append(partial(self.ended, number, life.address.life))
 
     def _unreachable(self, target: Address) -> str | None:
-        peer = self._node.table.current.get(target.node)
+        peer = self._table.current.get(target.node)
         if peer is not None and target.incarnation in (0, peer.incarnation):
             return "the connection broke" if peer.lost else None
-        last = self._node.table.last_down.get(target.node)
+        last = self._table.last_down.get(target.node)
         return last.cause if last is not None and target.incarnation <= last.incarnation else "not up"
 
     async def _ask(self, number: int, peer: Peer, key: str) -> None:
         """Until the other node knows of the monitor, or is gone (which ends the monitor)."""
         while number in self._watches:
             try:
-                life, cause = await self._call(peer, "watch", str(self._node.id), number, key)
+                life, cause = await self._call(peer, "watch", str(self._node), number, key)
             except (DeadlineExceeded, MailboxFull):
-                await first_within(self._node.clock, RETRY, [])
+                await first_within(self._clock, RETRY, [])
             except NodeDown:
                 return  # the peer's end is declared soon, or was
             except RuntimeFault as fault:
@@ -132,29 +131,29 @@ class Monitors:
     def _undo(self, number: int) -> None:
         watch = self._forget(number)
         if watch is not None and watch.peer is not None:
-            self._background(self._inform(watch.peer, "unwatch", str(self._node.id), number), self._tasks)
+            self._background(self._inform(watch.peer, "unwatch", str(self._node), number), self._tasks)
 
     def _peer_down(self, peer: PeerId, down: Down) -> None:
         for number in sorted(self._of_peer.pop(peer, ())):
             self.ended(number, 0, f"node down: {down.cause}")
 
-    def _forget(self, number: int) -> Watch | None:
+    def _forget(self, number: int) -> ActorMonitor | None:
         watch = self._watches.pop(number, None)
         if watch is not None and watch.peer is not None:
             self._of_peer.get(watch.peer.id, set()).discard(number)
         return watch
 
-    # ---- on the side of who is monitored: what ``system`` is asked
+    # ---- on the side of the monitored actor: what ``service`` is asked
 
     def add(self, watcher: str, number: int, key: str) -> tuple[int, str]:
         """Report the end of an actor of this node to another. (life, "") or (life, cause) if it is over."""
         name, _, wanted = key.partition("#")
-        node, pinned = self._node, int(wanted or 0)
-        life = node.lives.current.get(name)
+        pinned = int(wanted or 0)
+        life = self._actors.current.get(name)
         if life is None or pinned not in (0, life.address.life):
-            return pinned, node.lives.cause(name, pinned) or NEVER
+            return pinned, self._actors.cause(name, pinned) or NEVER
         who = parse_identity(watcher)
-        if (peer := node.table.find(who)) is not None:
+        if (peer := self._table.find(who)) is not None:
             if who not in self._watched:
                 self._watched[who] = {}
                 peer.monitors.append(partial(self._watcher_down, who))
@@ -171,7 +170,7 @@ class Monitors:
     async def flush(self) -> None:
         """Give reports that are under way some time."""
         if self._reports:
-            await first_within(self._node.clock, FLUSH, [asyncio.gather(*self._reports, return_exceptions=True)])
+            await first_within(self._clock, FLUSH, [asyncio.gather(*self._reports, return_exceptions=True)])
 
     def close(self) -> None:
         for task in [*self._tasks, *self._reports]:
@@ -179,7 +178,7 @@ class Monitors:
 
     def _over(self, watcher: PeerId, number: int, life: int, cause: str) -> None:
         self._watched.get(watcher, {}).pop(number, None)
-        if (peer := self._node.table.find(watcher)) is not None:
+        if (peer := self._table.find(watcher)) is not None:
             self._background(self._inform(peer, "ended", number, life, cause), self._reports)
 
     def _watcher_down(self, watcher: PeerId, down: Down) -> None:
@@ -198,22 +197,22 @@ class Monitors:
     def inform(self, target: Address, endpoint: str, *args: Any) -> None:
         """Have the target's node told something about it, unless that node is gone."""
         if self._unreachable(target) is None:
-            self._background(self._inform(self._node.table.current[target.node], endpoint, *args), self._tasks)
+            self._background(self._inform(self._table.current[target.node], endpoint, *args), self._tasks)
 
     async def _inform(self, peer: Peer, endpoint: str, *args: Any) -> None:
-        while self._node.table.find(peer.id) is peer:
+        while self._table.find(peer.id) is peer:
             try:
                 await self._call(peer, endpoint, *args)
                 return
             except (DeadlineExceeded, MailboxFull):
-                await first_within(self._node.clock, RETRY, [])
+                await first_within(self._clock, RETRY, [])
             except RuntimeFault as fault:
                 log.debug("node %s was not told (%s): %s", peer.id, endpoint, fault)
                 return
 
     async def _call(self, peer: Peer, endpoint: str, *args: Any) -> Any:
-        target = Address(peer.id.name, SYSTEM, peer.incarnation)
-        return await self._node.call(target, endpoint, args, {}, ASK, None)
+        target = Address(peer.id.name, NODE_SERVICE, peer.incarnation)
+        return await self._caller.call(target, endpoint, args, {}, ASK, None)
 
     def _background(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
         """In a context of its own: the deadline of the message being handled must not end what outlives it."""

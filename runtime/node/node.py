@@ -1,63 +1,50 @@
 """A node: the actors of one process, and the nodes it talks to.
 
-Owns spawning and finding actors, routing of calls (in this process by reference, else by message), the greeting of peers,
-heartbeats to them, and what follows when one is declared down. Who is declared down, and why, is decided by the head
-(``cluster.py``); a node on its own only knows that a connection broke.
+Owns what an application may ask of it, its start and its end. Everything else is done by its parts (``parts.py``). Who is
+declared down, and why, is decided by the head (``cluster.Cluster``); a node on its own only knows that a connection broke.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
-import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.cell import Cell
-from blockwright.runtime.actor.ref import CALL_TIMEOUT, Address, Ref, parse_address
-from blockwright.runtime.actor.streams import Inlet, Stream
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.clock import Clock, LoopClock, Timer, seconds
-from blockwright.runtime.base.codec import encode, pack
+from blockwright.runtime.actor.actor import MAILBOX, Actor, OnLink, PeerInfo
+from blockwright.runtime.actor.ref import CALL_TIMEOUT, Ref
+from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
+from blockwright.runtime.base.clock import LoopClock, seconds
+from blockwright.runtime.base.down import Down, OnDown
 from blockwright.runtime.base.errors import NodeDown
-from blockwright.runtime.node.calls import Calls
-from blockwright.runtime.node.inspection import Looking
-from blockwright.runtime.node.life import STOPPED, Lives
-from blockwright.runtime.node.linked import Links
+from blockwright.runtime.base.node_view import Measure, NodeView, measures
+from blockwright.runtime.node.lifecycle import LocalActors
+from blockwright.runtime.node.links import Links
 from blockwright.runtime.node.membership import Membership
-from blockwright.runtime.node.monitors import SYSTEM, Monitors
-from blockwright.runtime.node.orphans import end_orphans
-from blockwright.runtime.node.peers import Down, OnDown, Peer, PeerTable
-from blockwright.runtime.node.reception import OnLink, Reception
-from blockwright.runtime.node.registry import Naming, Registry
-from blockwright.runtime.node.spawning import Spawn, end_anywhere
-from blockwright.runtime.node.system import MAILBOX as SYSTEM_MAILBOX
-from blockwright.runtime.node.system import System
-from blockwright.runtime.node.vitals import measure
+from blockwright.runtime.node.parts import NodeParts
+from blockwright.runtime.node.peering import Peering
+from blockwright.runtime.node.peers import Peer, PeerTable
+from blockwright.runtime.node.service import MAILBOX as SERVICE_MAILBOX
+from blockwright.runtime.node.spawning import SpawnRequest
 from blockwright.runtime.tracing.message_log import MessageLog
 from blockwright.transport.address import PeerId, check_name
+from blockwright.transport.clock import Clock
 from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.interface import Transport
 from blockwright.transport.link import Link
 from blockwright.transport.link_table import LinkTable
 from blockwright.transport.sockets import SocketTransport
-from blockwright.transport.wire import Buffer, Traffic
-
-log = logging.getLogger("blockwright.runtime")
-MAILBOX = 1024  # messages in each lane of an actor
+from blockwright.transport.wire import Traffic
 
 
-class Node(Naming, Looking):
+class Node:
     """See the module.
 
     listen: True is a socket file in ``directory`` (mode 0700, a fresh one if None); "tcp://HOST:PORT" (port 0: any) is for
-    peers elsewhere, with ``keys`` unless HOST is 127.0.0.1; False is none: actors of this process only.
+    peers elsewhere, with ``keys`` unless HOST is 127.0.0.1; False is none: actors of this process only. membership: of a
+    head, its say in who belongs to the cluster.
     """
 
     def __init__(
@@ -73,29 +60,22 @@ class Node(Naming, Looking):
         encode_local: bool = False,
         heartbeat_interval: float = 0.5,
         message_log: Path | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self.id = PeerId(check_name(name), incarnation)
         self.heartbeat: Callable[[], dict[str, Any]] = dict  # payload of heartbeats: plain data
-        self.lag = 0.0  # seconds by which the loop was late for its last heartbeat
-        self._log_path = message_log
-        self.membership: Membership | None = None
+        self.table = PeerTable()
         self.dropped: Counter[str] = Counter()  # received messages that were not let in, by reason
         self.dismissed = asyncio.Event()  # the head told this node to stop
         self.closed = asyncio.Event()  # set when this node was told to stop, or its head is gone
         self.farewell = ""  # why it was closed
         self.last_words: Callable[[], Awaitable[None]] | None = None  # what is to be said when the actors have stopped
         self._directory, self._listen, self._keys, self._transport = directory, listen, keys, transport
-        self._clock_given, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
-        self.table = PeerTable()
-        self.lives, self.monitors, self.links = Lives(self), Monitors(self), Links(self)
-        self.registry = Registry(self)
-        self._reception = Reception(self)
-        self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
-        self.head: PeerId | None = None
-        self._timer: Timer | None = None
+        self._clock, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
+        self._log_path, self._membership = message_log, membership
+        self._receivers: dict[Traffic, OnLink] = {}
+        self._parts: NodeParts | None = None
         self._stop: asyncio.Task[None] | None = None
-        self._retiring: asyncio.Task[None] | None = None
-        self.open = False  # messages are let in
 
     @property
     def name(self) -> str:
@@ -111,51 +91,87 @@ class Node(Naming, Looking):
         return self._transport.endpoint if self._transport is not None else ""
 
     @property
+    def parts(self) -> NodeParts:
+        """What it is made of. Raises RuntimeError before ``start``."""
+        if self._parts is None:
+            raise RuntimeError(f"node {self.id} was not started; await its start() first")
+        return self._parts
+
+    @property
+    def clock(self) -> Clock:
+        return self.parts.clock
+
+    @property
+    def actors(self) -> LocalActors:
+        """The actors of this node, by name."""
+        return self.parts.actors
+
+    @property
+    def links(self) -> Links:
+        """Between actors."""
+        return self.parts.links
+
+    @property
+    def peering(self) -> Peering:
+        """How this node meets others, and parts from them."""
+        return self.parts.peering
+
+    @property
+    def head(self) -> PeerId | None:
+        """The head that it has joined."""
+        return self.parts.peering.head
+
+    @property
+    def open(self) -> bool:
+        """Messages are let in."""
+        return self._parts is not None and self._parts.inbound.open
+
+    @property
     def stopping(self) -> bool:
         """No actor is started any more."""
-        return self._retiring is not None
+        return self._parts is not None and self._parts.actors.retiring
 
     @property
     def dead_letters(self) -> Counter[str]:
         """Casts, answers and messages of links that reached nobody, by cause."""
-        return self.calls.dead.counts
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in ("calls", "clock"):
-                raise RuntimeError(f"node {self.id} was not started; await its start() first")
-            raise AttributeError(name)
+        return self.parts.dead.counts
 
     # ---- life
 
     async def start(self) -> None:
         """Once. Raises RuntimeError; AddressError, KeysError for an address that it cannot listen at."""
-        if "calls" in vars(self):
+        if self._parts is not None:
             raise RuntimeError(f"node {self.id} was started before; make another")
-        self.clock: Clock = self._clock_given if self._clock_given is not None else LoopClock()
         messages = MessageLog(self._log_path, str(self.id)) if self._log_path is not None else None
-        self.calls = Calls(self.clock, self._send, self.lives.find, self._route, messages)
-        self._self = Peer(self.id, "", self.clock.now(), itself=True)
-        self._loop = asyncio.get_running_loop()
-        await self.lives.start(System(), SYSTEM, SYSTEM_MAILBOX)
         if self._transport is None and self._listen:
             where = self._listen if isinstance(self._listen, str) else self._directory
             self._transport = SocketTransport(self.id, where, self._keys)
+        self._parts = parts = NodeParts(
+            self,
+            self._clock if self._clock is not None else LoopClock(),
+            self.table,
+            self._transport,
+            self._membership,
+            messages,
+            self._receivers,
+            self.dropped,
+            self.dismissed,
+            self.close,
+            lambda: self.heartbeat(),
+            encode_local=self._encode_local,
+            heartbeat_interval=self._interval,
+        )
+        await parts.spawner.here(SpawnRequest(parts.service(), NODE_SERVICE, (), {}, SERVICE_MAILBOX))
         if self._transport is not None:
-            self.tensor_links = LinkTable(self.id, self._transport, self.clock, self._reception.on_transfer)
-            self._transport.start(self._reception)
-            self._beat_due = self.clock.now()
-            self._beat()
-        self.open = True
+            self._transport.start(parts.inbound)
+            parts.heartbeats.beat()
+        parts.inbound.open = True
 
     async def stop_actors(self, drain: float = 0.0) -> None:
         """Start no more actors and stop those that are there, the last first, each with ``drain`` seconds for what waits;
         children are stopped by their supervisors. Idempotent; whoever waits may be cancelled, it goes on."""
-        if self._retiring is None:
-            work = self._retire(seconds("drain", drain))
-            self._retiring = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
-        await asyncio.shield(self._retiring)
+        if self._parts is not None:
+            await self._parts.actors.retire(seconds("drain", drain))
 
     async def stop(self) -> None:
         """``stop_actors``, then close the sockets. Idempotent; whoever waits may be cancelled, it goes on."""
@@ -165,28 +181,20 @@ class Node(Naming, Looking):
             self._stop = asyncio.get_running_loop().create_task(self._stopped(), context=contextvars.Context())
         await asyncio.shield(self._stop)
 
-    async def _retire(self, drain: float) -> None:
-        for life in reversed(list(self.lives.current.values())):
-            if life.address.name != SYSTEM and not self.lives.owned_here(life):
-                await self.lives.end(life, STOPPED, drain=drain)
-
     async def _stopped(self) -> None:
+        parts = self.parts
         await self.stop_actors()
-        await self.monitors.flush()
-        self.monitors.close()
-        await self.lives.stop(SYSTEM)
-        if self._timer is not None:
-            self._timer.cancel()
-        for peer in [*self.table.current.values(), self._self]:
-            self.calls.abandon(peer, NodeDown(f"this node ({self.id}) stopped"), wanted=True)
-        self.calls.close()
+        await parts.monitors.flush()
+        parts.monitors.close()
+        await parts.actors.stop(NODE_SERVICE)
+        parts.fail_all(NodeDown(f"this node ({self.id}) stopped"))
         if self.last_words is not None:
             await self.last_words()
         await asyncio.sleep(0)  # answers of the stopped actors leave with this tick
-        if self._transport is not None:
-            self.tensor_links.close()
+        if self._transport is not None and parts.tensor_links is not None:
+            parts.tensor_links.close()
             self._transport.close()
-        self.open = False
+        parts.inbound.open = False
         self.close("it was stopped")
 
     def close(self, why: str) -> None:
@@ -217,54 +225,72 @@ class Node(Naming, Looking):
         each lane. patience: seconds until another node's answer. owner: an actor that this one does not outlive. restarts:
         to be shown. An error in the class or ``on_start`` is raised here; as RemoteError when it came from another node.
         """
-        request = Spawn(actor, check_name(name), args, kwargs or {}, mailbox, owner, restarts)
-        patience = seconds("patience", patience)
-        return await (request.here(self) if on in ("", self.name) else request.elsewhere(self, on, patience))
+        request = SpawnRequest(actor, check_name(name), args, kwargs or {}, mailbox, owner, restarts)
+        patience, spawner = seconds("patience", patience), self.parts.spawner
+        return await (spawner.here(request) if on in ("", self.name) else spawner.elsewhere(request, on, patience))
 
     async def stop_actor(self, ref: Ref, *, drain: float = 5.0) -> None:
         """End an actor anywhere in order: it takes nothing new, handles what waits (``drain`` seconds at most), runs
         ``on_stop``; returns when it is over. Also when it is over already; raises NoSuchActor for a name that nobody has,
         NodeDown, RemoteError with what ``on_stop`` raised."""
-        await end_anywhere(self, ref.address, seconds("drain", drain))
+        await self.parts.spawner.end(ref.address, seconds("drain", drain))
 
     async def kill_actor(self, ref: Ref) -> None:
         """End an actor anywhere at once, without ``on_stop``. Raises as ``stop_actor`` does."""
-        await end_anywhere(self, ref.address, None)
+        await self.parts.spawner.end(ref.address, None)
 
     async def despawn(self, name: str) -> None:
         """Stop an actor of this node; what waits for it fails with ActorDied. Raises NoSuchActor; what ``on_stop`` does."""
-        await self.lives.stop(name)
+        await self.actors.stop(name)
 
     def ref(self, address: str, actor: type[Actor] | None = None) -> Ref:
         """``node/actor`` (follows the current life), ``node/actor#3`` or ``node/actor#3.1`` (``ref.py``). With ``actor``,
         answers are decoded by its annotations."""
-        return Ref(self, parse_address(address), actor)
+        return Ref(self.parts.calls, parse_address(address), actor)
 
-    def current_incarnation(self, node: str) -> int:
-        if node == self.name:
-            return self.incarnation
-        peer = self.table.current.get(node)
-        return peer.incarnation if peer is not None else 0
+    def post(self, actor: Address, work: Callable[[], Awaitable[None]]) -> None:
+        """Run something in the turn of that life of an actor of this node, ahead of normal messages; if it is not over."""
+        self.actors.post(actor, work)
 
-    def call(
-        self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
-    ) -> Coroutine[Any, Any, Any]:
-        """What ``Ref`` does; see there."""
-        return self.calls.call(target, endpoint, args, kwargs, patience, returns)
+    def end(self, actor: Address, cause: str) -> None:
+        """Begin the end of that life of an actor of this node, for a cause of its own. Raises ActorDied when it is over."""
+        self.actors.end(self.actors.of(actor), cause)
 
-    def stream(
-        self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
-    ) -> Stream:
-        """What ``Ref`` does; see there."""
+    def inspect(self) -> NodeView:
+        """Actors, mailboxes, peers as they are now."""
+        return self.parts.view()
 
-        def opener(patience: float) -> Inlet:
-            return self.calls.streams.open(self._route(target), target, endpoint, args, kwargs, patience, returns)
+    async def inspect_peer(self, name: str) -> NodeView:
+        """The same of another node. Raises NodeDown."""
+        service = Address(name, NODE_SERVICE)
+        view: NodeView = await self.parts.calls.call(service, "inspect", (), {}, CALL_TIMEOUT, NodeView)
+        return view
 
-        return Stream(opener, seconds("timeout", patience))
+    def metrics(self) -> list[Measure]:
+        """``inspect`` as families of numbers, for Prometheus."""
+        return measures(self.inspect())
 
-    def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What ``Ref`` does; see there."""
-        self.calls.cast(target, endpoint, args, kwargs)
+    # ---- names in the cluster
+
+    async def register(self, name: str, ref: Ref, *, wait: float = 0.0) -> None:
+        """Give that life of an actor (without a number: the current one) a name in the whole cluster, until it is over.
+
+        wait: seconds for an earlier holder to go. Raises ValueError when another actor holds the name, NoSuchActor; as all
+        four, NodeDown when the head is gone.
+        """
+        await self.parts.names.register(name, ref, wait=wait)
+
+    async def unregister(self, name: str, ref: Ref | None = None) -> bool:
+        """Free a name; with ``ref`` only if that life holds it. Whether it was held so."""
+        return await self.parts.names.unregister(name, ref)
+
+    async def lookup(self, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Ref:
+        """The life that holds a name. wait: seconds for one to come, as while it is restarted. Raises NoSuchActor."""
+        return await self.parts.names.lookup(name, actor, wait=wait)
+
+    async def names(self) -> dict[str, Ref]:
+        """All names of the cluster."""
+        return await self.parts.names.names()
 
     # ---- peers
 
@@ -275,124 +301,45 @@ class Node(Naming, Looking):
     def monitor(self, node: str | Ref, on_down: OnDown) -> Callable[[], None]:
         """Call ``on_down`` once when the node's, or the actor's, life is over; soon, if it is. Returns what undoes this."""
         if isinstance(node, Ref):
-            return self.monitors.watch(node.address, on_down)
+            return self.parts.monitors.watch(node.address, on_down)
         return self.table.monitor(node, on_down)
 
     def link(self, node: str) -> Link:
         """The one sender to the node's current life. Raises NodeDown."""
-        peer = self._self if node == self.name else self.table.current.get(node)
-        if self._transport is None:
-            raise NodeDown(f"node {self.id} does not listen, and so has no links")
+        links = self.tensor_links
+        peer = self.parts.itself if node == self.name else self.table.current.get(node)
         if peer is None or peer.lost:
             raise NodeDown(self.table.why_down(node))
-        return self.tensor_links.link(peer.id)
+        return links.link(peer.id)
+
+    @property
+    def tensor_links(self) -> LinkTable:
+        """All links of this node. Raises NodeDown for one that does not listen."""
+        if (links := self.parts.tensor_links) is None:
+            raise NodeDown(f"node {self.id} does not listen, and so has no links")
+        return links
 
     def on_arrival(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever a node has become known. Returns what undoes this."""
         self.table.arrivals.append(callback)
         return lambda: self.table.arrivals.remove(callback)
 
+    def on_heartbeat(self, callback: Callable[[PeerInfo], None]) -> Callable[[], None]:
+        """Call back with each heartbeat of a peer, which has what it said by then. Returns what undoes this."""
+        self.table.heartbeats.append(callback)
+        return lambda: self.table.heartbeats.remove(callback)
+
     def on_link(self, kind: Traffic, receive: OnLink) -> None:
         """Register what gets link traffic of a class: ``receive(sender node, header, buffers)``, on the loop.
 
         Buffers are read-only, and stay as they are as long as something refers to them.
         """
-        self._reception.links[kind] = receive
+        self._receivers[kind] = receive
 
-    def join(self, head: PeerId, endpoint: str) -> None:
-        """Become a worker of ``head``: obey its address book, stop when it is gone."""
-        self.head = head
-        self.greet(head, endpoint)
+    def current_incarnation(self, node: str) -> int:
+        """0 when that node is not up."""
+        return self.parts.calls.current_incarnation(node)
 
-    def announce_ready(self) -> None:
-        """Tell the head that the entry function has returned."""
-        assert self.head is not None, "only a node that joined a head is awaited"
-        self.tell(self.table.current[self.head.name], [envelope.READY])
-
-    def known(self, peer: PeerId) -> Peer | None:
-        """The peer if this is its current life; this node itself where it talks to itself by message."""
-        return self._self if self._encode_local and peer == self.id else self.table.find(peer)
-
-    def fail_calls(self, peer: Peer, cause: str) -> None:
-        """End all calls to and from a life of a node that is over, or as good as."""
-        self.calls.abandon(peer, NodeDown(f"node {peer.id} is down: {cause}"), wanted=self.leaving)
-        if self._transport is not None:
-            self.tensor_links.drop(peer.id, f"node {peer.id} is down: {cause}")
-
-    def declare_down(self, down: Down) -> None:
-        """Fence a life of a node: its calls fail, its monitors fire, nothing of it is let in any more."""
-        peer = self.table.find(PeerId(down.node, down.incarnation))
-        if peer is not None:
-            if self._transport is not None:
-                self._transport.disconnect(peer.id)
-            self.fail_calls(peer, down.cause)
-        self.table.remove(down)
-
-    def recheck(self, peer: Peer) -> None:
-        """Begin to watch anew a peer that was reported unreachable."""
-        if self._transport is not None:
-            self._transport.recheck(peer.id)
-
-    def tell(self, peer: Peer, message: list[Any]) -> None:
-        """Send a system message; a peer that cannot take it is noticed by other means."""
-        with contextlib.suppress(PeerGone, QueueFull):
-            self._send(peer, pack(message), [])
-
-    # ---- routing
-
-    def _route(self, target: Address) -> Peer | Cell:
-        if target.node == self.name:
-            if target.incarnation not in (0, self.incarnation):
-                raise NodeDown(f"{target} is gone; node {self.name} is in incarnation {self.incarnation}")
-            return self._self if self._encode_local else self.lives.find(target.key)
-        peer = self.table.current.get(target.node)
-        if peer is None or peer.lost or (target.incarnation and target.incarnation != peer.id.incarnation):
-            raise NodeDown(self.table.why_down(target.node, target.incarnation))
-        return peer
-
-    def _send(self, peer: Peer, body: bytes, buffers: list[Buffer]) -> None:
-        if peer is self._self:
-            views = [memoryview(bytes(buffer)) for buffer in buffers]  # frozen: what the sender changes now is not seen
-            self._loop.call_soon(self._reception.on_message, self.id, body, views)
-        elif peer.lost or self._transport is None:
-            raise PeerGone(f"node {peer.id} is not connected")
-        elif buffers and (placed := self.tensor_links.place(peer.id, buffers)) is not None:
-            self._transport.send(peer.id, body, placed.frames, placed.places)
-            self.tensor_links.lend(peer.id, placed)
-        else:
-            self._transport.send(peer.id, body, buffers)
-
-    def greet(self, peer: PeerId, endpoint: str) -> Peer:
-        """Make a node known and tell it where this one listens. Its older life, if known, is over."""
-        assert self._transport is not None, "a node that does not listen meets nobody"
-        self._transport.connect(peer, endpoint)
-        if (known := self.table.current.get(peer.name)) is not None:
-            self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))
-        met = Peer(peer, endpoint, self.clock.now())
-        self.table.add(met)
-        self.tell(met, [envelope.HELLO, self._transport.endpoint])
-        return met
-
-    def _beat(self) -> None:
-        """Heartbeats come from the event loop itself: a node whose loop hangs falls silent."""
-        now = self.clock.now()
-        self.lag, self._beat_due = max(0.0, now - self._beat_due), now + self._interval
-        self._timer = self.clock.call_at(self._beat_due, self._beat)
-        for peer in self.table.current.values():
-            self.calls.streams.renew(peer)
-            end_orphans(peer, now)
-        self.send_heartbeat(self.lag)
-
-    def send_heartbeat(self, lag: float = 0.0) -> None:
-        """Tell every peer that this loop runs, how it fares, and the application's payload."""
-        vitals = encode(measure(self.lives.cells.values(), self.clock.now(), lag), Sink())
-        try:
-            body = pack([envelope.HEARTBEAT, vitals, encode(self.heartbeat(), Sink())])
-        except Exception:
-            log.exception("the heartbeat payload of %s cannot be made", self.id)
-            body = pack([envelope.HEARTBEAT, vitals, {}])
-        for peer in list(self.table.current.values()):
-            if self._transport is not None and not peer.lost:
-                with contextlib.suppress(PeerGone, QueueFull):
-                    self._transport.send_pulse(peer.id, body)
-            self.calls.confirm(peer)
+    def last_down(self, node: str) -> Down | None:
+        """The end of that node's last life, if one has ended."""
+        return self.table.last_down.get(node)

@@ -1,7 +1,7 @@
-"""Which other nodes this node knows: the current life of each, what waits for it, and who wants to hear of its end.
+"""The table of peers: the current life of each other node, its open calls and streams, and monitors of its end.
 
 Owns fencing (what comes from an incarnation that was declared down, or from one older than the current, is not let in) and
-the exactly-once firing of monitors. Sends nothing and measures no time.
+the exactly-once firing of node monitors. Sends nothing and measures no time.
 """
 
 from __future__ import annotations
@@ -11,39 +11,33 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from blockwright.runtime.actor.cell import Delivery
-from blockwright.runtime.actor.ref import Address
-from blockwright.runtime.node.vitals import Vitals
+from blockwright.runtime.actor.instance import Delivery
+from blockwright.runtime.base.down import Down, OnDown, notify
+from blockwright.runtime.base.errors import RuntimeFault
+from blockwright.runtime.node.heartbeat import Heartbeat
 from blockwright.transport.address import PeerId
-
-if TYPE_CHECKING:
-    from blockwright.runtime.node.remote_streams import RemoteInlet
 
 log = logging.getLogger("blockwright.runtime")
 
 
-@dataclass(frozen=True, slots=True)
-class Down:
-    """A life of a node, or of an actor, ended. ``cause`` for nodes: see ``cluster``, "killed", "replaced by incarnation N";
-    for actors: "stopped", "crashed: ...", "killed", "node down: ...", "no such actor", ... (``life.py``)."""
+class StreamReader(Protocol):
+    """The consumer's end of a stream that a peer produces."""
 
-    node: str
-    incarnation: int
-    cause: str
-    actor: str = ""  # its name, where an actor was monitored
-    life: int = 0  # of the actor; 0 if there was none
+    def receive(self, number: int, typed: bool, value: Any, size: int) -> None:
+        """Item ``number`` (from 1) came; ``size``: bytes that it counts for."""
 
-    @property
-    def ref(self) -> str:
-        """Address of the actor, or identity of the node."""
-        if self.actor:
-            return str(Address(self.node, self.actor, self.incarnation, self.life))
-        return str(PeerId(self.node, self.incarnation))
+    def end(self, items: int) -> None:
+        """The producer has sent all of its ``items``."""
 
+    def fail(self, fault: RuntimeFault) -> None: ...
 
-OnDown = Callable[[Down], None]
+    def broken(self, why: str) -> None:
+        """An item cannot be given, so nothing after it can."""
+
+    def renew(self) -> None:
+        """Tell the producer how far this end has read; also that it is still there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +48,7 @@ class Peer:
     endpoint: str
     heard: float  # when the last message came, by this node's clock
     heartbeat_at: float | None = None  # when the last heartbeat came
-    vitals: Vitals = field(default_factory=Vitals)  # of its last heartbeat: lag, mailboxes, age of what runs
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)  # the last one: lag, mailboxes, age of running messages
     payload: dict[str, Any] = field(default_factory=dict)  # of its last heartbeat: what its application adds
     numbered: int = 0  # of the last call or cast from it that was let in
     itself: bool = False  # this node, which talks to itself by message (``encode_local``)
@@ -65,7 +59,7 @@ class Peer:
     lost: bool = False  # the connection broke; calls fail, the end is not declared yet
     pending: dict[int, asyncio.Future[Any]] = field(default_factory=dict)  # calls to it, by id
     inbound: dict[int, Delivery] = field(default_factory=dict)  # calls and streams from it that wait or run here, by id
-    streams: dict[int, RemoteInlet] = field(default_factory=dict)  # streams from it that are read here, by id
+    streams: dict[int, StreamReader] = field(default_factory=dict)  # streams from it that are read here, by id
     monitors: list[OnDown] = field(default_factory=list)
 
     @property
@@ -80,6 +74,7 @@ class PeerTable:
         self.current: dict[str, Peer] = {}
         self.last_down: dict[str, Down] = {}
         self.arrivals: list[Callable[[], None]] = []  # called when a node has become known
+        self.heartbeats: list[Callable[[Peer], None]] = []  # called when a node has sent one
 
     def find(self, peer: PeerId) -> Peer | None:
         """The peer if this is its current incarnation."""
@@ -91,7 +86,7 @@ class PeerTable:
         peer = self.current.get(node)
         if peer is None:
             last = self.last_down.get(node, Down(node, 0, "not up"))
-            return asyncio.get_running_loop().call_soon(fire, on_down, last).cancel
+            return asyncio.get_running_loop().call_soon(notify, on_down, last).cancel
 
         def report(down: Down) -> None:  # of its own, so that another monitor with the same callback is not taken back
             on_down(down)
@@ -129,6 +124,14 @@ class PeerTable:
         for callback in list(self.arrivals):
             callback()
 
+    def beat(self, peer: Peer) -> None:
+        """A heartbeat of it came. A callback's error must not stop the runtime."""
+        for callback in list(self.heartbeats):
+            try:
+                callback(peer)
+            except Exception:
+                log.exception("a callback for heartbeats raised at that of %s", peer.id)
+
     def remove(self, down: Down) -> Peer | None:
         """Fence the incarnation and fire its monitors; the peer it was, or None if it was not current (any more).
 
@@ -143,13 +146,5 @@ class PeerTable:
         del self.current[down.node]
         monitors, peer.monitors = peer.monitors, []
         for monitor in monitors:
-            fire(monitor, down)
+            notify(monitor, down)
         return peer
-
-
-def fire(monitor: OnDown, down: Down) -> None:
-    """Run a callback of the application, whose error must not stop the runtime."""
-    try:
-        monitor(down)
-    except Exception:
-        log.exception("a monitor of %s#%d raised", down.node, down.incarnation)

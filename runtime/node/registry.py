@@ -1,32 +1,30 @@
-"""Names of the whole cluster: which life of which actor answers to a name.
+"""The cluster-wide registry: names for actors, kept by the head (OTP's ``global``).
 
 Owns the table, kept by the head alone, so that it survives the loss of any worker; nobody keeps a copy, so that none can be
-stale. An entry goes when its actor or node does. Only a later life of the same actor takes a name over, and whoever lets go
-of a name can say of which life: neither an old registration nor an old withdrawal touches a successor.
+stale; and how other nodes ask for it. An entry goes when its actor or node does. Only a later life of the same actor takes a
+name over, and a withdrawal can say of which life: neither an old registration nor an old withdrawal touches a successor.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
 
 from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.ref import CALL_TIMEOUT, Address, Ref
+from blockwright.runtime.actor.ref import CALL_TIMEOUT, EndpointCaller, Ref
+from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
 from blockwright.runtime.base.clock import first_within, seconds
+from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import NoSuchActor
-from blockwright.runtime.node.monitors import SYSTEM
-from blockwright.runtime.node.peers import Down
-from blockwright.transport.address import PeerId, check_name
-
-if TYPE_CHECKING:
-    from blockwright.runtime.node.node import Node
+from blockwright.runtime.node.monitors import Monitors
+from blockwright.transport.address import check_name
+from blockwright.transport.clock import Clock
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class RegistryEntry:
     address: Address
     undo: Callable[[], None]  # of its monitor
 
@@ -34,9 +32,9 @@ class Entry:
 class Registry:
     """The table. Of all nodes' the head's is used."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._entries: dict[str, Entry] = {}
+    def __init__(self, clock: Clock, monitors: Monitors) -> None:
+        self._clock, self._monitors = clock, monitors
+        self._entries: dict[str, RegistryEntry] = {}
         self._changed: asyncio.Future[None] | None = None  # done when the table has changed; there while somebody waits
 
     async def register(self, name: str, address: Address, wait: float) -> str:
@@ -47,7 +45,7 @@ class Registry:
             if old.address == address:
                 return ""
             old.undo()
-        self._entries[name] = Entry(address, self._node.monitors.watch(address, partial(self._gone, name)))
+        self._entries[name] = RegistryEntry(address, self._monitors.watch(address, partial(self._gone, name)))
         self._change()
         return ""
 
@@ -89,7 +87,7 @@ class Registry:
         self._changed = None
 
     async def _until(self, seconds: float, condition: Callable[[], bool]) -> bool:
-        clock = self._node.clock
+        clock = self._clock
         until = clock.now() + seconds
         while not (held := condition()) and (left := until - clock.now()) > 0:
             if self._changed is None:
@@ -98,61 +96,53 @@ class Registry:
         return held
 
 
-class _Caller(Protocol):
-    """What ``Naming`` needs of its node."""
+class RegistryClient:
+    """Asks the head's registry. All methods raise NodeDown when the head is gone.
 
-    head: PeerId | None
+    head: its name; this node's where it is alone or the head itself.
+    """
 
-    @property
-    def name(self) -> str: ...
-    def current_incarnation(self, node: str) -> int: ...
-    def call(
-        self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
-    ) -> Awaitable[Any]: ...
-    def ref(self, address: str, actor: type[Actor] | None = None) -> Ref: ...
+    def __init__(self, caller: EndpointCaller, head: Callable[[], str]) -> None:
+        self._caller, self._head = caller, head
 
-
-class Naming:
-    """The part of ``Node`` that asks the head's registry. All raise NodeDown when the head is gone."""
-
-    async def register(self: _Caller, name: str, ref: Ref, *, wait: float = 0.0) -> None:
+    async def register(self, name: str, ref: Ref, *, wait: float = 0.0) -> None:
         """Give that life of an actor (without a number: the current one) a name in the whole cluster, until it is over.
 
         wait: seconds for an earlier holder to go. Raises ValueError when another actor holds the name, NoSuchActor.
         """
         address = ref.address
         if not address.life:
-            system = Address(address.node, SYSTEM, address.incarnation or self.current_incarnation(address.node))
-            life = await self.call(system, "current", (address.name,), {}, CALL_TIMEOUT, int)
+            incarnation = address.incarnation or self._caller.current_incarnation(address.node)
+            service = Address(address.node, NODE_SERVICE, incarnation)
+            life = await self._caller.call(service, "current", (address.name,), {}, CALL_TIMEOUT, int)
             if not life:
                 raise NoSuchActor(f"node {address.node} has no actor {address.name!r} to give the name {name!r}")
-            address = Address(address.node, address.name, system.incarnation, life)
+            address = Address(address.node, address.name, incarnation, life)
         wait = seconds("wait", wait)
         arguments = (check_name(name), str(address), wait)
-        holder = await self.call(_registry(self), "register", arguments, {}, CALL_TIMEOUT + wait, str)
+        holder = await self._caller.call(self._registry(), "register", arguments, {}, CALL_TIMEOUT + wait, str)
         if holder:
             raise ValueError(f"name {name!r} belongs to {holder}; choose another, or unregister it first")
 
-    async def unregister(self: _Caller, name: str, ref: Ref | None = None) -> bool:
+    async def unregister(self, name: str, ref: Ref | None = None) -> bool:
         """Free a name; with ``ref`` only if that life holds it. Whether it was held so."""
         arguments = (name, str(ref.address) if ref is not None else "")
-        freed: bool = await self.call(_registry(self), "unregister", arguments, {}, CALL_TIMEOUT, bool)
+        freed: bool = await self._caller.call(self._registry(), "unregister", arguments, {}, CALL_TIMEOUT, bool)
         return freed
 
-    async def lookup(self: _Caller, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Ref:
+    async def lookup(self, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Ref:
         """The life that holds a name. wait: seconds for one to come, as while it is restarted. Raises NoSuchActor."""
         wait = seconds("wait", wait)
-        address = await self.call(_registry(self), "lookup", (name, wait), {}, CALL_TIMEOUT + wait, str)
+        address = await self._caller.call(self._registry(), "lookup", (name, wait), {}, CALL_TIMEOUT + wait, str)
         if not address:
             raise NoSuchActor(f"nobody in the cluster is registered as {name!r}")
-        return self.ref(address, actor)
+        return Ref(self._caller, parse_address(address), actor)
 
-    async def names(self: _Caller) -> dict[str, Ref]:
+    async def names(self) -> dict[str, Ref]:
         """All names of the cluster."""
-        table = await self.call(_registry(self), "names", (), {}, CALL_TIMEOUT, dict[str, str])
-        return {name: self.ref(address) for name, address in table.items()}
+        table = await self._caller.call(self._registry(), "names", (), {}, CALL_TIMEOUT, dict[str, str])
+        return {name: Ref(self._caller, parse_address(address)) for name, address in table.items()}
 
-
-def _registry(node: _Caller) -> Address:
-    home = node.head.name if node.head is not None else node.name
-    return Address(home, SYSTEM, node.current_incarnation(home))
+    def _registry(self) -> Address:
+        head = self._head()
+        return Address(head, NODE_SERVICE, self._caller.current_incarnation(head))

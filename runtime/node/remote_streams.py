@@ -1,4 +1,4 @@
-"""Streams that cross to another node, both ends.
+"""Streams between nodes, both ends.
 
     consumer                                  producer
     OPEN id, ..., window           ->         waits in the mailbox, then runs beside it
@@ -14,40 +14,40 @@ bytes of an item alike (body and buffers), so that a producer which ignores its 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from blockwright.runtime.actor.actor import Endpoint
-from blockwright.runtime.actor.cell import Cell, Delivery
-from blockwright.runtime.actor.ref import Address
+from blockwright.runtime.actor.endpoint import ActorEndpoint
+from blockwright.runtime.actor.instance import ActorInstance, Delivery
 from blockwright.runtime.actor.streams import Inlet, LocalOutlet
 from blockwright.runtime.base import envelope
+from blockwright.runtime.base.address import Address
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import encode, pack, received
 from blockwright.runtime.base.errors import DecodeError, EncodeError, RuntimeFault, fault_to_wire
 from blockwright.runtime.base.scope import inherited_deadline
 from blockwright.runtime.base.window import WINDOW_BYTES, WINDOW_ITEMS, Window
+from blockwright.runtime.node.incoming_calls import Admitted
 from blockwright.runtime.node.peers import Peer
+from blockwright.runtime.node.requests import Requests
+from blockwright.runtime.node.sender import PeerSender
+from blockwright.transport.clock import Clock
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
 from blockwright.transport.wire import Buffer
 
-if TYPE_CHECKING:
-    from blockwright.runtime.node.calls import Calls
-
 MOST_ITEMS, MOST_BYTES = 4096, 64 << 20  # of a window that a peer may ask for
-RETRY = 0.02  # seconds until an item is offered again to a connection that takes no more
 
 
 class RemoteInlet(Inlet):
     """Knows what came, and gives credit in portions of half a window."""
 
-    __slots__ = ("_credited_bytes", "_credited_items", "_number", "_peer", "_received", "_streams", "_waiting")
+    __slots__ = ("_credited_bytes", "_credited_items", "_number", "_peer", "_received", "_sender", "_waiting")
 
     def __init__(
-        self, streams: RemoteStreams, peer: Peer, number: int, target: Address, endpoint: str, returns: Any
+        self, sender: PeerSender, clock: Clock, peer: Peer, number: int, target: Address, endpoint: str, returns: Any
     ) -> None:
-        super().__init__(f"{target}.{endpoint}", streams.calls.clock, self._on_credit, self._left)
-        self._streams, self._peer, self._number = streams, peer, number
+        super().__init__(f"{target}.{endpoint}", clock, self._on_credit, self._left)
+        self._sender, self._peer, self._number = sender, peer, number
         self._received = self._credited_items = self._credited_bytes = self._waiting = 0
         self.convert = lambda item: received("an item", target, endpoint, item[0], item[1], returns)
 
@@ -87,11 +87,11 @@ class RemoteInlet(Inlet):
         """Tell the producer how far this end has read; also that it is still there."""
         self._credited_items, self._credited_bytes = self._taken, self._size
         with contextlib.suppress(PeerGone, QueueFull):  # totals: the next one says it again
-            self._streams.calls.send(self._peer, pack([envelope.CREDIT, self._number, self._taken, self._size]), [])
+            self._sender.send(self._peer, pack([envelope.CREDIT, self._number, self._taken, self._size]), [])
 
     def _left(self) -> None:
         self._forget()
-        self._streams.calls.cancel(self._peer, self._number)
+        self._sender.cancel(self._peer, self._number)
 
     def _forget(self) -> None:
         self._peer.streams.pop(self._number, None)
@@ -100,44 +100,44 @@ class RemoteInlet(Inlet):
 class RemoteOutlet:
     """The consumer is on a peer."""
 
-    def __init__(self, streams: RemoteStreams, peer: Peer, number: int, window: Window) -> None:
+    def __init__(self, sender: PeerSender, peer: Peer, number: int, window: Window) -> None:
         self.window = window
         self.unread = 0  # heartbeats since the consumer last said how far it has read
-        self._calls, self._peer, self._number = streams.calls, peer, number
+        self._sender, self._peer, self._number = sender, peer, number
 
-    async def item(self, endpoint: Endpoint, value: Any) -> None:
+    async def item(self, endpoint: ActorEndpoint, value: Any) -> None:
         sink = Sink()
         data = encode(value, sink)
         body = pack([envelope.ITEM, self._number, self.window.sent + 1, sink.typed, data])
         self.window.send(size_of(body, sink.buffers))
         while True:
             try:
-                self._calls.send(self._peer, body, sink.buffers)
+                self._sender.send(self._peer, body, sink.buffers)
             except MessageTooLarge as error:
                 raise EncodeError(str(error)) from error
             except PeerGone:  # the node's end cancels this
                 return
             except QueueFull:
-                await self._calls.pause(RETRY)
+                await self._sender.pause()
             else:
                 return
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
-        self._calls.reply(self._peer, self._number, [envelope.END, self._number, self.window.sent], [])
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
+        self._sender.reply(self._peer, self._number, [envelope.END, self._number, self.window.sent], [])
 
     def failed(self, fault: RuntimeFault) -> None:
-        self._calls.reply(self._peer, self._number, [envelope.FAULT, self._number, *fault_to_wire(fault)], [])
+        self._sender.reply(self._peer, self._number, [envelope.FAULT, self._number, *fault_to_wire(fault)], [])
 
 
 class RemoteStreams:
-    """See the module. ``calls`` owns ids, connections and the search for actors."""
+    """See the module. ``admit`` checks a request from a peer and answers a bad one itself."""
 
-    def __init__(self, calls: Calls) -> None:
-        self.calls = calls
+    def __init__(self, clock: Clock, sender: PeerSender, requests: Requests, admit: Callable[..., Admitted | None]) -> None:
+        self._clock, self._sender, self._requests, self._admit = clock, sender, requests, admit
 
     def open(
         self,
-        to: Peer | Cell,
+        to: Peer | ActorInstance,
         target: Address,
         endpoint: str,
         args: tuple[Any, ...],
@@ -146,19 +146,19 @@ class RemoteStreams:
         returns: Any,
     ) -> Inlet:
         """Ask for the stream. Raises a RuntimeFault."""
-        calls, label = self.calls, f"{target}.{endpoint}"
-        number, left = calls.begin(patience, label)
-        trace, whole = calls.span(target, endpoint, "stream"), inherited_deadline()
-        if isinstance(to, Cell):
+        label, clock = f"{target}.{endpoint}", self._clock
+        left = self._requests.left(patience, label)
+        trace, whole = self._requests.span(target, endpoint, "stream"), inherited_deadline()
+        if isinstance(to, ActorInstance):
             declared = to.declared(endpoint, stream=True)
-            outlet = LocalOutlet(label, calls.clock)
-            start_by = calls.clock.now() + left
+            outlet = LocalOutlet(label, clock)
+            start_by = clock.now() + left
             delivery = Delivery(declared, args, kwargs, outlet, deadline=whole, trace=trace, start_by=start_by)
             outlet.cancel = delivery.cancel
             to.deliver(delivery)
             return outlet.inlet
-        sink = Sink()
-        whole_left = 0.0 if whole is None else whole - calls.clock.now()
+        number, sink = self._requests.number(), Sink()
+        whole_left = 0.0 if whole is None else whole - clock.now()
         window = [WINDOW_ITEMS, WINDOW_BYTES]
         message = [
             envelope.OPEN,
@@ -171,8 +171,8 @@ class RemoteStreams:
             encode(args, sink),
             encode(kwargs, sink),
         ]
-        inlet = RemoteInlet(self, to, number, target, endpoint, returns)
-        calls.ask(to, [*message, *window], sink.buffers)
+        inlet = RemoteInlet(self._sender, clock, to, number, target, endpoint, returns)
+        self._sender.ask(to, [*message, *window], sink.buffers)
         to.streams[number] = inlet
         return inlet
 
@@ -190,25 +190,20 @@ class RemoteStreams:
         items: int,
         size: int,
     ) -> None:
-        found = self.calls.admit(peer, number, actor, endpoint, left, args, kwargs, stream=True)
+        found = self._admit(peer, number, actor, endpoint, left, args, kwargs, stream=True)
         if found is None:
             return
-        cell, declared, given = found
+        instance, declared, given = found
         if not (items > 0 and size > 0 and whole >= 0):
             raise DecodeError(f"a window of {items} items and {size} bytes for {whole} s")
         window = Window(min(items, MOST_ITEMS), min(size, MOST_BYTES))
-        outlet = RemoteOutlet(self, peer, number, window)
-        now = self.calls.clock.now()
+        outlet = RemoteOutlet(self._sender, peer, number, window)
+        now = self._clock.now()
         delivery = Delivery(
             declared, *given, outlet, deadline=now + whole if whole else None, trace=trace, start_by=now + left
         )
         peer.inbound[number] = delivery
-        cell.deliver(delivery)
-
-    def renew(self, peer: Peer) -> None:
-        """With each heartbeat (``orphans.py``)."""
-        for inlet in list(peer.streams.values()):
-            inlet.renew()
+        instance.deliver(delivery)
 
     def on_item(self, peer: Peer, size: int, number: int, place: int, typed: bool, value: Any) -> None:
         if (inlet := peer.streams.get(number)) is not None:  # else closed meanwhile: what was on its way is dropped
@@ -216,9 +211,9 @@ class RemoteStreams:
 
     def on_credit(self, peer: Peer, number: int, items: int, size: int) -> None:
         delivery = peer.inbound.get(number)
-        if delivery is not None and isinstance(delivery.outcome, RemoteOutlet):
-            delivery.outcome.unread = 0
-            delivery.outcome.window.taken(items, size)
+        if delivery is not None and isinstance(delivery.reply_to, RemoteOutlet):
+            delivery.reply_to.unread = 0
+            delivery.reply_to.window.taken(items, size)
 
     def on_end(self, peer: Peer, number: int, items: int) -> None:
         if (inlet := peer.streams.get(number)) is not None:

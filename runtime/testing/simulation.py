@@ -27,10 +27,10 @@ from contextvars import Context
 from random import Random
 from typing import Any, TypeVar
 
+from blockwright.runtime.base.down import Down
 from blockwright.runtime.cluster.cluster import Cluster
 from blockwright.runtime.cluster.launcher import LaunchError
 from blockwright.runtime.node.node import Node
-from blockwright.runtime.node.peers import Down
 from blockwright.runtime.testing.faults import Fault, FaultPlan, Kill, Pause
 from blockwright.runtime.testing.launcher import SimulatedLauncher
 from blockwright.runtime.testing.loop import LIFE, Life, VirtualLoop

@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Span:
+class TraceSpan:
     """One message: who sent it when, who handled it for how long, with what outcome."""
 
     trace: str
@@ -27,14 +27,14 @@ class Span:
     node: str = ""  # that handled it
     seconds: float | None = None
     outcome: str = ""
-    children: list[Span] = field(default_factory=list)
+    children: list[TraceSpan] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Reading:
     """``traces``: spans without a known parent, by trace, in the order in which they began."""
 
-    traces: dict[str, list[Span]] = field(default_factory=dict)
+    traces: dict[str, list[TraceSpan]] = field(default_factory=dict)
     damaged: int = 0
     lost: int = 0  # lines that a node's buffer had no room for
 
@@ -42,7 +42,7 @@ class Reading:
 def read(lines: Iterable[str]) -> Reading:
     """Of one or several logs, in any order."""
     reading = Reading()
-    spans: dict[tuple[str, str], Span] = {}
+    spans: dict[tuple[str, str], TraceSpan] = {}
     for line in lines:
         if not line.strip():
             continue
@@ -59,13 +59,13 @@ def read(lines: Iterable[str]) -> Reading:
     return reading
 
 
-def _take(entry: dict[str, Any], reading: Reading, spans: dict[tuple[str, str], Span]) -> None:
+def _take(entry: dict[str, Any], reading: Reading, spans: dict[tuple[str, str], TraceSpan]) -> None:
     what, at = entry["what"], float(entry["at"])
     if what == "lost":
         reading.lost += int(entry["count"])
         return
     key = (str(entry["trace"]), str(entry["span"]))
-    made = spans.get(key) or Span(*key)
+    made = spans.get(key) or TraceSpan(*key)
     if what == "sent":
         made.parent, made.begun, made.sender = str(entry["parent"]), at, str(entry["node"])
         made.what, made.kind = f"{entry['to']}.{entry['endpoint']}", str(entry["kind"])
@@ -93,7 +93,7 @@ def draw(reading: Reading, trace: str = "") -> Iterator[str]:
         yield f"{reading.damaged} lines could not be read"
 
 
-def _draw(span: Span, start: float, depth: int, above: set[str]) -> Iterator[str]:
+def _draw(span: TraceSpan, start: float, depth: int, above: set[str]) -> Iterator[str]:
     took = "" if span.seconds is None else f"  {span.seconds * 1e3:.3f} ms"
     where = f"{span.sender or '?'} -> {span.node or '?'}"
     outcome = span.outcome or "no outcome logged"

@@ -17,17 +17,15 @@ from blockwright.actors.gateway.messages import (
     Fail,
     Heard,
     Replay,
-    Report,
-    Routes,
     Submit,
     Up,
 )
 from blockwright.actors.gateway.port import Generation, ModelInfo, StreamNews
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.worker.messages import GatewayNews, RoutesUpdate, Submission, SweepReport
+from blockwright.actors.worker.messages import GatewayNews, Submission, SweepReport
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.sweep.events import Progressed, TokensEmitted
+from blockwright.policies.sweep.events import Progressed, RoutesChanged, TokensEmitted
 
 GATEWAY = "head/gateway#1"
 
@@ -180,7 +178,7 @@ class Fleet:
     def publish(self) -> None:
         self.version += 1
         routes = [r for r in self.routes if all(h.worker in self.workers for h in r.hops)]
-        self.feed(Routes(RoutesUpdate(self.version, [chain()], routes, self.routes)))
+        self.feed(RoutesChanged(self.version, [chain()], routes, self.routes))
 
     def heartbeats(self) -> None:
         for worker in list(self.workers.values()):
@@ -197,7 +195,7 @@ class Fleet:
             if report is not None:
                 self.send(report)
         for _ in range(self.random.randrange(len(self.in_flight) + 1)):
-            self.feed(Report(self.in_flight.pop(0)))
+            self.feed(self.in_flight.pop(0))
 
     def settle(self, steps: int = 2000) -> None:
         """Run without further faults until every request has ended."""

@@ -13,13 +13,13 @@ from blockwright.actors.topology import gateway_state
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
-    RoutesUpdate,
     Submission,
     SweepReport,
     WorkerConfig,
     WorkerStatus,
 )
 from blockwright.api.serve.gateway_process import GatewayConfig
+from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.tests.actors.fake_fleet import FakeWorker
 
@@ -32,7 +32,7 @@ class Fate:
     hold: asyncio.Event | None = None  # sweeps wait for it
     stalled: set[str] = field(default_factory=set)  # workers whose sweep never ends
     held: dict[str, list[bytes]] = field(default_factory=dict)  # worker -> loaded component ids, in order
-    routes: dict[str, RoutesUpdate] = field(default_factory=dict)  # worker -> what it was told last
+    routes: dict[str, RoutesChanged] = field(default_factory=dict)  # worker -> what it was told last
     traces: list[tuple[str, str]] = field(default_factory=list)  # request, the traceparent that it came with
     cancels: list[int] = field(default_factory=list)  # how many requests each message cancelled
     running: dict[str, int] = field(default_factory=dict)  # worker -> rows, after the last message that changed them
@@ -124,7 +124,7 @@ class StandIn(Actor):
         return len(ids)
 
     @endpoint
-    async def routes(self, update: RoutesUpdate) -> None:
+    async def routes(self, update: RoutesChanged) -> None:
         FATE.routes[self.config.name] = update
 
     @endpoint(urgent=True)

@@ -1,8 +1,8 @@
 """A gateway's state machine with workers that say what a test makes them say; every event is followed by a check."""
 
-from blockwright.actors.gateway.messages import Deliver, Down, Generate, Report, Routes, Submit, Up
-from blockwright.actors.worker.messages import RoutesUpdate, SweepReport
-from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
+from blockwright.actors.gateway.messages import Deliver, Down, Submit, Up
+from blockwright.actors.worker.messages import SweepReport
+from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
 from blockwright.tests.actors.fake_fleet import GATEWAY, chain, gateway, generation, route
 
 
@@ -25,16 +25,16 @@ class Bench:
     def publish(self, routes, chains=None, capacity=None, now=0.0):
         self.version += 1
         chains = [chain()] if chains is None else chains
-        return self(Routes(RoutesUpdate(self.version, chains, routes, routes, capacity=capacity or {})), now)
+        return self(RoutesChanged(self.version, chains, routes, routes, capacity=capacity or {}), now)
 
     def generate(self, *args, now=0.0, **more):
-        return self(Generate(generation(*args, **more)), now)
+        return self(generation(*args, **more), now)
 
     def report(self, worker, *news, incarnation=1, serial=None, now=0.0):
         last = self.serials.get((worker, incarnation), 0)
         serial = last + 1 if serial is None else serial
         self.serials[worker, incarnation] = max(serial, last)
-        return self(Report(SweepReport(worker, incarnation, serial, serial, [*news])), now)
+        return self(SweepReport(worker, incarnation, serial, serial, [*news]), now)
 
     def die(self, worker, now=0.0, back=True):
         """Down and, unless told, up again with its routes."""

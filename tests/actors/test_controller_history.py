@@ -13,9 +13,10 @@ def worker(state: str, incarnation: int = 0, restarts: int = 0, cause: str = "")
 
 
 def cluster(routes: int = 0, **workers: Any) -> Any:
-    there = {str(i): SimpleNamespace(application="m") for i in range(routes)}
-    planned = [SimpleNamespace(application="m")] * 2
-    return SimpleNamespace(workers=workers, routes=there, planned=planned, served={"m": None})
+    served = SimpleNamespace(in_force=routes, planned=[None, None])
+    return SimpleNamespace(
+        workers=workers, touched=workers, served={"m": served}, table=SimpleNamespace(applications={"m": None})
+    )
 
 
 def texts(history: History) -> list[str]:

@@ -1,5 +1,7 @@
 """Placement, loading, routes and the life of workers, without any of them."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from blockwright.actors.controller.messages import (
@@ -30,6 +32,7 @@ from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.controller.worker_record import LONGEST_PAUSE, YOUNG
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.sweep.events import RoutesChanged
 
 KV = KvLayout(1, 8, "float32", 16)  # 1024 bytes a page
 ROOM = 64 * 1024  # bytes
@@ -42,6 +45,14 @@ def application(name: str, ids: str = "eAmBnh", span: int = 1) -> Application:
         )
 
     return Application(name, "/models/" + name, tuple(component(c) for c in ids), 4096, span)
+
+
+@dataclass
+class Published:
+    """``Publish``, with what is published."""
+
+    update: RoutesChanged
+    first: tuple[str, ...]
 
 
 class Bench:
@@ -58,7 +69,7 @@ class Bench:
         """Everything that follows from the event, in order."""
         effects = self.state.handle(event, now)
         self.state.check()
-        done = list(effects)
+        done = [Published(self.state.publication(), e.first) if isinstance(e, Publish) else e for e in effects]
         for effect in effects:
             if isinstance(effect, Load) and not self.manual:
                 self.loads.append((effect.worker, effect.load.holder))
@@ -99,10 +110,10 @@ def test_all_workers_are_launched_at_start():
 def test_a_route_is_published_when_its_blocks_are_resident_and_workers_hear_of_it_first():
     bench = Bench("w0", "w1")
     bench(Start())
-    (known,) = kinds(bench(Serve((application("a"),))), Publish)
+    (known,) = kinds(bench(Serve((application("a"),))), Published)
     assert (known.update.routes, [c.application for c in known.update.chains]) == ([], ["a"])
     assert [r.id for r in known.update.planned] == ["a@w0", "a@w1"]
-    publish = kinds(bench.up("w0"), Publish)[-1]
+    publish = kinds(bench.up("w0"), Published)[-1]
     assert [r.id for r in publish.update.routes] == ["a@w0"]
     assert publish.first == ("w0",)
     assert publish.update.version > known.update.version
@@ -115,7 +126,7 @@ def test_a_route_is_published_when_its_blocks_are_resident_and_workers_hear_of_i
 def test_capacity_is_what_the_room_holds_of_pages():
     bench = started("w0")
     # two attention components of 1,024 bytes a page: 32 pages of 16 tokens
-    assert bench.state.published.capacity == {"a@w0": 32 * 16}
+    assert bench.state.publication().capacity == {"a@w0": 32 * 16}
 
 
 def test_a_pipeline_loads_each_hop_where_it_belongs():
@@ -131,7 +142,7 @@ def test_a_pipeline_loads_each_hop_where_it_belongs():
     assert bench.routes() == []
     effects = bench(Room("w1", 2, ROOM // 2))
     assert bench.routes() == ["a@w0+w1"]
-    publish = kinds(effects, Publish)[-1]
+    publish = kinds(effects, Published)[-1]
     assert publish.first == ("w0", "w1")
     assert publish.update.capacity == {"a@w0+w1": 32 * 16}, "the smaller of the two hops"
 
@@ -140,7 +151,7 @@ def test_applications_come_into_force_one_after_the_other():
     bench = Bench("w0")
     bench(Start())
     bench(Serve((application("a"), application("b", "eAmCoh"))))
-    publishes = kinds(bench.up("w0"), Publish)
+    publishes = kinds(bench.up("w0"), Published)
     assert [[r.id for r in p.update.routes] for p in publishes[:2]] == [["a@w0"], ["a@w0", "b@w0"]]
     assert bench.loads == [("w0", "a")] * 3 + [("w0", "b")] * 3, "block by block: before, within and after the difference"
 
@@ -149,11 +160,11 @@ def test_a_death_ends_its_routes_at_once_and_the_worker_is_launched_at_once():
     bench = started("w0", "w1")
     effects = bench.down("w0", now=100.0)
     assert Launch("w0") in effects
-    publish = kinds(effects, Publish)[-1]
+    publish = kinds(effects, Published)[-1]
     assert [r.id for r in publish.update.routes] == ["a@w1"]
     assert publish.first == ()
     version = publish.update.version
-    back = kinds(bench.up("w0", now=100.1), Publish)[-1]
+    back = kinds(bench.up("w0", now=100.1), Published)[-1]
     routes = {r.id: r.version for r in back.update.routes}
     assert routes["a@w0"] > version, "a new version of the route"
     assert routes["a@w1"] < version, "the other goes on as it was"
@@ -268,7 +279,7 @@ def test_a_cluster_that_cannot_start_says_so():
 def test_undeploy_withdraws_first_then_unloads_and_deploy_brings_back():
     bench = started("w0", applications=(application("a"), application("b", "eAmCoh")))
     effects = bench(Undeploy("b"))
-    publish, unload = (e for e in effects if isinstance(e, Publish | Unload))
+    publish, unload = (e for e in effects if isinstance(e, Published | Unload))
     assert ([c.application for c in publish.update.chains], publish.update.withdrawn) == (["a", "b"], ["b"])
     assert publish.first == ()
     assert (unload.worker, unload.holder) == ("w0", "b")

@@ -3,7 +3,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockwright.actors.gateway.messages import Generate
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.actors.fake_fleet import Fleet, generation, reference, route
@@ -21,7 +20,7 @@ def ask(fleet: Fleet, count: int) -> list:
             f"r{i}", fleet.random.randrange(1, 20), fleet.random.randrange(1, 30), sampling=sampling, stop_tokens=stop
         )
         asked.append(g)
-        fleet.feed(Generate(g))
+        fleet.feed(g)
     return asked
 
 

@@ -8,7 +8,6 @@ from blockwright.actors.gateway.messages import (
     Down,
     End,
     Fail,
-    Generate,
     Heard,
     Tick,
     Unsent,
@@ -247,7 +246,7 @@ def test_a_withdrawn_application_is_unknown_and_its_requests_end():
 def test_ended_requests_stay_for_look_up_in_a_bounded_ring():
     bench = Bench("w0")
     for i in range(KEEP + 1):
-        bench.state.handle(Generate(generation(f"r{i}")), 0.0)
+        bench.state.handle(generation(f"r{i}"), 0.0)
         bench.state.handle(End(f"r{i}"), 0.0)
     assert bench.state.describe("r0") is None
     assert bench.state.describe("r1") is not None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blockwright.actors.gateway.messages import CancelAt, Fail, Routes, Unsent, Up
+from blockwright.actors.gateway.messages import CancelAt, Fail, Unsent, Up
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.requests.refusal import Refusal
+from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.tests.actors.fake_fleet import chain, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 
@@ -21,7 +21,7 @@ def test_withdrawing_a_model_ends_a_thousand_waiting_requests_while_a_suspect_wa
     for i in range(1000):
         bench.generate(f"n{i}", application="n", prompt=2)
     assert bench.state.active["killer"].deaths.suspect
-    effects = bench(Routes(RoutesUpdate(1000, chains, [], [], withdrawn=["n"])))
+    effects = bench(RoutesChanged(1000, chains, [], [], withdrawn=["n"]))
     assert [e.refused.why for e in effects if isinstance(e, Fail)] == [Refusal.UNKNOWN_MODEL] * 1000
     assert set(bench.state.active) == {"killer"}
 

@@ -1,6 +1,6 @@
 """Places in the queue, prefill and reasons, as a client is told of them."""
 
-from blockwright.actors.gateway.messages import Down, Generate
+from blockwright.actors.gateway.messages import Down
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.actors.gateway.queue_position import FRESH, QueuePositions
 from blockwright.tests.actors.fake_fleet import generation
@@ -11,7 +11,7 @@ def test_a_request_from_its_place_in_the_queue_to_its_end():
     bench = Bench("w0")
     queue = QueuePositions(bench.state.active, bench.state.table)
     for name, priority in (("a", 0), ("b", 5), ("c", -5)):
-        bench(Generate(generation(name, prompt=20, priority=priority)), 1.0)
+        bench(generation(name, prompt=20, priority=priority), 1.0)
     records = dict(bench.state.active)
     assert {n: (p.place, p.queued) for n, r in records.items() if (p := queue.progress(r, 1.0))} == {
         "a": (2, 3), "b": (3, 3), "c": (1, 3),
@@ -30,9 +30,9 @@ def test_a_request_from_its_place_in_the_queue_to_its_end():
 def test_a_look_at_a_request_that_came_just_now_finds_its_place():
     bench = Bench("w0")
     queue = QueuePositions(bench.state.active, bench.state.table)
-    bench(Generate(generation("a")), 1.0)
+    bench(generation("a"), 1.0)
     assert queue.progress(bench.state.active["a"], 1.0).place == 1
-    bench(Generate(generation("b")), 1.0)
+    bench(generation("b"), 1.0)
     assert queue.progress(bench.state.active["b"], 1.0).place == 2
 
 

@@ -6,18 +6,16 @@ from blockwright.actors.gateway.messages import (
     Deliver,
     Down,
     Drain,
-    Generate,
     Heard,
     Replay,
-    Routes,
     Submit,
     Up,
 )
-from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal
+from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.tests.actors.fake_fleet import GATEWAY, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, progressed, scored, submits
 
@@ -108,7 +106,7 @@ def test_a_pipeline_needs_all_of_its_workers():
 
 def test_an_older_update_is_ignored():
     bench = Bench("w0")
-    bench(Routes(RoutesUpdate(1, [], [], [])))
+    bench(RoutesChanged(1, [], [], []))
     assert bench.state.catalogue.models()[0].ready
 
 
@@ -167,7 +165,7 @@ def test_scores_of_the_prompt_are_told_once_and_survive_an_attempt():
     """They come in parts and again after a death; the client gets them whole, before any token."""
     entries = [TokenLogprob(-float(i), []) for i in range(1, 5)]
     bench = Bench("w0", "w1")
-    bench(Generate(generation("a", prompt=5, sampling=SamplingParams(temperature=0.0, prompt_logprobs=0))))
+    bench(generation("a", prompt=5, sampling=SamplingParams(temperature=0.0, prompt_logprobs=0)))
     home = bench.state.active["a"].workers[0]
     other = "w1" if home == "w0" else "w0"
     assert bench.report(home, progressed("a", 1, 3, 0), scored("a", 1, 1, entries[:2])) == []

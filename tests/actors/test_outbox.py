@@ -27,7 +27,7 @@ async def test_large_hidden_states_go_through_a_slot_from_the_second_on(tmp_path
     outbox, large = Outbox(w0), memoryview(bytes(SHARE_LEAST))
     with pytest.raises(NodeDown):
         outbox.send("w1", b"", large)
-    w0.greet(w1.id, w1.endpoint)
+    w0.peering.greet(w1.id, w1.endpoint)
     assert outbox.lay_out("w1", large) is large, "nothing is known of the way yet"
     outbox.send("w1", b"0", large)
     await until(lambda: len(got) == 1)

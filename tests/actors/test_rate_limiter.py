@@ -8,7 +8,7 @@ from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.rate_limiter import Limiter, limits_of
 from blockwright.policies.requests.rate_limit import Limits
 from blockwright.runtime import Node
-from blockwright.runtime.node.peers import Down
+from blockwright.runtime.base.down import Down
 
 KEYS = {"k1": "acme", "k2": "free"}
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.worker import actor
-from blockwright.actors.worker.messages import RoutesUpdate
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.events import TokensEmitted
+from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime import RemoteError
 from blockwright.tests.actors.worker_rig import Ear, Record, Rig
 from blockwright.tests.gpu.reference import greedy, prompt_of
@@ -276,7 +275,7 @@ async def test_a_host_that_is_not_there_gives_the_sequence_back(checkpoint: Chec
     chain = rig.chains["a"]
     half = len(chain.components) // 2
     route = Route("a@w0+w9", 1, "a", (Hop("w0", 0, half), Hop("w9", half, len(chain.components))))
-    await rig.ref.routes(RoutesUpdate(9, [chain], [route], [route]))
+    await rig.ref.routes(RoutesChanged(9, [chain], [route], [route]))
     await rig.submit("r0", [1, 2, 3], 5, route=route.id)
     async with asyncio.timeout(PATIENCE):
         assert await rig.record.ended["r0"] == "host-lost"
@@ -294,7 +293,7 @@ async def test_blocks_go_after_the_routes_that_were_withdrawn_before(checkpoint:
     chains = list(rig.chains.values())
     for _ in range(500):
         rig.ref.ack.cast("w0/gateway", 1)
-    rig.ref.routes.cast(RoutesUpdate(9, chains, [], []))
+    rig.ref.routes.cast(RoutesChanged(9, chains, [], []))
     assert await rig.ref.unload("a", rig.loads["a"].ids) > 0
     async with asyncio.timeout(PATIENCE):
         assert await rig.record.ended["r0"] == "route"

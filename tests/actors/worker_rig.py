@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import LoadBlock, RoutesUpdate, Submission, SweepReport, WorkerConfig
+from blockwright.actors.worker.messages import LoadBlock, Submission, SweepReport, WorkerConfig
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.sweep.events import GivenBack, TokensEmitted
+from blockwright.policies.sweep.events import GivenBack, RoutesChanged, TokensEmitted
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.cap import CAP
 from blockwright.tests.waiting import PATIENCE
@@ -105,7 +105,7 @@ class Rig:
         chains = list(self.chains.values())
         planned = [Route(f"{c.application}@w0", 1, c.application, (Hop("w0", 0, len(c.components)),)) for c in chains]
         routes = [r for r in planned if applications is None or r.application in applications]
-        await self.ref.routes(RoutesUpdate(self.version, chains, routes, planned))
+        await self.ref.routes(RoutesChanged(self.version, chains, routes, planned))
 
     async def submit(
         self, request: str, prompt: list[int], new: int, *, application: str = "a", sampling: SamplingParams = GREEDY,

@@ -8,7 +8,7 @@ import typing
 from typing import Any
 
 from blockwright.api.http.runtime_metrics import runtime_families
-from blockwright.runtime.node.inspection import ActorView, NodeView, PeerView, measures
+from blockwright.runtime.base.node_view import ActorView, NodeView, PeerView, measures
 from blockwright.tests.docs.metrics_page import PAGE, row, rows
 
 NAME = re.compile(r"\b(?:vllm|blockwright):\w+|\bblockwright_runtime_\w+")

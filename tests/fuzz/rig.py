@@ -31,7 +31,7 @@ class Rig:
         await self.node.start()
         await self.friend.start()
         await self.node.spawn(Server(), name="server")
-        self.friend.join(self.node.id, self.node.endpoint)
+        self.friend.peering.join(self.node.id, self.node.endpoint)
         await self._serve()
 
     async def _serve(self) -> None:

@@ -88,7 +88,7 @@ class Target:
         for node in (self.node, self.friend, self.attacker):
             await node.start()
         for peer in (self.friend, self.attacker):
-            peer.join(self.node.id, self.node.endpoint)
+            peer.peering.join(self.node.id, self.node.endpoint)
         await self.node.spawn(Server(), name="server", mailbox=64)
         while len(self.node.peers()) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -98,7 +98,7 @@ class Target:
             await node.stop()
 
     async def _feed(self, sender: PeerId, bodies: Sequence[bytes], buffers: list[memoryview], way: str) -> None:
-        reception = self.node._reception
+        reception = self.node.parts.inbound
         for body in bodies:
             if way == "message":
                 reception.on_message(sender, body, buffers)

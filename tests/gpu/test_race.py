@@ -21,17 +21,22 @@ DELAYS = [(2, 30, 200), (4, 15, 100), (7, 60, 1000), (3, 0, 0)]  # threads, one 
 FAULTS = {
     "stored before it is committed": (
         "pieces.c",
-        "    if (!atomic_compare_exchange_strong(word, &claimed, j->now << 2 | COMMITTED))\n        return 0;\n",
-        "    atomic_store(word, j->now << 2 | COMMITTED);\n    (void)claimed;\n",
+        "while (!atomic_compare_exchange_weak(word, &seen, committed));",
+        "while (0);\n    atomic_store(word, committed);",
     ),
     "counted before it is stored": (
         "pieces.c",
-        "if (atomic_load(word_of(j, owner, i)) != stored)",
-        "if (atomic_load(word_of(j, owner, i)) < stored - STORED + COMMITTED)",
+        "if (atomic_load_explicit(word_of(j, owner, i), memory_order_acquire) != stored)",
+        "if (atomic_load_explicit(word_of(j, owner, i), memory_order_acquire) < stored - STORED + COMMITTED)",
+    ),
+    "a piece is told to be stored without order": (
+        "pieces.c",
+        "    atomic_store_explicit(word, j->now << 2 | STORED, memory_order_release);",
+        "    atomic_store_explicit(word, j->now << 2 | STORED, memory_order_relaxed);",
     ),
     "the phase is told without order": (
         "pieces.c",
-        "    atomic_store(&x->phase, j->now + 1);",
+        "    atomic_store_explicit(&x->phase, j->now + 1, memory_order_release);",
         "    atomic_store_explicit(&x->phase, j->now + 1, memory_order_relaxed);",
     ),
     "a call is used again while a thread reads it": (

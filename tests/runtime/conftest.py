@@ -48,7 +48,7 @@ async def sides(request):
         caller, callee = [Node(n, transport=network.transport(PeerId(n, 1)), clock=clock) for n in "ab"]
         await caller.start()
         await callee.start()
-        callee.join(caller.id, caller.endpoint)
+        callee.peering.join(caller.id, caller.endpoint)
     else:
         caller = callee = Node("a", listen=False, clock=clock, encode_local=request.param == "encoded")
         await caller.start()

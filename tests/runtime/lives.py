@@ -99,7 +99,7 @@ class Nodes:
         await node.start()
         for other in self.all:
             if other.open:
-                node.greet(other.id, other.endpoint)
+                node.peering.greet(other.id, other.endpoint)
         self.all.append(node)
         await turns()
         return node

@@ -90,6 +90,6 @@ async def read(stream: AsyncIterator[int], into: list[int]) -> None:
 
 def left_over(sides) -> int:
     """Streams that either side still knows."""
-    peers = [p for n in (sides.caller, sides.callee) for p in [*n.table.current.values(), n._self]]
-    cells = [c for n in {sides.caller, sides.callee} for c in [life.cell for life in n.lives.current.values()]]
+    peers = [p for n in (sides.caller, sides.callee) for p in [*n.table.current.values(), n.parts.itself]]
+    cells = [c for n in {sides.caller, sides.callee} for c in [life.instance for life in n.actors.current.values()]]
     return sum(len(p.streams) + len(p.inbound) for p in peers) + sum(len(c.running) for c in cells)

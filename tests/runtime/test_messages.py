@@ -114,7 +114,7 @@ async def test_what_a_transport_repeats_is_handled_once(sides):
 @pytest.mark.parametrize("sides", ["remote"], indirect=True)
 @pytest.mark.parametrize("leaving", [False, True])
 async def test_casts_to_a_peer_that_dies_are_counted_unless_it_confirmed_them(sides, leaving, caplog):
-    sides.caller.leaving = leaving
+    sides.caller.peering.leaving = leaving
     ref = await sides.spawn(Log())
     for number in range(3):
         ref.normal.cast("a", number)
@@ -139,7 +139,7 @@ async def test_every_call_ends_whenever_the_peer_dies(sides):
         calls = [asyncio.create_task(ref.normal("a", n)) for n in range(3)] + [asyncio.create_task(ref.hold())]
         await sides.turns(moment)
         peer = sides.caller.table.current["b"]
-        sides.caller.fail_calls(peer, "test")
+        sides.caller.peering.fail_calls(peer, "test")
         log.gate.set()
         ended = await asyncio.gather(*calls, return_exceptions=True)
         assert all(end is None or isinstance(end, int | NodeDown) for end in ended)
@@ -153,7 +153,7 @@ async def test_a_late_answer_reaches_no_other_call(sides):
     late = asyncio.create_task(ref.hold(timeout=0.9))
     await sides.turns()
     if sides.network is not None:  # the cancellation is lost on its way, so the answer does come
-        sides.callee.calls.on_cancel = lambda *_: None
+        sides.callee.parts.inbound._incoming.on_cancel = lambda *_: None
     sides.clock.advance(0.95)  # before the heartbeat that would end work whose cancellation was lost
     with pytest.raises(DeadlineExceeded):
         await late

@@ -41,7 +41,7 @@ class Pair:
         await self.a.start()
         await self.b.start()
         await self.b.spawn(self.keeper, name="keeper")
-        self.a.greet(self.b.id, self.b.endpoint)
+        self.a.peering.greet(self.b.id, self.b.endpoint)
         self.ref = self.a.ref("b/keeper", Keeper)
 
 

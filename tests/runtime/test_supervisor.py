@@ -98,7 +98,7 @@ async def test_a_child_that_dies_is_restarted_with_its_group(nodes, node, other,
     assert log[3:] == then
     assert (await states(sup))["y"] == ("up", "b/y#1.2", 1)
     assert [await node.ref(address).echo(7) for address in ("a/x", "b/y", "a/z")] == [7, 7, 7]
-    assert other.lives.cells["y"].restarts == 1
+    assert other.actors.instances["y"].restarts == 1
     found = await sup.children(returns=list[ChildState])
     assert found[1].cause == "crashed: as told"
 
@@ -119,7 +119,7 @@ async def test_a_first_start_that_fails_undoes_those_before(node, log):
     assert log == ["+x", "-x"]
     with pytest.raises(NodeDown, match=r"child m cannot start on 'mars': no such node is up, or was"):
         await supervise(node, child("x"), child("m", on="mars"))
-    assert set(node.lives.current) == {"$node"}
+    assert set(node.actors.current) == {"$node"}
 
 
 async def test_too_many_restarts_are_given_up(nodes, node, log, caplog):
@@ -134,7 +134,7 @@ async def test_too_many_restarts_are_given_up(nodes, node, log, caplog):
     await nodes.advance(0.25)
     assert [d.cause for d in downs] == ["crashed: gave up: 3 restarts within 5 s, 2 allowed; last: x (crashed: as told)"]
     assert log[-1] == "-y"
-    assert set(node.lives.current) == {"$node"}
+    assert set(node.actors.current) == {"$node"}
     assert "gave up" in caplog.text
 
 
@@ -196,9 +196,9 @@ async def test_no_child_outlives_its_supervisor(nodes, node, other, log, end):
     else:
         nodes.cut(node)
     await turns(60)
-    assert set(other.lives.current) == {"$node"}
+    assert set(other.actors.current) == {"$node"}
     if end == "kill":
-        assert set(node.lives.current) == {"$node"}
+        assert set(node.actors.current) == {"$node"}
 
 
 async def test_a_killed_supervisor_is_restarted_over_its_old_children(nodes, node, other, log):
@@ -230,14 +230,14 @@ async def test_children_move_to_another_candidate(nodes, node, other, log):
     nodes.cut(other)
     await nodes.advance(0.5)
     assert (await states(sup))["x"] == ("up", "c/x#1.1", 1)
-    assert third.lives.cells["x"].restarts == 1
+    assert third.actors.instances["x"].restarts == 1
     assert await node.ref("c/x").echo(3) == 3
 
 
 async def test_a_group_waits_for_the_node_of_its_first(nodes, node, other, log):
     await supervise(node, child("x", on="b"), child("y"), strategy="rest_for_one")
     log.clear()
-    node.declare_down(Down("b", 1, "silent"))
+    node.peering.declare_down(Down("b", 1, "silent"))
     await nodes.advance(5)
     assert log[:1] == ["-y"]
     assert "+y" not in log
@@ -287,7 +287,7 @@ async def test_a_stopping_node_ends_supervisors_before_their_children(nodes, nod
     log.clear()
     await node.stop()
     assert log == ["-late", "-sup", "-y", "-x"]
-    assert set(other.lives.current) == {"$node"}
+    assert set(other.actors.current) == {"$node"}
 
 
 async def test_children_on_a_node_that_stops_wait(nodes, node, other, log):
@@ -312,12 +312,12 @@ async def test_a_supervisor_that_is_stopped_while_it_starts_a_child(nodes, node,
     hanging = Child(name="h", actor=Placed, args=(Spot(1),), kwargs={"start": "hang"}, on="b")
     starting = asyncio.ensure_future(supervise(node, child("x"), hanging))
     await turns()
-    assert "h" in other.lives.current
+    assert "h" in other.actors.current
     await node.despawn("sup")
     with pytest.raises(ActorDied, match="ended while it started"):
         await starting
     await turns()
-    assert set(node.lives.current) == set(other.lives.current) == {"$node"}
+    assert set(node.actors.current) == set(other.actors.current) == {"$node"}
     assert log == ["+x", "-x"]
 
 

@@ -106,7 +106,7 @@ async def test_ray_38591_calls_leave_nothing_behind(sides):
     await sides.turns()
     gc.collect()
     assert len(gc.get_objects()) - before < 1500  # a few hundred deadlines of calls that are over
-    peers = [p for n in (sides.caller, sides.callee) for p in [*n.table.current.values(), n._self]]
+    peers = [p for n in (sides.caller, sides.callee) for p in [*n.table.current.values(), n.parts.itself]]
     assert sum(len(p.pending) + len(p.inbound) for p in peers) == 0
 
 

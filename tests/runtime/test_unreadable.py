@@ -76,7 +76,7 @@ async def test_who_waits_is_told(sides: Sides, no_torch) -> None:
     await sides.turns()
     assert sides.callee.dead_letters["DecodeError"] == 1
     assert await ref.take(5) == maker.seen, "and everything goes on"
-    peer = sides.caller._self if sides.caller is sides.callee else sides.caller.table.current[sides.callee.name]
+    peer = sides.caller.parts.itself if sides.caller is sides.callee else sides.caller.table.current[sides.callee.name]
     assert not peer.pending
     assert not peer.streams
 

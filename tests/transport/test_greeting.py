@@ -6,7 +6,7 @@ from blockwright.transport import handshake as greeting
 from blockwright.transport import sessions
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import AddressError, Refused
-from blockwright.transport.handshake import Asking, Greeting, Lane
+from blockwright.transport.handshake import Greeting, JoinRequest, Lane
 from blockwright.transport.sessions import Sessions
 from blockwright.transport.wire import WireError
 
@@ -23,12 +23,12 @@ def test_a_greeting_and_its_answers_can_be_read(lane):
 
 
 def test_asking_to_join():
-    assert [greeting.parse(asked.pack()) for asked in (Asking("w9"), Asking("w9", "ab1"))] == [
-        Asking("w9"),
-        Asking("w9", "ab1"),
+    assert [greeting.parse(asked.pack()) for asked in (JoinRequest("w9"), JoinRequest("w9", "ab1"))] == [
+        JoinRequest("w9"),
+        JoinRequest("w9", "ab1"),
     ]
     with pytest.raises(AddressError):
-        Asking("w 9").pack()
+        JoinRequest("w 9").pack()
 
 
 def test_another_version_is_named_whatever_else_it_says():
@@ -42,7 +42,7 @@ def test_garbage_is_no_greeting(data, start):
         said = greeting.parse(start + data)
     except (WireError, Refused):
         return
-    assert isinstance(said, Asking | Greeting)
+    assert isinstance(said, JoinRequest | Greeting)
 
 
 @given(st.binary(max_size=600))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.api.demo.client import Outcome, SseReader, absorb, body_of, workers_of
+from blockwright.api.demo.client import ExampleOutcome, SseReader, absorb, body_of, workers_of
 from blockwright.api.demo.tasks import HELD_OUT, Example
 
 EXAMPLE = Example("copy", "copy: ab =", "ab", HELD_OUT)
@@ -26,7 +26,7 @@ def test_an_incomplete_event_is_not_given_out() -> None:
 
 
 def test_completion_chunks_add_up() -> None:
-    outcome = Outcome(EXAMPLE, "demo", started=10.0)
+    outcome = ExampleOutcome(EXAMPLE, "demo", started=10.0)
     absorb(outcome, {"choices": [{"text": "a", "finish_reason": None}]}, 10.5)
     absorb(outcome, {"choices": [{"text": "b", "finish_reason": None}]}, 10.6)
     absorb(outcome, {"choices": [{"text": "", "finish_reason": "stop"}], "usage": None}, 10.7)
@@ -39,7 +39,7 @@ def test_completion_chunks_add_up() -> None:
 
 
 def test_the_role_chunk_of_a_chat_is_not_the_first_token() -> None:
-    outcome = Outcome(EXAMPLE, "demo", started=1.0)
+    outcome = ExampleOutcome(EXAMPLE, "demo", started=1.0)
     absorb(outcome, {"choices": [{"delta": {"role": "assistant", "content": ""}}]}, 2.0)
     assert outcome.first == 0.0
     assert outcome.first_ms == 0.0
@@ -49,7 +49,7 @@ def test_the_role_chunk_of_a_chat_is_not_the_first_token() -> None:
 
 
 def test_an_error_event_makes_the_answer_wrong() -> None:
-    outcome = Outcome(EXAMPLE, "demo", text="ab")
+    outcome = ExampleOutcome(EXAMPLE, "demo", text="ab")
     assert outcome.right
     absorb(outcome, {"error": {"message": "no workers", "type": "server_error"}}, 1.0)
     assert outcome.error == "no workers"
@@ -57,11 +57,11 @@ def test_an_error_event_makes_the_answer_wrong() -> None:
 
 
 def test_the_request_asks_for_greedy_tokens_and_their_count() -> None:
-    body = body_of(Outcome(EXAMPLE, "demo"), chat=False)
+    body = body_of(ExampleOutcome(EXAMPLE, "demo"), chat=False)
     assert body["prompt"] == "copy: ab ="
     assert "messages" not in body
     assert (body["temperature"], body["stream"], body["stream_options"]) == (0, True, {"include_usage": True})
-    chat = body_of(Outcome(EXAMPLE, "demo"), chat=True)
+    chat = body_of(ExampleOutcome(EXAMPLE, "demo"), chat=True)
     assert chat["messages"] == [{"role": "user", "content": "copy: ab ="}]
     assert "prompt" not in chat
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from blockwright.api.demo.client import Outcome
+from blockwright.api.demo.client import ExampleOutcome
 from blockwright.api.demo.display import Live, accuracy_table, request_table, status_line, table
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
 
@@ -21,20 +21,20 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("outcome", "mark"),
     [
-        (Outcome(EXAMPLE, "demo"), "waiting"),
-        (Outcome(EXAMPLE, "demo", text="a"), "stream"),
-        (Outcome(EXAMPLE, "demo", text="ab", finish="stop"), "right"),
-        (Outcome(EXAMPLE, "demo", text="ax", finish="stop"), "wrong"),
-        (Outcome(EXAMPLE, "demo", text="ab", error="gone"), "failed"),
+        (ExampleOutcome(EXAMPLE, "demo"), "waiting"),
+        (ExampleOutcome(EXAMPLE, "demo", text="a"), "stream"),
+        (ExampleOutcome(EXAMPLE, "demo", text="ab", finish="stop"), "right"),
+        (ExampleOutcome(EXAMPLE, "demo", text="ax", finish="stop"), "wrong"),
+        (ExampleOutcome(EXAMPLE, "demo", text="ab", error="gone"), "failed"),
     ],
 )
-def test_a_line_tells_the_state(outcome: Outcome, mark: str) -> None:
+def test_a_line_tells_the_state(outcome: ExampleOutcome, mark: str) -> None:
     assert status_line(outcome, 80).split()[0] == mark
     assert len(status_line(outcome, 12)) <= 12
 
 
 def test_a_terminal_is_redrawn_in_place() -> None:
-    out, outcomes = Terminal(), [Outcome(EXAMPLE, "demo"), Outcome(EXAMPLE, "demo")]
+    out, outcomes = Terminal(), [ExampleOutcome(EXAMPLE, "demo"), ExampleOutcome(EXAMPLE, "demo")]
     live = Live(outcomes, out)
     live.changed(outcomes[0])
     assert "\x1b[2A" not in out.getvalue()
@@ -45,7 +45,7 @@ def test_a_terminal_is_redrawn_in_place() -> None:
 
 
 def test_a_file_gets_one_line_for_each_request_when_it_ends() -> None:
-    out, outcome = io.StringIO(), Outcome(EXAMPLE, "demo", text="ab")
+    out, outcome = io.StringIO(), ExampleOutcome(EXAMPLE, "demo", text="ab")
     live = Live([outcome], out)
     live.changed(outcome)
     assert out.getvalue() == ""
@@ -62,8 +62,8 @@ def test_columns_line_up() -> None:
 
 
 def test_requests_show_time_speed_route_and_verdict() -> None:
-    good = Outcome(EXAMPLE, "demo", text="ab", tokens=3, started=1.0, first=1.25, ended=2.0, route=["w1"])
-    bad = Outcome(EXAMPLE, "demo-pipeline", error="gone", started=1.0, ended=2.0)
+    good = ExampleOutcome(EXAMPLE, "demo", text="ab", tokens=3, started=1.0, first=1.25, ended=2.0, route=["w1"])
+    bad = ExampleOutcome(EXAMPLE, "demo-pipeline", error="gone", started=1.0, ended=2.0)
     rows = [line.split() for line in request_table([good, bad]).splitlines()[2:]]
     assert rows == [
         ["demo", "copy", "250", "3", "3", "w1", "right"],
@@ -74,9 +74,9 @@ def test_requests_show_time_speed_route_and_verdict() -> None:
 def test_accuracy_is_split_by_task_and_length() -> None:
     longer = Example("copy", "copy: abcdefghijklmno =", "abcdefghijklmno", LONGER)
     outcomes = [
-        Outcome(EXAMPLE, "demo", text="ab"),
-        Outcome(EXAMPLE, "demo", text="ab", error="gone"),
-        Outcome(longer, "demo", text="abc"),
+        ExampleOutcome(EXAMPLE, "demo", text="ab"),
+        ExampleOutcome(EXAMPLE, "demo", text="ab", error="gone"),
+        ExampleOutcome(longer, "demo", text="abc"),
     ]
     rows = [line.split() for line in accuracy_table(outcomes).splitlines()[2:]]
     assert rows == [["copy", "1/2", "0/1"], ["all", "1/2", "0/1"]]

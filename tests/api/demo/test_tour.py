@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from blockwright.api.demo import tour as demo
-from blockwright.api.demo.client import Outcome
+from blockwright.api.demo.client import ExampleOutcome
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
 
 ANSWERS = {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 3)}
@@ -116,8 +116,8 @@ async def test_one_failed_request_fails_the_tour() -> None:
     assert [check.passed for check in checks] == [False, True, True, True]
 
 
-def outcome(split: str, text: str, route: list[str]) -> Outcome:
-    return Outcome(Example("copy", "copy: ab =", "ab", split), "demo", text=text, route=route)
+def outcome(split: str, text: str, route: list[str]) -> ExampleOutcome:
+    return ExampleOutcome(Example("copy", "copy: ab =", "ab", split), "demo", text=text, route=route)
 
 
 def test_the_verdict_needs_both_replicas_the_pipeline_and_the_accuracy() -> None:
@@ -126,7 +126,7 @@ def test_the_verdict_needs_both_replicas_the_pipeline_and_the_accuracy() -> None
     right, wrong = outcome(HELD_OUT, "ab", ["w0"]), outcome(HELD_OUT, "x", ["w0"])
     too_long = outcome(LONGER, "x", ["w0"])
 
-    def verdict(shown: list[Outcome], piped: Outcome, examined: list[Outcome]) -> list[bool]:
+    def verdict(shown: list[ExampleOutcome], piped: ExampleOutcome, examined: list[ExampleOutcome]) -> list[bool]:
         return [check.passed for check in demo.judge(shown, piped, examined, True)]
 
     assert verdict(shown, piped, [right, too_long]) == [True, True, True, True]

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from typing import Any
 
-from blockwright.api.load.sender import SAFE, Asking, send, vocabulary
+from blockwright.api.load.sender import SAFE, RequestTemplate, send, vocabulary
 from blockwright.api.load.workload import Request
 from blockwright.api.program.client import Client
 from blockwright.policies.requests.refusal import Refusal, Refused
@@ -15,7 +15,7 @@ from blockwright.runtime.base.clock import first_within
 from blockwright.tests.api.fake_port import EOS, one_by_one
 from blockwright.tests.waiting import PATIENCE
 
-ASKING = Asking("tiny", False, True, 0.0)
+ASKING = RequestTemplate("tiny", False, True, 0.0)
 
 
 async def test_what_is_sent_and_what_is_noted(serve: Any) -> None:
@@ -29,7 +29,7 @@ async def test_what_is_sent_and_what_is_noted(serve: Any) -> None:
         generation = port.streams[0].generation
         assert (generation.prompt, generation.max_tokens, generation.stop_tokens) == ([40, 41], 3, [])
         assert generation.sampling.temperature == 0.0
-        asking = Asking("tiny", True, False, 0.5)
+        asking = RequestTemplate("tiny", True, False, 0.5)
         (chat,) = await send(client, asking, [Request(0.0, "hi", None)], 1)
         assert (chat.tokens, chat.error) == (3, "")
         assert port.streams[1].generation.stop_tokens == [EOS]

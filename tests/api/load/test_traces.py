@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.api.load.traces import WINDOW, Clients, Shape, TraceError, cut, read_trace
+from blockwright.api.load.traces import WINDOW, Clients, TraceError, TraceRequest, cut, read_trace
 
 RATES = "model,client,window_start_s,rate_rps,iat_cv,iat_dist,iat_shape,iat_scale\n"
 RATES += "m-a,0,0,0.5,2,Weibull,0.4,0.5\nm-a,1,0,0.25,2,Gamma,0.05,78\nm-a,0,600,0.5,2,Gamma,0.5,1\nm-b,0,0,9,1,Gamma,1,1\n"
@@ -21,13 +21,13 @@ for _client in (0, 1):
 def test_rows_with_times(tmp_path: Path) -> None:
     file = tmp_path / "t.csv.gz"
     file.write_bytes(gzip.compress(b"arrival_s,input_tokens,output_tokens\n0.000000,374,44\n4.314579,396,109\n"))
-    assert read_trace(file) == [Shape(0.0, 374, 44), Shape(4.314579, 396, 109)]
+    assert read_trace(file) == [TraceRequest(0.0, 374, 44), TraceRequest(4.314579, 396, 109)]
 
 
 def test_rows_without_times(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("input_tokens,output_tokens\n42,285\n19,0\n")
-    assert read_trace(file) == [Shape(None, 42, 285), Shape(None, 19, 1)]
+    assert read_trace(file) == [TraceRequest(None, 42, 285), TraceRequest(None, 19, 1)]
 
 
 def test_json_lines_with_blocks(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_json_lines_with_blocks(tmp_path: Path) -> None:
         '{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[0,1]}\n'
         '{"timestamp":1500,"input_length":7,"output_length":5}\n'
     )
-    assert read_trace(file) == [Shape(0.0, 600, 5, (0, 1)), Shape(1.5, 7, 5)]
+    assert read_trace(file) == [TraceRequest(0.0, 600, 5, (0, 1)), TraceRequest(1.5, 7, 5)]
 
 
 def test_rates_of_clients_give_their_requests_within_their_windows(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_files_that_are_no_traces(tmp_path: Path, text: str, clients: Clients, s
 
 
 def test_a_part_of_a_trace_at_another_speed() -> None:
-    shapes = [Shape(float(at), at + 1, 1) for at in range(10)]
-    assert cut(shapes, 4.0, 3, 2.0) == [Shape(0.0, 5, 1), Shape(0.5, 6, 1), Shape(1.0, 7, 1)]
-    assert cut([Shape(None, 1, 1)], 99.0, 3, 2.0) == [Shape(None, 1, 1)]
+    shapes = [TraceRequest(float(at), at + 1, 1) for at in range(10)]
+    assert cut(shapes, 4.0, 3, 2.0) == [TraceRequest(0.0, 5, 1), TraceRequest(0.5, 6, 1), TraceRequest(1.0, 7, 1)]
+    assert cut([TraceRequest(None, 1, 1)], 99.0, 3, 2.0) == [TraceRequest(None, 1, 1)]
     assert cut(shapes, 99.0, 3, 1.0) == []

@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.api.load.traces import Shape
+from blockwright.api.load.traces import TraceRequest
 from blockwright.api.load.workload import BLOCK, Vocabulary, arrivals, clip, random_lengths, requests
 
 WORDS = Vocabulary(tuple(range(40, 90)), 4.0)
@@ -29,12 +29,12 @@ def test_random_lengths() -> None:
     made = random_lengths(500, 100, 10, 0.5, random.Random(1))
     assert (min(one.prompt for one in made), max(one.prompt for one in made)) == (50, 150)
     assert (min(one.output for one in made), max(one.output for one in made)) == (5, 15)
-    assert set(random_lengths(9, 100, 10, 0.0, random.Random(1))) == {Shape(None, 100, 10)}
+    assert set(random_lengths(9, 100, 10, 0.0, random.Random(1))) == {TraceRequest(None, 100, 10)}
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), max_size=20), st.integers(2, 4096))
 def test_what_is_clipped_fits_and_the_rest_stays(lengths: list[tuple[int, int]], context: int) -> None:
-    shapes = [Shape(1.0, prompt, output, (3,)) for prompt, output in lengths]
+    shapes = [TraceRequest(1.0, prompt, output, (3,)) for prompt, output in lengths]
     made, clipped = clip(shapes, context)
     assert all(one.prompt + one.output <= context and one.prompt > 0 and one.output > 0 for one in made)
     assert clipped == sum(one.prompt + one.output > context for one in shapes)
@@ -42,7 +42,7 @@ def test_what_is_clipped_fits_and_the_rest_stays(lengths: list[tuple[int, int]],
 
 
 def test_prompts_have_their_lengths_and_their_beginnings() -> None:
-    shapes = [Shape(None, 30, 5), Shape(None, 7, 5)]
+    shapes = [TraceRequest(None, 30, 5), TraceRequest(None, 7, 5)]
     made = list(requests(shapes, [0.0, 1.5], WORDS, text=False, prefix=10, source=random.Random(1)))
     assert [(len(one.prompt), one.at, one.max_tokens) for one in made] == [(30, 0.0, 5), (7, 1.5, 5)]
     assert made[0].prompt[:7] == made[1].prompt
@@ -52,7 +52,11 @@ def test_prompts_have_their_lengths_and_their_beginnings() -> None:
 
 
 def test_blocks_of_a_trace_are_equal_where_their_ids_are() -> None:
-    shapes = [Shape(0.0, BLOCK + 100, 5, (0, 1)), Shape(0.0, BLOCK + 50, 5, (0, 2)), Shape(0.0, BLOCK * 3, 5, (0, 1))]
+    shapes = [
+        TraceRequest(0.0, BLOCK + 100, 5, (0, 1)),
+        TraceRequest(0.0, BLOCK + 50, 5, (0, 2)),
+        TraceRequest(0.0, BLOCK * 3, 5, (0, 1)),
+    ]
     first, second, third = (
         one.prompt for one in requests(shapes, [0.0] * 3, WORDS, text=False, prefix=0, source=random.Random(1))
     )
@@ -63,7 +67,7 @@ def test_blocks_of_a_trace_are_equal_where_their_ids_are() -> None:
 
 
 def test_words_for_endpoints_that_take_text() -> None:
-    shapes = [Shape(0.0, 25, 5), Shape(0.0, 25, 5)]
+    shapes = [TraceRequest(0.0, 25, 5), TraceRequest(0.0, 25, 5)]
     made = requests(shapes, [0.0, 0.0], WORDS, text=True, prefix=20, source=random.Random(1))
     first, second = (one.prompt for one in made)
     assert isinstance(first, str)

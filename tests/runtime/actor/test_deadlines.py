@@ -7,7 +7,7 @@ import pytest
 
 from blockwright.runtime import DeadlineExceeded, ManualClock
 from blockwright.runtime.actor.deadlines import Deadlines
-from blockwright.runtime.actor.ref import Address
+from blockwright.runtime.base.address import Address
 
 TARGET = Address("a", "x")
 

@@ -190,7 +190,7 @@ async def test_over_sockets(tmp_path, source, until):
     await a.start()
     await b.start()
     await b.spawn(source, name="source")
-    a.greet(b.id, b.endpoint)
+    a.peering.greet(b.id, b.endpoint)
     ref = a.ref("b/source", Source)
     assert [n async for n in ref.count(1000)] == list(range(1000))
     async with ref.count(10**9, size=100_000) as stream:

@@ -86,7 +86,7 @@ async def test_the_caller_is_told_and_the_actor_ends_with_the_cause(
     assert (caught.value.kind, caught.value.text) == (KINDS[kind].__name__, "3")
     await sides.turns()
     assert [down.cause for down in downs] == [f"crashed: {KINDS[kind].__name__}: 3"]
-    assert "actor" not in sides.callee.lives.current
+    assert "actor" not in sides.callee.actors.current
     assert await (await sides.spawn(Reckless())).alive()  # the node lives
 
 

@@ -273,7 +273,7 @@ async def test_uninvited_nodes_are_not_admitted(rig):
         transport = rig.launcher.network.transport(stranger)
         node = Node(stranger.name, incarnation=stranger.incarnation, transport=transport, clock=rig.clock)
         await node.start()
-        node.join(rig.hub.node.id, rig.hub.node.endpoint)
+        node.peering.join(rig.hub.node.id, rig.hub.node.endpoint)
         await turns()
         await node.stop()
     assert set(rig.hub.node.peers()) == {"w0"}

@@ -93,7 +93,7 @@ async def test_a_node_from_another_terminal(rig, until):
     assert await ref.add(1) == 4
     assert await ref.ask("w0/counter", 2) == 2, "it knows those that were there"
     assert await cluster.node.ref("w0/counter").ask("hand/counter", 2) == 6, "and they know it"
-    await until(lambda: cluster.node.peers()["hand"].vitals.actors >= 1)
+    await until(lambda: cluster.node.peers()["hand"].heartbeat.actors >= 1)
 
     process.send_signal(signal.SIGINT)
     out, err = await process.communicate()
@@ -197,7 +197,7 @@ async def test_a_member_that_is_removed_stays_out(rig, until):
     for at, (peer, endpoint) in enumerate(wanted):  # with the key that it had
         again = Node("hand", incarnation=at + 5, listen="tcp://127.0.0.1:0", keys=keys)
         await again.start()
-        again.greet(peer, endpoint)
+        again.peering.greet(peer, endpoint)
         await until(lambda again=again: again.peers() == {})
         assert "does not take this node's key" in again.table.last_down[peer.name].cause
         await again.stop()

@@ -24,10 +24,10 @@ from blockwright.transport.sockets import SocketTransport
 BODY = """
 import asyncio, sys
 from blockwright.runtime.base.codec import unpack
-from blockwright.runtime.cluster.host import live
+from blockwright.runtime.cluster.node_process import run_node
 from blockwright.runtime.cluster.launcher import NodeSpec
 data = sys.stdin.buffer
-asyncio.run(live(NodeSpec(**unpack(data.read(int(data.readline()))))))
+asyncio.run(run_node(NodeSpec(**unpack(data.read(int(data.readline()))))))
 """
 
 

@@ -134,7 +134,7 @@ async def test_stopping_while_restarts_are_due():
 
 
 async def test_empty_nodes():
-    rig = Rig(entry="blockwright.runtime.cluster.host:idle", config=None)
+    rig = Rig(entry="blockwright.runtime.cluster.node_process:idle", config=None)
     async with rig.cluster as cluster:
         assert set(cluster.node.peers()) == {"w0", "w1"}
         assert cluster.invitation == "blockwright node --join loop://head-1"

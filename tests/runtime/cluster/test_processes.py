@@ -185,15 +185,15 @@ async def test_heartbeats_tell_how_a_node_fares(rig, until):
     await rig.launch("w0")
     waits = [asyncio.create_task(rig.ref("w0").wait()) for _ in range(2)]
     peer = rig.hub.node.peers()["w0"]
-    await until(lambda: peer.vitals.running.get("counter", 0.0) > 0.1)
-    assert peer.vitals.actors >= 1
+    await until(lambda: peer.heartbeat.running.get("counter", 0.0) > 0.1)
+    assert peer.heartbeat.actors >= 1
     for wait in waits:
         wait.cancel()
-    await until(lambda: peer.vitals.running == {})
+    await until(lambda: peer.heartbeat.running == {})
 
     async def late() -> bool:
         await rig.ref("w0").block(0.3)
-        return peer.vitals.lag > 0.1  # of its last heartbeat
+        return peer.heartbeat.lag > 0.1  # of its last heartbeat
 
     await until(late)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from blockwright.runtime import Actor, NodeView, endpoint
-from blockwright.runtime.node.inspection import LaneView, measures
+from blockwright.runtime.base.node_view import LaneView, measures
 
 
 class Busy(Actor):
@@ -73,8 +73,8 @@ async def test_every_measure_moves(sides):
     await sides.turns()
     sides.clock.advance(0.4)
     sides.callee.dropped["garbage"] += 1
-    sides.callee.lag = 0.5
-    sides.callee.lives.cells["actor"].restarts = 1
+    sides.callee.parts.heartbeats.lag = 0.5
+    sides.callee.actors.instances["actor"].restarts = 1
     moved = {m.name: sum(value for _, value in m.samples) for m in sides.callee.metrics()}
     same = {name for name, value in moved.items() if value == idle[name]}
     assert {n.removeprefix("blockwright_runtime_") for n in same} <= {"open_calls", "peer_silent_seconds"}

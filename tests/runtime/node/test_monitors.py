@@ -57,7 +57,7 @@ async def test_the_end_of_a_node_ends_its_actors(nodes, node, other):
     ref = await node.spawn(Mortal, name="x", on="b")
     lost, silent = downs_of(node, ref), downs_of(node, node.ref("b/x"))
     await turns()
-    node.declare_down(Down("b", 1, "hung"))
+    node.peering.declare_down(Down("b", 1, "hung"))
     await nodes.advance(1)
     assert lost == silent == [Down("b", 1, "node down: hung", "x", 1)]
     late = downs_of(node, ref)
@@ -149,9 +149,9 @@ async def test_set_while_it_dies_and_taken_back(nodes, node, at):
     undo()
     await nodes.advance(2)
     assert undone == []
-    assert not node.monitors._watches
-    assert not any(node.monitors._of_peer.values())
-    assert not any(on.monitors._watched.values())
+    assert not node.parts.monitors._watches
+    assert not any(node.parts.monitors._of_peer.values())
+    assert not any(on.parts.monitors._watched.values())
 
 
 class Lossy:
@@ -182,8 +182,8 @@ async def test_neither_loss_nor_repetition_shows(nodes, node, other, message, co
     assert await nodes.finish(waiting_for(downs)) == [Down("b", 1, "stopped", "x", 1)]
     await nodes.advance(20)
     assert len(downs) == 1
-    assert not node.monitors._tasks
-    assert not other.monitors._reports
+    assert not node.parts.monitors._tasks
+    assert not other.parts.monitors._reports
 
 
 async def waiting_for(downs: list[Down]) -> list[Down]:
@@ -213,11 +213,11 @@ async def test_an_actor_hears_of_ends_in_its_own_turn(nodes, node, at):
         ref.crash.cast("bad")
     await turns(40)
     assert sorted(await w.heard()) == [f"{at}/x{i}#1.1 crashed: bad" for i in range(4)]  # a full mailbox loses none
-    assert list(node.lives.of(witness).held) == []
+    assert list(node.actors.of(witness.ref.address).held) == []
     await w.observe(str(await node.spawn(Mortal, name="late", on=at)))
     await node.despawn("w")  # its monitors go with it
     await turns()
-    assert not node.monitors._watches
+    assert not node.parts.monitors._watches
     with pytest.raises(ActorDied):
         witness.monitor(refs[0])
 
@@ -269,7 +269,7 @@ async def test_linked_actors_die_together(nodes, node, at, first):
     cause = "linked a/w#1.1 died: crashed: witness" if first == "w" else f"linked {at}/x#1.1 died: crashed: as told"
     with pytest.raises(ActorDied, match=cause):
         await (x.echo(1) if first == "w" else w.heard())
-    assert not node.monitors._watches
+    assert not node.parts.monitors._watches
 
 
 @pytest.mark.parametrize("first", ["w", "x"])
@@ -294,8 +294,8 @@ async def test_links_are_undone_and_break_with_the_node(nodes, node, at):
         y = await node.spawn(Mortal, name="y", on=at)
         await w.tie(str(y))
         await turns()
-        nodes.all[1].declare_down(Down("a", 1, "silent"))
-        node.declare_down(Down("b", 1, "silent"))
+        nodes.all[1].peering.declare_down(Down("a", 1, "silent"))
+        node.peering.declare_down(Down("b", 1, "silent"))
         await turns(40)
         with pytest.raises(ActorDied, match=r"linked a/w#1\.1 died: node down: silent"):
             await nodes.all[1].ref(str(y)).echo(1)

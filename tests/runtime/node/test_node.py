@@ -122,7 +122,7 @@ async def connected(network: Network, clock: ManualClock) -> tuple[Node, Node]:
     b = Node("b", transport=network.transport(PeerId("b", 1)), clock=clock)
     await a.start()
     await b.start()
-    b.join(a.id, a.endpoint)
+    b.peering.join(a.id, a.endpoint)
     await turns()
     assert a.peers().keys() == {"b"}
     return a, b
@@ -250,7 +250,7 @@ async def test_calls_made_inside_inherit_the_deadline(world):
     await world.callee.spawn(Probe(), name="second")
     relayed = asyncio.create_task(world.ref.relay(f"{world.callee.name}/second", timeout=2.0))
     await turns()
-    second = world.callee.lives.find("second").actor
+    second = world.callee.actors.find("second").actor
     assert second.seen == ["start", "hold 9"]
     world.clock.advance(2.1)
     with pytest.raises((DeadlineExceeded, RemoteError)):

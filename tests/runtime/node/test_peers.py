@@ -43,7 +43,7 @@ class Rig:
         return node
 
     async def meet(self, a: Node, b: Node) -> None:
-        a.greet(b.id, b.endpoint)
+        a.peering.greet(b.id, b.endpoint)
         await turns()
 
     async def stop(self) -> None:
@@ -94,6 +94,23 @@ async def test_heartbeats_carry_a_payload(rig, pair, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
+async def test_heartbeats_are_told_one_by_one_and_an_error_of_a_callback_stops_nothing(rig, pair, caplog):
+    a, b = pair
+    b.heartbeat = lambda: {"sweep": 7}
+    heard = []
+    a.on_heartbeat(lambda peer: 1 / 0)
+    undo = a.on_heartbeat(lambda peer: heard.append((str(peer.id), peer.payload)))
+    for _ in range(2):
+        rig.clock.advance(0.5)
+        await turns()
+    assert heard == [("b#1", {"sweep": 7})] * 2
+    assert "a callback for heartbeats raised at that of b#1" in caplog.text
+    undo()
+    rig.clock.advance(0.5)
+    await turns()
+    assert len(heard) == 2
+
+
 async def test_a_lost_peer_fails_calls_at_once_and_fires_monitors_once(rig, pair):
     a, b = pair
     downs: list[Down] = []
@@ -110,7 +127,7 @@ async def test_a_lost_peer_fails_calls_at_once_and_fires_monitors_once(rig, pair
         await a.ref("b/echo").echo(1)
     with pytest.raises(NodeDown):
         a.link("b")
-    a.declare_down(Down("b", 1, "again"))
+    a.peering.declare_down(Down("b", 1, "again"))
     assert downs == [Down("b", 1, "disconnected")]
     assert a.peers() == {}
 
@@ -121,7 +138,7 @@ async def test_monitoring_what_is_not_up_fires_soon(rig, pair):
     a.monitor("mars", downs.append)
     await turns()
     assert downs == [Down("mars", 0, "not up")]
-    a.declare_down(Down("b", 1, "hung"))
+    a.peering.declare_down(Down("b", 1, "hung"))
     a.monitor("b", downs.append)
     await turns()
     assert downs[1:] == [Down("b", 1, "hung")]
@@ -132,7 +149,7 @@ async def test_a_monitor_that_raises_does_not_stop_the_next(pair, caplog):
     downs: list[Down] = []
     a.monitor("b", lambda down: 1 / 0)
     a.monitor("b", downs.append)
-    a.declare_down(Down("b", 1, "killed"))
+    a.peering.declare_down(Down("b", 1, "killed"))
     assert len(downs) == 1
     assert "ZeroDivisionError" in caplog.text
 
@@ -150,16 +167,16 @@ async def test_work_for_a_dead_caller_is_cancelled(rig, pair):
 
 async def test_a_fenced_incarnation_is_not_let_in_again(rig, pair):
     a, b = pair
-    a.declare_down(Down("b", 1, "hung"))
+    a.peering.declare_down(Down("b", 1, "hung"))
     b.table.current["a"].lost = False
     seen = a.dropped["fenced"]
-    b.send_heartbeat()
-    b.greet(PeerId("a", 1), a.endpoint)
+    b.parts.heartbeats.send()
+    b.peering.greet(PeerId("a", 1), a.endpoint)
     await turns()
     assert a.dropped["fenced"] > seen
     assert a.peers() == {}
     seen = a.dropped["fenced"]
-    a._reception.on_shared(b.id, b"", b"what lay in its memory, which is not held any more", [])
+    a.parts.inbound.on_shared(b.id, b"", b"what lay in its memory, which is not held any more", [])
     assert a.dropped == {"fenced": seen + 1}
 
 
@@ -174,7 +191,7 @@ async def test_a_new_incarnation_replaces_the_old_one(rig, pair):
     assert await a.ref("b/echo").echo(5) == 5
     with pytest.raises(NodeDown, match="current incarnation is 2"):
         await a.ref("b/echo#1").echo(5)
-    rig.nodes["b#1"].send_heartbeat()
+    rig.nodes["b#1"].parts.heartbeats.send()
     await turns()
     assert a.dropped["fenced"] == 1
 
@@ -203,7 +220,7 @@ async def test_nothing_is_obeyed_twice(rig, pair):
 async def test_only_the_head_is_obeyed(rig, pair):
     a, b = pair
     for message in ([envelope.STOP], [envelope.DOWN, "b", 1, "x"], [envelope.BOOK, [["c", 1, "loop://c-1"]]]):
-        b.tell(b.table.current["a"], message)
+        b.peering.tell(b.table.current["a"], message)
     await turns()
     assert a.dropped["garbage"] == 3
     assert not a.closed.is_set()
@@ -212,20 +229,20 @@ async def test_only_the_head_is_obeyed(rig, pair):
 
 async def test_a_node_obeys_its_head(rig):
     head, a, b = await rig.add("head"), await rig.add("a"), await rig.add("b")
-    a.join(head.id, head.endpoint)
-    b.join(head.id, head.endpoint)
+    a.peering.join(head.id, head.endpoint)
+    b.peering.join(head.id, head.endpoint)
     await turns()
     to_a = head.table.current["a"]
-    head.tell(to_a, [envelope.BOOK, [["a", 1, a.endpoint], ["b", 1, b.endpoint]]])
+    head.peering.tell(to_a, [envelope.BOOK, [["a", 1, a.endpoint], ["b", 1, b.endpoint]]])
     await turns()
     assert set(a.peers()) == {"head", "b"}
-    head.tell(to_a, [envelope.DOWN, "b", 1, "hung"])
+    head.peering.tell(to_a, [envelope.DOWN, "b", 1, "hung"])
     await turns()
     assert set(a.peers()) == {"head"}
-    head.tell(to_a, [envelope.BOOK, [["b", 1, b.endpoint]]])  # an old book does not bring it back
+    head.peering.tell(to_a, [envelope.BOOK, [["b", 1, b.endpoint]]])  # an old book does not bring it back
     await turns()
     assert set(a.peers()) == {"head"}
-    head.tell(to_a, [envelope.DOWN, "a", 1, "hung"])
+    head.peering.tell(to_a, [envelope.DOWN, "a", 1, "hung"])
     await turns()
     assert a.closed.is_set()
     assert not b.closed.is_set()
@@ -245,7 +262,7 @@ async def test_links(pair):
     await turns()
     assert got == [("a", b"%d" % i, [b"payload", b"more"]) for i in range(3)]
     assert b.inspect().dead_letters == {"NoReceiver": 1}
-    a.declare_down(Down("b", 1, "hung"))
+    a.peering.declare_down(Down("b", 1, "hung"))
     with pytest.raises(PeerGone):
         link.send(Traffic.KV, b"", [])
     with pytest.raises(NodeDown):
@@ -273,7 +290,7 @@ async def test_a_way_that_is_full_is_the_callers_error(pair, monkeypatch):
         await a.ref("b/echo").echo(1)
     a.ref("b/echo").echo.cast(1)
     assert a.dead_letters["QueueFull"] == 1
-    a.send_heartbeat()
+    a.parts.heartbeats.send()
 
 
 tags = st.integers(-1, 18)

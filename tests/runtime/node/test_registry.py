@@ -23,7 +23,7 @@ async def cluster(nodes):
     """The head and two workers."""
     head, *workers = [await nodes.add(name) for name in ("head", "w1", "w2")]
     for worker in workers:
-        worker.head = head.id
+        worker.peering.head = head.id
     return head, *workers
 
 
@@ -101,7 +101,7 @@ async def test_names_are_fenced_by_lives(cluster):
     await w1.register("thing", first)
     await w1.despawn("x")
     second = await w1.spawn(Mortal(), name="x")
-    registry = head.registry
+    registry = head.parts.registry
     await registry.register("thing", second.address, 0.0)  # before the end of the first is reported, or after
     assert await registry.register("thing", first.address, 0.0) == "w1/x#1.2"  # late
     assert not await w1.unregister("thing", first)  # late
@@ -114,7 +114,7 @@ async def test_a_later_life_takes_over_before_the_end_of_the_earlier_is_known(cl
     head, w1, _ = cluster
     first = await w1.spawn(Mortal(), name="x")
     await w1.register("thing", first)
-    await head.registry.register("thing", first.address._replace(life=2), 0.0)
+    await head.parts.registry.register("thing", first.address._replace(life=2), 0.0)
     await turns()
     assert await head.names() == {}  # that life never was: its monitor says so
     await w1.register("thing", first)
@@ -137,7 +137,7 @@ async def test_a_lookup_waits_for_a_name(nodes, cluster):
     await turns()
     gone.cancel()
     await turns()
-    assert not head.lives.cells["$node"].busy(None)
+    assert not head.actors.instances["$node"].busy(None)
 
 
 async def test_a_registration_waits_for_the_holder_to_go(nodes, cluster):
@@ -181,8 +181,8 @@ async def test_without_the_head_there_are_no_names(nodes, cluster):
 
 async def test_garbage_is_refused(cluster):
     head, w1, _ = cluster
-    system = head.lives.of(head.lives.current["$node"].actor).address
+    system = head.actors.current["$node"].address
     for arguments in (("a b", "w1/x#1.1", 0.0), ("fine", "not an address", 0.0)):
         with pytest.raises(RemoteError, match="AddressError"):
-            await w1.call(system, "register", arguments, {}, 5.0, None)
+            await w1.parts.calls.call(system, "register", arguments, {}, 5.0, None)
     assert await head.names() == {}

@@ -18,7 +18,7 @@ from blockwright.runtime import (
     endpoint,
 )
 from blockwright.runtime.base.names import import_name
-from blockwright.runtime.node.spawning import load_class
+from blockwright.runtime.node.actor_classes import load_class
 from blockwright.tests.runtime.lives import MAY_IMPORT, Mortal, Placed, Spot, turns
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import AddressError
@@ -124,7 +124,7 @@ async def test_a_spawn_that_is_given_up_leaves_nothing(nodes, node, other, how):
         node.spawn(Placed, name="x", on="b", args=(Spot(1),), kwargs={"start": "hang"}, patience=3.0)
     )
     await turns()
-    assert "x" in other.lives.current
+    assert "x" in other.actors.current
     if how == "cancelled":
         spawning.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -133,25 +133,25 @@ async def test_a_spawn_that_is_given_up_leaves_nothing(nodes, node, other, how):
         with pytest.raises(DeadlineExceeded):
             await nodes.finish(spawning)
     await turns()
-    assert "x" not in other.lives.current
+    assert "x" not in other.actors.current
 
 
 async def test_an_actor_whose_spawner_gave_up_when_it_had_just_started_is_ended(node, other):
     """The cancellation crosses with the answer: it finds no call any more, only the actor."""
     spawning = asyncio.ensure_future(node.spawn(Mortal, name="x", on="b"))
     for _ in range(100):
-        if "x" in other.lives.cells:
+        if "x" in other.actors.instances:
             break
         await turns(1)
     assert not spawning.done()
     spawning.cancel()
     await turns()
     assert spawning.cancelled()
-    assert "x" not in other.lives.current
+    assert "x" not in other.actors.current
 
 
 async def test_a_spawn_that_comes_after_it_was_given_up_does_not_begin(node, other):
-    system = node.lives.current["$node"].actor
+    system = node.actors.current["$node"].actor
     await system.discard("x", "t-1")
     with pytest.raises(ValueError, match="given up before it began"):
         await system.spawn(PLACED, "x", [[0]], {}, 10, "", 0, "t-1")
@@ -165,7 +165,7 @@ async def test_actors_are_stopped_and_killed_anywhere(nodes, node, other, on):
     ref = await node.spawn(Mortal, name="x", on=on)
     calls = [asyncio.ensure_future(ref.hold()), asyncio.ensure_future(ref.echo(1))]
     await turns()
-    actor = nodes.all[on == "b"].lives.cells["x"].actor
+    actor = nodes.all[on == "b"].actors.instances["x"].actor
     stopping = asyncio.ensure_future(node.stop_actor(ref, drain=5.0))
     await turns()
     actor.gate.set()
@@ -178,7 +178,7 @@ async def test_actors_are_stopped_and_killed_anywhere(nodes, node, other, on):
     again = await node.spawn(Mortal, name="x", on=on)
     await node.stop_actor(ref)  # of the earlier life: the successor stays
     assert await again.echo(2) == 2
-    actor = nodes.all[on == "b"].lives.cells["x"].actor
+    actor = nodes.all[on == "b"].actors.instances["x"].actor
     await node.kill_actor(node.ref(f"{on}/x"))
     assert "stop " not in actor.log
     with pytest.raises(ActorDied, match="killed"):
@@ -194,7 +194,7 @@ async def test_errors_of_on_stop_reach_who_stops(node, other):
     await other.spawn(Bad(), name="x")
     with pytest.raises(RemoteError, match="ValueError: cannot close"):
         await node.stop_actor(node.ref("b/x"))
-    assert "x" not in other.lives.current
+    assert "x" not in other.actors.current
 
 
 async def test_a_node_that_stops_starts_nothing(nodes, node, other):
@@ -238,7 +238,7 @@ async def test_an_owned_actor_does_not_outlive_its_owner(nodes, node, other):
     await owned(owner, "b", "there")
     nodes.cut(node)
     await turns()
-    assert set(other.lives.current) == {"$node"}
+    assert set(other.actors.current) == {"$node"}
     assert PeerId("a", 1) == node.id
 
 

@@ -90,13 +90,13 @@ class Family:
         """What does not hold now; some of it only after a while."""
         alive = {node.id: node for node in sim.nodes.values() if node.open}
         for node in alive.values():
-            running = [name for name in CHILDREN if name in node.lives.current]
-            if "kin" in node.lives.current and len(running) < len(CHILDREN):
+            running = [name for name in CHILDREN if name in node.actors.current]
+            if "kin" in node.actors.current and len(running) < len(CHILDREN):
                 return Violation("supervision", f"of the children of {node.id} only {running} run")
-            if "kin" not in node.lives.current and running:
+            if "kin" not in node.actors.current and running:
                 return Violation("supervision", f"{running} of {node.id} have outlived their supervisor")
         living = [str(one.ref) for one in self.wanderers if one.lives(sim)]
-        if "root" in sim.head.lives.current and len(living) != 1:
+        if "root" in sim.head.actors.current and len(living) != 1:
             return Violation("single", f"there is to be one wanderer and there are {living}")
         return next(filter(None, (self._fault_of(watch, alive) for watch in self.watches)), None)
 
@@ -105,7 +105,7 @@ class Family:
             return Violation("monitor", f"{watch.watcher} was told {watch.fired} of {watch.name}")
         if watch.watcher not in alive:
             return None
-        life = alive[watch.watched].lives.current.get(watch.name) if watch.watched in alive else None
+        life = alive[watch.watched].actors.current.get(watch.name) if watch.watched in alive else None
         if not watch.fired and life is None:
             return Violation("monitor", f"{watch.watcher} was not told of the end of {watch.watched}/{watch.name}")
         if watch.fired and life is not None and watch.fired[0].life == life.address.life:
@@ -138,7 +138,7 @@ class Wanderer(Actor):
     def lives(self, sim: Simulation) -> bool:
         """Whether this object runs, in a process that does."""
         member = sim.cluster.members()[self.node.name]
-        life = self.node.lives.current.get(self.ref.name)
+        life = self.node.actors.current.get(self.ref.name)
         return member.id == self.node.id and member.state != "down" and life is not None and life.actor is self
 
 

@@ -230,8 +230,8 @@ class Game:
         node = sim.nodes[name]
         if name != "head" and sim.cluster.members()[name].state != "up":
             return False
-        players = [life.actor for life in node.lives.current.values() if isinstance(life.actor, Player)]
-        hauler = node.lives.current.get("hauler")
+        players = [life.actor for life in node.actors.current.values() if isinstance(life.actor, Player)]
+        hauler = node.actors.current.get("hauler")
         if hauler is None or not hauler.actor.driver.done():
             return False
         return len(players) == PLACES[name] and all(p.driver is not None and p.driver.done() for p in players)

@@ -48,7 +48,7 @@ async def logged(tmp_path):
     for node in nodes:
         await node.start()
         await node.spawn(Hop(), name="hop")
-    nodes[1].join(nodes[0].id, nodes[0].endpoint)
+    nodes[1].peering.join(nodes[0].id, nodes[0].endpoint)
     for _ in range(20):
         await asyncio.sleep(0)
     yield nodes, [tmp_path / "a.log", tmp_path / "b.log"]

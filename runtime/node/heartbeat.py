@@ -1,6 +1,6 @@
-"""What a heartbeat says of the node that sends it: how late its event loop runs and what lies on its actors.
+"""The contents of a heartbeat: event-loop lag, mailbox depths, and the age of the messages that run.
 
-Owns the record and how it is taken; judges nothing. A node whose loop is stuck sends none, one that is slow says so itself.
+Owns the record and how it is measured; judges nothing. A node whose loop is stuck sends none, a slow one says so itself.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from blockwright.runtime.actor.cell import Cell
+from blockwright.runtime.actor.instance import ActorInstance
 
 T = TypeVar("T", int, float)
 MOST = 32  # actors named in a heartbeat
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class Heartbeat:
     """``waiting`` and ``running`` name the actors with most, and leave out those with nothing."""
 
     lag: float = 0.0  # seconds by which the loop was late for this heartbeat
@@ -26,18 +26,18 @@ class Vitals:
     running: dict[str, float] = field(default_factory=dict)  # actor -> seconds that its oldest running message runs
 
 
-def measure(cells: Iterable[Cell], now: float, lag: float) -> Vitals:
+def measure(instances: Iterable[ActorInstance], now: float, lag: float) -> Heartbeat:
     """Of a node with these actors; ``now`` by its clock."""
     waiting: dict[str, int] = {}
     running: dict[str, float] = {}
     actors = 0
-    for cell in cells:
+    for instance in instances:
         actors += 1
-        if depth := cell.waiting:
-            waiting[cell.name] = depth
-        if (since := cell.since) is not None:
-            running[cell.name] = now - since
-    return Vitals(max(0.0, lag), actors, _most(waiting), _most(running))
+        if depth := instance.waiting:
+            waiting[instance.name] = depth
+        if (since := instance.since) is not None:
+            running[instance.name] = now - since
+    return Heartbeat(max(0.0, lag), actors, _most(waiting), _most(running))
 
 
 def _most(counted: dict[str, T]) -> dict[str, T]:

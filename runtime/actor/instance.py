@@ -1,8 +1,8 @@
-"""A living actor: its mailbox and the tasks that run its endpoints.
+"""A running actor: its mailbox and the tasks that execute its endpoints.
 
-Owns delivery order, the one-at-a-time rule, cancellation (of what waits and of what runs) and the promise that every call
-gets exactly one outcome: a value, the error that was raised, or ``ActorDied``. Knows no network: outcomes go to an
-``Outcome``.
+Owns delivery order, the one-message-at-a-time rule, cancellation (of waiting and of running messages) and the promise that
+every call gets exactly one reply: a value, the error that was raised, or ``ActorDied``. Knows no network: replies go to a
+``ReplyTo``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from blockwright.runtime.actor.actor import INTERNAL, Actor, Crash, Endpoint
-from blockwright.runtime.actor.outcomes import InternalOutcome, Outcome, Outlet
-from blockwright.runtime.base.clock import Clock
+from blockwright.runtime.actor.actor import Actor, Crash
+from blockwright.runtime.actor.endpoint import INTERNAL, ActorEndpoint
+from blockwright.runtime.actor.reply import InternalReply, Outlet, ReplyTo
 from blockwright.runtime.base.errors import (
     ActorDied,
     DeadlineExceeded,
@@ -32,6 +32,7 @@ from blockwright.runtime.base.mailbox import Mailbox
 from blockwright.runtime.base.scope import CURRENT, TRACE_BYTES, Scope, new_trace
 from blockwright.runtime.base.task_context import first_step, rest
 from blockwright.runtime.tracing.message_log import MessageLog
+from blockwright.transport.clock import Clock
 
 log = logging.getLogger("blockwright.runtime")
 
@@ -43,16 +44,16 @@ class _Unfit(Exception):
 
 
 class Delivery(Scope):
-    """One message on its way through a cell."""
+    """One message on its way through an actor."""
 
-    __slots__ = ("args", "cancelled", "cell", "endpoint", "kwargs", "outcome", "since", "start_by", "started", "task")
+    __slots__ = ("args", "cancelled", "endpoint", "instance", "kwargs", "reply_to", "since", "start_by", "started", "task")
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ActorEndpoint,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        outcome: Outcome,
+        reply_to: ReplyTo,
         *,
         deadline: float | None,
         trace: bytes,
@@ -62,30 +63,30 @@ class Delivery(Scope):
         self.deadline = deadline
         self.trace = trace if len(trace) == TRACE_BYTES else b""
         self.over = self.cancelled = self.started = False
-        self.endpoint, self.args, self.kwargs, self.outcome = endpoint, args, kwargs, outcome
+        self.endpoint, self.args, self.kwargs, self.reply_to = endpoint, args, kwargs, reply_to
         self.start_by = deadline if start_by is None else start_by
         self.since = 0.0  # when it came to wait, or was started
-        self.cell: Cell | None = None  # in whose mailbox it waits
+        self.instance: ActorInstance | None = None  # in whose mailbox it waits
         self.task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
-        """The caller gave up: skip it where it waits, cancel it where it runs. No outcome is reported any more."""
+        """The caller gave up: skip it where it waits, cancel it where it runs. No reply is sent any more."""
         if self.cancelled:
             return
         self.cancelled = True
-        if self.cell is not None:
+        if self.instance is not None:
             self.args, self.kwargs = (), {}  # it waits on in name only
-            self.cell.given_up += 1
+            self.instance.given_up += 1
         # A task that is cancelled before its first step never runs, not even its ``finally``; ``started`` tells.
         elif self.task is not None and self.started and not self.over:
             self.task.cancel()
 
 
-def _survive(error: BaseException) -> None:
-    """A cell outside any life: nothing follows from a crash."""
+def _ignore_crash(error: BaseException) -> None:
+    """Default crash handler: ignore."""
 
 
-class Cell:
+class ActorInstance:
     """See the module. Takes messages from the start and runs them from ``begin`` on, in a context of its own, a copy of the
     one in which the actor was spawned: what a handler sets there is not seen by the next."""
 
@@ -105,7 +106,7 @@ class Cell:
         self.handled = self.failed = 0  # messages that were run, and those of them that ended in an error
         self.given_up = 0  # messages in the mailbox that nobody waits for any more
         self.over = ""  # why nothing more is taken: what ends or has ended the actor
-        self.on_crash: Callable[[BaseException], None] = _survive
+        self.on_crash: Callable[[BaseException], None] = _ignore_crash
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -123,7 +124,7 @@ class Cell:
             self.deliver(delivery)
         self._serve()
 
-    def declared(self, endpoint: str, *, stream: bool = False) -> Endpoint:
+    def declared(self, endpoint: str, *, stream: bool = False) -> ActorEndpoint:
         """Raises NoSuchActor when there is none, or it is of the other sort."""
         declared = self.actor.endpoints.get(endpoint)
         if declared is None:
@@ -135,27 +136,27 @@ class Cell:
 
     def deliver(self, delivery: Delivery) -> None:
         if self.over:
-            delivery.outcome.failed(self._died())
+            delivery.reply_to.failed(self._died())
         elif delivery.endpoint.concurrent:
             most = self.actor.most_concurrent
             if len(self.beside if self._early is None else self._early) >= most:
-                delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {most} concurrent messages"))
+                delivery.reply_to.failed(MailboxFull(f"actor {self.name} runs {most} concurrent messages"))
             elif self._early is not None:
                 self._early.append(delivery)
             else:
                 self._start_beside(delivery)
         elif self._put(delivery) or (self.given_up and self._put_after_clearing(delivery)):
-            delivery.cell, delivery.since = self, self._clock.now()
+            delivery.instance, delivery.since = self, self._clock.now()
             if self._server is None:
                 self._serve()
         else:
-            delivery.outcome.failed(MailboxFull(f"mailbox of {self.name} holds {self.mailbox.limit} messages"))
+            delivery.reply_to.failed(MailboxFull(f"mailbox of {self.name} holds {self.mailbox.limit} messages"))
 
     def post(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something in the actor's turn, ahead of normal messages, however full the mailbox is."""
-        delivery = Delivery(INTERNAL, (work,), {}, InternalOutcome(self.name), deadline=None, trace=b"")
+        delivery = Delivery(INTERNAL, (work,), {}, InternalReply(self.name), deadline=None, trace=b"")
         self.mailbox.put(delivery, urgent=True, beyond=math.inf)
-        delivery.cell, delivery.since = self, self._clock.now()
+        delivery.instance, delivery.since = self, self._clock.now()
         self._serve()
 
     def close(self, cause: str) -> None:
@@ -165,7 +166,7 @@ class Cell:
     def abort(self, spare: asyncio.Task[Any] | None) -> None:
         """End what waits and runs with ActorDied. The task to spare is the one that asked for this, if it is one of ours."""
         for waiting in [*self.mailbox.drain(), *(self._early or [])]:
-            waiting.cell = None
+            waiting.instance = None
             self._fail(waiting, self._died())
         self._early = None
         for delivery in self.running:
@@ -218,14 +219,14 @@ class Cell:
         assert task is not None, "the task is set before its first step"
         try:
             while (delivery := self.mailbox.take()) is not None:
-                delivery.cell = None
+                delivery.instance = None
                 if delivery.cancelled:
                     self.given_up = max(0, self.given_up - 1)
                     continue
                 turn += 1
                 if delivery.endpoint.stream:
                     if len(self.beside) >= self.actor.most_concurrent:
-                        delivery.outcome.failed(MailboxFull(f"actor {self.name} runs {self.actor.most_concurrent} streams"))
+                        delivery.reply_to.failed(MailboxFull(f"actor {self.name} runs {self.actor.most_concurrent} streams"))
                         continue
                     self._start_beside(delivery)
                     await asyncio.sleep(0)  # its first step comes before the next message
@@ -255,7 +256,7 @@ class Cell:
             self.beside.discard(delivery)
 
     async def _handle(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
-        """Run a message and report its outcome. Raises CancelledError only if the task was cancelled from outside."""
+        """Run a message and send its reply. Raises CancelledError only if the task was cancelled from outside."""
         delivery.task, delivery.started, delivery.since = task, True, self._clock.now()
         endpoint, end = delivery.endpoint, "value"
         if self._log is not None and not delivery.trace:
@@ -276,7 +277,7 @@ class Cell:
             if not over:
                 value = await rest(work, context, value)
             if not delivery.cancelled:
-                delivery.outcome.returned(endpoint, value)
+                delivery.reply_to.returned(endpoint, value)
         except _Unfit as error:
             end = "EncodeError"
             self._fail(delivery, EncodeError(f"an item of {endpoint.name}: {error}"))
@@ -305,7 +306,7 @@ class Cell:
 
     async def _produce(self, delivery: Delivery) -> None:
         """Run the generator no further than the consumer's window allows."""
-        outlet: Outlet = delivery.outcome  # type: ignore[assignment]
+        outlet: Outlet = delivery.reply_to  # type: ignore[assignment]
         window, endpoint = outlet.window, delivery.endpoint
         items, made = endpoint.function(self.actor, *delivery.args, **delivery.kwargs), 0
         try:
@@ -328,7 +329,7 @@ class Cell:
 
     def _fail(self, delivery: Delivery, fault: RuntimeFault) -> None:
         if not delivery.cancelled:
-            delivery.outcome.failed(fault)
+            delivery.reply_to.failed(fault)
 
 
 async def _forget_cancellation(task: asyncio.Task[None]) -> None:

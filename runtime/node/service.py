@@ -1,4 +1,4 @@
-"""The actor that serves other nodes: they spawn, stop and monitor actors here by ordinary calls to it.
+"""The node service: the actor through which other nodes spawn, stop, monitor and look up actors here.
 
 Owns nothing but the tickets of spawns that were given up; it hands every request to the part of its node that answers it.
 Every node has one, under a name that no application can take.
@@ -7,27 +7,44 @@ Every node has one, under a name that no application can take.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
-from blockwright.runtime.actor.actor import Actor, endpoint
-from blockwright.runtime.actor.ref import parse_address
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
+from blockwright.runtime.base.address import parse_address
 from blockwright.runtime.base.clock import seconds
-from blockwright.runtime.node.inspection import NodeView, inspect_node
-from blockwright.runtime.node.spawning import Imports, Spawn, construct
+from blockwright.runtime.base.node_view import NodeView
+from blockwright.runtime.node.actor_classes import ClassLoader, construct
+from blockwright.runtime.node.lifecycle import LocalActors
+from blockwright.runtime.node.links import Links
+from blockwright.runtime.node.monitors import Monitors
+from blockwright.runtime.node.registry import Registry
+from blockwright.runtime.node.spawning import Spawner, SpawnRequest
 from blockwright.transport.address import check_name
 
 MAILBOX = 1 << 16
 GIVEN_UP = 1024  # tickets remembered
 
 
-class System(Actor):
+class NodeService(Actor):
     """See the module."""
 
     most_concurrent = MAILBOX  # a look-up may wait for long
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        actors: LocalActors,
+        spawner: Spawner,
+        monitors: Monitors,
+        links: Links,
+        registry: Registry,
+        view: Callable[[], NodeView],
+    ) -> None:
+        self._actors, self._spawner, self._monitors, self._links = actors, spawner, monitors, links
+        self._registry, self._view = registry, view
         self._given_up: OrderedDict[str, None] = OrderedDict()
-        self._imports = Imports()
+        self._classes = ClassLoader()
 
     @endpoint(concurrent=True)
     async def spawn(
@@ -42,22 +59,23 @@ class System(Actor):
         ticket: str,
     ) -> str:
         """Address of the new life."""
-        kind = await self._imports.load(what)
+        kind = await self._classes.load(what)
         if ticket in self._given_up:
             raise ValueError(f"this spawn of {name!r} was given up before it began")
         actor = construct(kind, args, kwargs)
         of = parse_address(owner) if owner else None
-        return str(await Spawn(actor, check_name(name), (), {}, mailbox, of, restarts).here(self.node, ticket))
+        request = SpawnRequest(actor, check_name(name), (), {}, mailbox, of, restarts)
+        return str(await self._spawner.here(request, ticket))
 
     @endpoint
     async def discard(self, name: str, ticket: str) -> None:
-        """Who asked for this spawn does not know how it ended: end the actor, or keep it from starting."""
+        """The caller of this spawn does not know how it ended: end the actor, or keep it from starting."""
         self._given_up[ticket] = None
         if len(self._given_up) > GIVEN_UP:
             self._given_up.popitem(last=False)
-        life = self.node.lives.current.get(name)
+        life = self._actors.current.get(name)
         if life is not None and life.ticket == ticket:
-            self.node.lives.end(life, "its spawner gave up")
+            self._actors.end(life, "its spawner gave up")
 
     @endpoint(concurrent=True)
     async def stop(self, key: str, drain: float) -> bool:
@@ -71,50 +89,50 @@ class System(Actor):
 
     async def _end(self, key: str, drain: float | None) -> bool:
         name, _, life = key.partition("#")
-        return await self.node.lives.end_named(check_name(name), int(life or 0), drain)
+        return await self._actors.end_named(check_name(name), int(life or 0), drain)
 
     @endpoint(concurrent=True)
     async def inspect(self) -> NodeView:
-        return inspect_node(self.node)
+        return self._view()
 
     @endpoint
     async def current(self, name: str) -> int:
         """Number of the actor's current life; 0 if it has none."""
-        living = self.node.lives.living(name)
+        living = self._actors.living(name)
         return living.address.life if living is not None else 0
 
     @endpoint
     async def watch(self, watcher: str, number: int, key: str) -> list[Any]:
-        return list(self.node.monitors.add(watcher, number, key))
+        return list(self._monitors.add(watcher, number, key))
 
     @endpoint
     async def unwatch(self, watcher: str, number: int) -> None:
-        self.node.monitors.remove(watcher, number)
+        self._monitors.remove(watcher, number)
 
     @endpoint
     async def ended(self, number: int, life: int, cause: str) -> None:
-        self.node.monitors.ended(number, life, cause)
+        self._monitors.ended(number, life, cause)
 
     @endpoint
     async def tie(self, key: str, other: str) -> None:
-        self.node.links.accept(key, other)
+        self._links.accept(key, other)
 
     @endpoint
     async def untie(self, key: str, other: str) -> None:
-        self.node.links.release(key, other)
+        self._links.release(key, other)
 
     @endpoint(concurrent=True)
     async def register(self, name: str, address: str, wait: float) -> str:
-        return await self.node.registry.register(check_name(name), parse_address(address), wait)
+        return await self._registry.register(check_name(name), parse_address(address), wait)
 
     @endpoint
     async def unregister(self, name: str, address: str) -> bool:
-        return self.node.registry.unregister(name, address)
+        return self._registry.unregister(name, address)
 
     @endpoint(concurrent=True)
     async def lookup(self, name: str, wait: float) -> str:
-        return await self.node.registry.lookup(name, wait)
+        return await self._registry.lookup(name, wait)
 
     @endpoint
     async def names(self) -> dict[str, str]:
-        return self.node.registry.names()
+        return self._registry.names()

@@ -1,5 +1,5 @@
-"""The body of a worker node, the same in a process of its own and inside a test: open the node, run the entry function,
-stay until told to stop or until the head is gone.
+"""The main coroutine of a worker node, the same in its own process and inside a test: open the node, run the entry
+function, stay until told to stop or until the head is gone.
 
 Owns the resolution of entry points and of their configuration's type (by annotation; nothing is unpickled).
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.clock import Clock
 from blockwright.runtime.base.codec import decode, encode, pack, unpack
 from blockwright.runtime.base.names import import_module
 from blockwright.runtime.cluster.launcher import NodeSpec
 from blockwright.runtime.node.node import Node
 from blockwright.transport.address import parse_identity
+from blockwright.transport.clock import Clock
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 
@@ -51,7 +51,7 @@ async def idle(node: Node, config: Any) -> None:
     """The entry of a node that waits for actors to be spawned on it."""
 
 
-async def live(spec: NodeSpec, *, transport: Transport | None = None, clock: Clock | None = None) -> None:
+async def run_node(spec: NodeSpec, *, transport: Transport | None = None, clock: Clock | None = None) -> None:
     """A node's whole life. Raises what the entry function raises."""
     node = Node(
         spec.name,
@@ -67,14 +67,14 @@ async def live(spec: NodeSpec, *, transport: Transport | None = None, clock: Clo
     started: asyncio.Future[None] | None = None
     try:
         await node.start()
-        node.join(parse_identity(spec.head), spec.head_endpoint)
+        node.peering.join(parse_identity(spec.head), spec.head_endpoint)
         entry, annotation = load_entry(spec.entry)
         config = decode(annotation, unpack(spec.config[0], [memoryview(b) for b in spec.config[1:]]))
         started = asyncio.ensure_future(entry(node, config))
         await asyncio.wait((started, ended), return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             started.result()
-            node.announce_ready()
+            node.peering.announce_ready()
             await ended
     finally:
         for task in (ended, started):

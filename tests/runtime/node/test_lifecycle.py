@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from blockwright.runtime import Actor, ActorDied, MailboxFull, NoSuchActor, Ref, RemoteError, endpoint
-from blockwright.runtime.actor.ref import Address, parse_address
-from blockwright.runtime.node import life as life_module
+from blockwright.runtime.base.address import Address, parse_address
+from blockwright.runtime.node import lifecycle as life_module
 from blockwright.tests.runtime.lives import Brittle, Mortal, turns
 from blockwright.transport.errors import AddressError
 
@@ -125,7 +125,7 @@ async def test_a_drain_handles_what_waits(node):
     ref = await node.spawn(actor, name="x")
     calls = [asyncio.ensure_future(ref.hold(0)), asyncio.ensure_future(ref.echo(1)), asyncio.ensure_future(ref.echo(2))]
     await turns()
-    ending = asyncio.ensure_future(node.lives.stop("x", drain=10.0))
+    ending = asyncio.ensure_future(node.actors.stop("x", drain=10.0))
     await turns()
     with pytest.raises(ActorDied):  # nothing new
         await ref.echo(3)
@@ -140,7 +140,7 @@ async def test_a_drain_is_bounded(nodes, node):
     ref = await node.spawn(actor, name="x")
     calls = [asyncio.ensure_future(ref.hold()), asyncio.ensure_future(ref.echo(1))]
     await turns()
-    ending = asyncio.ensure_future(node.lives.stop("x", drain=3.0))
+    ending = asyncio.ensure_future(node.actors.stop("x", drain=3.0))
     await nodes.advance(2.75)
     assert not ending.done()
     assert not calls[0].done()
@@ -156,7 +156,7 @@ async def test_an_end_goes_on_when_who_asked_for_it_is_cancelled(node):
     ref = await node.spawn(actor, name="x")
     call = asyncio.ensure_future(ref.hold())
     await turns()
-    ending = asyncio.ensure_future(node.lives.stop("x", drain=10.0))
+    ending = asyncio.ensure_future(node.actors.stop("x", drain=10.0))
     await turns()
     ending.cancel()
     await turns()
@@ -164,7 +164,7 @@ async def test_an_end_goes_on_when_who_asked_for_it_is_cancelled(node):
     assert await call == 0
     await turns()
     assert actor.log[-1] == "stop "
-    assert set(node.lives.current) == {"$node"}
+    assert set(node.actors.current) == {"$node"}
 
 
 async def test_a_kill_runs_no_on_stop_and_shortens_an_end(nodes, node):
@@ -173,10 +173,10 @@ async def test_a_kill_runs_no_on_stop_and_shortens_an_end(nodes, node):
     ref = await node.spawn(two, name="two")
     call = asyncio.ensure_future(ref.hold())
     await turns()
-    await node.lives.kill("one")
-    ending = asyncio.ensure_future(node.lives.stop("two", drain=1000.0))
+    await node.actors.kill("one")
+    ending = asyncio.ensure_future(node.actors.stop("two", drain=1000.0))
     await turns()
-    await node.lives.kill("two")
+    await node.actors.kill("two")
     await ending
     with pytest.raises(ActorDied):
         await call
@@ -197,7 +197,7 @@ async def test_an_on_stop_that_hangs_is_cut_short(nodes, node, caplog):
     await node.spawn(Hangs(), name="x")
     ending = asyncio.ensure_future(node.despawn("x"))
     await turns()
-    await node.lives.kill("x")
+    await node.actors.kill("x")
     await ending
 
 
@@ -258,7 +258,7 @@ async def test_a_start_can_be_ended(nodes, node):
     starting.cancel()
     await turns()
     assert starting.cancelled()
-    assert set(node.lives.current) == {"$node"}
+    assert set(node.actors.current) == {"$node"}
     starting = asyncio.ensure_future(node.spawn(Late(), name="x"))
     await turns()
     await node.stop()
@@ -317,7 +317,7 @@ async def test_names_are_numbered_upwards_even_when_forgotten(node, monkeypatch)
         await node.despawn(name)
     assert lives[:3] == [1, 2, 3]
     assert lives[-1] == 4
-    assert len(node.lives._over) == 3
+    assert len(node.actors._over) == 3
     with pytest.raises(NoSuchActor):
         await node.ref("a/b#1.1").echo(1)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 
 from blockwright.runtime import Actor, DeadlineExceeded, ManualClock, RuntimeFault, endpoint
-from blockwright.runtime.actor.actor import Endpoint
-from blockwright.runtime.actor.cell import Cell, Delivery
+from blockwright.runtime.actor.endpoint import ActorEndpoint
+from blockwright.runtime.actor.instance import ActorInstance, Delivery
 
 
 class Notes(Actor):
@@ -22,7 +22,7 @@ class Result:
         self.values: list[object] = []
         self.faults: list[RuntimeFault] = []
 
-    def returned(self, endpoint: Endpoint, value: object) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: object) -> None:
         self.values.append(value)
 
     def failed(self, fault: RuntimeFault) -> None:
@@ -31,11 +31,11 @@ class Result:
 
 async def test_what_expired_on_the_way_is_dropped_before_it_runs():
     clock, actor, result = ManualClock(), Notes(), Result()
-    cell = Cell(actor, "notes", clock, 10)
-    cell.begin()
+    instance = ActorInstance(actor, "notes", clock, 10)
+    instance.begin()
     for n, left in ((1, 5.0), (2, 0.5), (3, None)):
         deadline = None if left is None else clock.now() + left
-        cell.deliver(Delivery(actor.endpoints["note"], (n,), {}, result, deadline=deadline, trace=b""))
+        instance.deliver(Delivery(actor.endpoints["note"], (n,), {}, result, deadline=deadline, trace=b""))
     clock.advance(1.0)
     for _ in range(10):
         await asyncio.sleep(0)
@@ -45,11 +45,11 @@ async def test_what_expired_on_the_way_is_dropped_before_it_runs():
 
 async def test_a_message_cancelled_between_start_and_first_step_does_not_run():
     clock, actor, result = ManualClock(), Notes(), Result()
-    cell = Cell(actor, "notes", clock, 10)
-    cell.begin()
+    instance = ActorInstance(actor, "notes", clock, 10)
+    instance.begin()
     deliveries = [Delivery(actor.endpoints["note"], (n,), {}, result, deadline=None, trace=b"") for n in (1, 2, 3)]
     for delivery in deliveries:
-        cell.deliver(delivery)
+        instance.deliver(delivery)
     deliveries[0].cancel()  # its task exists and has not run
     deliveries[1].cancel()  # it waits
     for _ in range(10):

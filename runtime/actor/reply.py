@@ -1,7 +1,7 @@
-"""Where the result of a message goes: to a future of this process, to nobody, to the log.
+"""Replies of endpoints: where the result of a message goes (a future of this process, nowhere, the log).
 
-Owns the two protocols that a cell speaks and the outcomes that need no network; those that answer another node belong to
-``calls.py`` and ``remote_streams.py``. Runs nothing.
+Owns the two protocols that a running actor replies through and the replies that need no network; those to another node
+belong to ``node/incoming_calls.py`` and ``node/remote_streams.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Any, Protocol
 
-from blockwright.runtime.actor.actor import Endpoint
+from blockwright.runtime.actor.endpoint import ActorEndpoint
 from blockwright.runtime.base.dead_letters import DeadLetters
 from blockwright.runtime.base.errors import RemoteError, RuntimeFault
 from blockwright.runtime.base.window import Window
@@ -18,24 +18,24 @@ from blockwright.runtime.base.window import Window
 log = logging.getLogger("blockwright.runtime")
 
 
-class Outcome(Protocol):
+class ReplyTo(Protocol):
     """Where the result of a call goes. Exactly one of the two is called, unless the call was cancelled."""
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None: ...
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None: ...
 
     def failed(self, fault: RuntimeFault) -> None: ...
 
 
-class Outlet(Outcome, Protocol):
+class Outlet(ReplyTo, Protocol):
     """Where the items of a stream go; ``returned`` is its end."""
 
     window: Window
 
-    async def item(self, endpoint: Endpoint, value: Any) -> None:
+    async def item(self, endpoint: ActorEndpoint, value: Any) -> None:
         """Send one. Raises EncodeError for a value that cannot travel."""
 
 
-class CastOutcome:
+class CastReply:
     """Nobody waits: errors are logged and counted, a value is dropped. ``target``, ``endpoint`` and ``sender`` are for the
     log."""
 
@@ -44,7 +44,7 @@ class CastOutcome:
     def __init__(self, dead: DeadLetters, target: object, endpoint: str, sender: object = "this node") -> None:
         self._dead, self._target, self._endpoint, self._sender = dead, target, endpoint, sender
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         pass
 
     def failed(self, fault: RuntimeFault) -> None:
@@ -52,13 +52,13 @@ class CastOutcome:
         self._dead.drop(type(fault).__name__, self._target, text, level=logging.ERROR)
 
 
-class InternalOutcome:
+class InternalReply:
     """Of what the runtime itself asked the actor to do: an error is logged."""
 
     def __init__(self, actor: str) -> None:
         self._actor = actor
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         pass
 
     def failed(self, fault: RuntimeFault) -> None:
@@ -66,13 +66,13 @@ class InternalOutcome:
             log.error("actor %s failed: %s", self._actor, fault, exc_info=fault.__cause__)
 
 
-class FutureOutcome:
+class FutureReply:
     """The caller is in this process; the value passes by reference."""
 
     def __init__(self, future: asyncio.Future[Any]) -> None:
         self._future = future
 
-    def returned(self, endpoint: Endpoint, value: Any) -> None:
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
         if not self._future.done():
             self._future.set_result(value)
 

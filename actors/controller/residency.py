@@ -1,0 +1,222 @@
+"""What one worker holds of the applications that belong on it, in its current life, and what it lacks.
+
+Owns the resident components, the load in progress, refusals, the room left to KV, and for each hop of a planned route the
+count of its missing components. A change costs work for the components and routes that it is about, not for the others.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from blockwright.actors.controller.messages import Application
+from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.model.chain import Block, Hop, Route
+from blockwright.policies.requests.admission import capacity_tokens
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """An application and what became of it."""
+
+    application: Application
+    rank: int  # its place among all that were ever served: what loads first
+    blocks: tuple[Block, ...] = ()
+    planned: list[PlannedRoute] = field(default_factory=list)  # in force when every worker is up and loaded
+    deployed: bool = True
+    ever_ready: bool = False  # it has had a route in force
+    in_force: int = 0  # routes
+
+
+@dataclass(slots=True, eq=False)
+class PlannedRoute:
+    """A route that comes into force as soon as ``open`` is 0."""
+
+    route: Route  # version 0
+    served: Served
+    hops: tuple[PlannedHop, ...] = ()
+    open: int = 0  # hops whose worker does not serve them yet
+
+    @property
+    def whole(self) -> bool:
+        return self.open == 0 and self.served.deployed
+
+    def capacity(self) -> int:
+        """Tokens of one sequence that the route's workers can hold: the least of its hops.
+
+        From raw bytes, so at most a little too many: the worker, which knows its back end's padding, refuses the rest.
+        """
+        return min(capacity_tokens(hop.residency.room or 0, hop.page_size, hop.page_bytes) for hop in self.hops)
+
+
+@dataclass(slots=True, eq=False)
+class PlannedHop:
+    """A stretch of an application that belongs on a worker; its pages as ``page_of`` says."""
+
+    route: PlannedRoute
+    residency: Residency
+    first: int
+    last: int
+    page_size: int  # tokens
+    page_bytes: int
+    missing: int  # components
+
+    @property
+    def held(self) -> bool:
+        """The worker serves it."""
+        return not self.missing and self.residency.serving
+
+
+def page_of(application: Application, hop: Hop) -> tuple[int, int]:
+    """A page of a sequence: its tokens, and its raw bytes in all layers of a hop."""
+    kvs = [c.kv for c in application.components[hop.first : hop.last] if c.kv is not None]
+    return (kvs[0].page_size if kvs else 0), sum(kv.raw_bytes for kv in kvs)
+
+
+class Residency:
+    """See the module. ``touched`` collects the routes of which a hop was gained or lost, or whose capacity may differ."""
+
+    def __init__(self, served: Mapping[str, Served], touched: dict[str, PlannedRoute]) -> None:
+        self.hops: dict[str, list[PlannedHop]] = {}  # application -> those here, also of applications that are withdrawn
+        self.resident: dict[str, set[int]] = {}  # application -> depths of its components that are here
+        self.refused: dict[str, str] = {}  # application -> why it could not be loaded here
+        self.loading: LoadBlock | None = None  # the one load in progress
+        self.room: int | None = None  # bytes left to KV, when last asked
+        self.room_stale = True  # parameters have changed since, or nobody asked
+        self.asking = False  # a question about room is under way
+        self.serving = False  # the worker is well and its room is known: complete hops count
+        self._partial: set[str] = set()  # applications that began to load and lack components
+        self._queue: list[tuple[int, str]] = []  # heap of (rank, application) of all that may lack components; some may not
+        self._queued: set[str] = set()  # applications in it
+        self._served, self._touched = served, touched
+
+    def plan(self, route: PlannedRoute, hop: Hop, page: tuple[int, int]) -> PlannedHop:
+        """A hop of a new route belongs here. page: its size in tokens and in bytes."""
+        planned = PlannedHop(route, self, hop.first, hop.last, *page, hop.last - hop.first)
+        route.open += 1
+        self.hops.setdefault(route.route.application, []).append(planned)
+        return planned
+
+    def clear(self) -> None:
+        """A life began or ended: nothing is here."""
+        self.serve(False)
+        for name in self.resident:
+            for hop in self.hops.get(name, ()):
+                hop.missing = hop.last - hop.first
+        self.resident, self.refused, self.loading = {}, {}, None
+        self.room, self.room_stale, self.asking = None, True, False
+        self._partial.clear()
+        self._queued = {name for name, served in self._served.items() if served.deployed}
+        self._queue = [(self._served[name].rank, name) for name in self._queued]
+        heapq.heapify(self._queue)
+
+    def serve(self, well: bool) -> None:
+        """Whether the worker can serve at all; complete hops follow, once the room is known."""
+        serving = well and self.room is not None
+        if serving != self.serving:
+            self.serving = serving
+            for name in self.resident:
+                for hop in self.hops.get(name, ()):
+                    if not hop.missing:
+                        self._turn(hop, serving)
+
+    def set_room(self, nbytes: int) -> None:
+        changed, self.room, self.asking = nbytes != self.room, nbytes, False
+        if changed and self.serving:
+            for name in self.resident:
+                self._touched.update((hop.route.route.id, hop.route) for hop in self.hops.get(name, ()) if not hop.missing)
+
+    def loaded(self, load: LoadBlock) -> None:
+        """Components of a deployed application have come."""
+        name = load.holder
+        here = self.resident.setdefault(name, set())
+        new = [depth for depth in range(load.first, load.last) if depth not in here]
+        here.update(new)
+        for hop in self.hops.get(name, ()):
+            found = sum(hop.first <= depth < hop.last for depth in new)
+            hop.missing -= found
+            if found and not hop.missing and self.serving:
+                self._turn(hop, True)
+        self._sort(name)
+
+    def refuse(self, name: str, why: str) -> None:
+        self.refused[name] = why
+        self._sort(name)
+
+    def want(self, name: str) -> None:
+        """The application is deployed (again): what it lacks is to be loaded, also after a refusal."""
+        self.refused.pop(name, None)
+        if name not in self._queued:
+            self._queued.add(name)
+            heapq.heappush(self._queue, (self._served[name].rank, name))
+        self._sort(name)
+
+    def withdraw(self, name: str) -> set[int]:
+        """The application is undeployed: the depths that were here, and go."""
+        depths = self.resident.pop(name, set())
+        for hop in self.hops.get(name, ()) if depths else ():
+            if not hop.missing and self.serving:
+                self._turn(hop, False)
+            hop.missing = hop.last - hop.first
+        self._partial.discard(name)
+        self.room_stale = self.room_stale or bool(depths)
+        return depths
+
+    def next_load(self) -> LoadBlock | None:
+        """The first block that is missing, in order of applications and depth."""
+        while self._queue:
+            name = self._queue[0][1]
+            if self._wants(name):
+                return self._first_missing(name)
+            heapq.heappop(self._queue)
+            self._queued.discard(name)
+        return None
+
+    def ask_room(self) -> bool:
+        """Whether the room has to be asked for now: parameters came or went, and no application is half here."""
+        due = self.room_stale and not self.asking and not self._partial and bool(self.resident)
+        if due:
+            self.asking, self.room_stale = True, False
+        return due
+
+    def holds(self, name: str, first: int, last: int) -> bool:
+        """Components ``first`` .. ``last`` (exclusive) of the application are here."""
+        return self.resident.get(name, set()).issuperset(range(first, last))
+
+    def check(self, well: bool) -> None:
+        """Raise AssertionError when a count is not what is resident."""
+        assert self.serving == (well and self.room is not None)
+        for name, hops in self.hops.items():
+            here, served = self.resident.get(name, set()), self._served[name]
+            for hop in hops:
+                assert hop.missing == sum(depth not in here for depth in range(hop.first, hop.last)), name
+            assert (name in self._partial) == (bool(here) and self._wants(name)), name
+            assert name in self._queued or not self._wants(name), name
+            assert served.deployed or not here, name
+        assert {name for _, name in self._queue} == self._queued
+        assert len(self._queue) == len(self._queued)
+
+    def _wants(self, name: str) -> bool:
+        served = self._served[name]
+        return served.deployed and name not in self.refused and any(hop.missing for hop in self.hops.get(name, ()))
+
+    def _sort(self, name: str) -> None:
+        if self.resident.get(name) and self._wants(name):
+            self._partial.add(name)
+        else:
+            self._partial.discard(name)
+
+    def _first_missing(self, name: str) -> LoadBlock:
+        application, here, first = self._served[name].application, self.resident.get(name, set()), 0
+        for block in self._served[name].blocks:
+            last = first + len(block.components)
+            belongs = any(hop.first <= first and last <= hop.last for hop in self.hops[name])
+            if belongs and not here.issuperset(range(first, last)):
+                return LoadBlock(application.checkpoint, first, last, [c.id for c in block.components], name)
+            first = last
+        raise AssertionError(f"{name} lacks components, and no block has them")
+
+    def _turn(self, hop: PlannedHop, gained: bool) -> None:
+        hop.route.open += -1 if gained else 1
+        self._touched[hop.route.route.id] = hop.route

@@ -1,0 +1,92 @@
+"""The routes in force and the version of what is published of them.
+
+Owns the change from planned to in force and back. ``settle`` looks only at the routes that were touched since it last ran;
+what is published is still all routes, listed when it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from blockwright.actors.controller.residency import PlannedRoute, Served
+from blockwright.policies.model.chain import Chain, Route
+from blockwright.policies.requests.dispatch import workers_of
+from blockwright.policies.sweep.events import RoutesChanged
+
+
+class Routes:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.planned: list[Route] = []  # of all applications that were ever served, with all workers up and loaded
+        self.in_force: dict[str, Route] = {}  # by id
+        self.capacity: dict[str, int] = {}  # route in force -> tokens of one sequence that its workers can hold
+        self.version = 0  # of the last publication
+        self.touched: dict[str, PlannedRoute] = {}  # by id: they may be in force now and were not, or the other way round
+        self.applications: dict[str, None] = {}  # whose routes in force changed with the last event
+        self._chains: list[Chain] = []  # of all applications that were ever served
+        self._withdrawn: list[str] = []  # of these, those that are not deployed
+        self._renamed = False  # these two lists differ from the last publication
+
+    def list_chains(self, served: Iterable[Served]) -> None:
+        """Applications came, were cut anew, deployed or withdrawn; ``served``: all that are known."""
+        known = list(served)
+        chains = [Chain(s.application.name, s.blocks, s.application.max_length) for s in known]
+        withdrawn = [s.application.name for s in known if not s.deployed]
+        self._renamed |= (chains, withdrawn) != (self._chains, self._withdrawn)
+        self._chains, self._withdrawn = chains, withdrawn
+
+    def touch(self, routes: Iterable[PlannedRoute]) -> None:
+        self.touched.update((planned.route.id, planned) for planned in routes)
+
+    def settle(self) -> tuple[str, ...] | None:
+        """Bring routes into force and out of it. None when nothing has to be published, else the workers of new routes.
+
+        What was lost and gained again since the last time goes on under its version.
+        """
+        version, changed, first = self.version + 1, self._renamed, dict[str, None]()
+        for id, planned in self.touched.items():
+            if planned.whole:
+                if id not in self.in_force:
+                    route = self.in_force[id] = replace(planned.route, version=version)
+                    first.update(dict.fromkeys(workers_of(route)))
+                    planned.served.ever_ready = True
+                    self._count(planned.served, 1)
+                capacity = planned.capacity()
+                changed |= self.capacity.get(id) != capacity
+                self.capacity[id] = capacity
+            elif id in self.in_force:
+                del self.in_force[id], self.capacity[id]
+                self._count(planned.served, -1)
+                changed = True
+        self.touched.clear()
+        if not changed:
+            return None
+        self.version, self._renamed = version, False
+        return tuple(first)
+
+    def publication(self) -> RoutesChanged:
+        """What ``version`` says."""
+        routes, capacity = list(self.in_force.values()), dict(self.capacity)
+        return RoutesChanged(self.version, list(self._chains), routes, list(self.planned), list(self._withdrawn), capacity)
+
+    def check(self, served: Iterable[Served]) -> None:
+        """Raise AssertionError when an invariant is broken; reads everything."""
+        assert not self.touched
+        everyone = list(served)
+        known = [planned for one in everyone for planned in one.planned]
+        assert self.planned == [planned.route for planned in known]
+        for planned in known:
+            assert planned.open == sum(not hop.held for hop in planned.hops), planned.route.id
+            assert planned.whole == (planned.route.id in self.in_force), planned.route.id
+            if planned.whole:
+                assert self.capacity[planned.route.id] == planned.capacity(), planned.route.id
+        assert self.capacity.keys() == self.in_force.keys() <= {planned.route.id for planned in known}
+        for one in everyone:
+            assert one.in_force == sum(planned.whole for planned in one.planned), one.application.name
+            assert one.ever_ready or not one.in_force, one.application.name
+
+    def _count(self, served: Served, change: int) -> None:
+        served.in_force += change
+        self.applications[served.application.name] = None

@@ -1,0 +1,59 @@
+"""Offline generation in one call: start a cluster in this program, answer a list of prompts, stop it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+from blockwright.api.program.client import Prompt
+from blockwright.api.program.embedded import Cluster
+from blockwright.api.program.progress import Bar
+from blockwright.api.program.results import Answer
+
+
+@overload
+def generate(
+    model: str | os.PathLike[str],
+    prompts: str,
+    *,
+    progress: bool | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Answer: ...
+
+
+@overload
+def generate(
+    model: str | os.PathLike[str],
+    prompts: Sequence[Prompt],
+    *,
+    progress: bool | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[Answer]: ...
+
+
+def generate(
+    model: str | os.PathLike[str],
+    prompts: str | Sequence[Prompt],
+    *,
+    progress: bool | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Answer | list[Answer]:
+    """Continue prompts with a checkpoint: start a cluster, answer all of them at once, stop it.
+
+    prompts: one text gives one answer, a list of texts or token ids a list in its order. progress: a bar on standard error;
+    None: where a person looks (a terminal, a notebook). settings: as of ``Cluster``; options: the API's fields by name
+    (max_tokens, temperature, seed, stop, ...).
+
+    Raises RequestError for a prompt that is refused, and what entering a ``Cluster`` raises.
+    """
+    asked: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
+    shown = (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
+    with Bar(len(asked), shown) as bar, Cluster(model, **(settings or {})) as cluster:
+        bar.begin()
+        answers = cluster.generate_all(asked, done=bar.done, **options)
+    return answers[0] if isinstance(prompts, str) else answers

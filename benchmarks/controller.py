@@ -1,0 +1,51 @@
+"""What placement and routes cost the head: the controller at rest, and for a death, a return and one more application.
+
+    python benchmarks/controller.py [--quick] [--json PATH] [--beside CHECKOUT]
+
+1,000 simulated workers serve 100 applications that share most components, a route for each of both. Time is virtual: every
+worker beats at the default interval; processor time is real. ``core_share`` is a part of one core. ``rest/state`` is the
+state machine alone; ``rest/node`` the head's node with the controller on it, from a heartbeat's bytes to the end of what it
+leads to, and its own heartbeats to all. ``encode_ms`` and ``megabytes`` are those of the published routes for one recipient:
+a publication lists all routes, so at this size it is more than a message may have. With ``--beside`` 100 workers of 10
+applications take turns in both checkouts: a state that looks at everything with each event needs an hour for one beat of
+the larger cluster. Every round is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import harness
+from harness import BESIDE, OURS, Bar, Options, Report
+from kernels import head
+
+SIZES = {"1000x100": (1000, 100), "100x10": (100, 10)}
+SECONDS = 10.0  # of virtual time
+BARS = [Bar(f"1000x100/rest/{what}", "core_share", at_most=0.05) for what in ("state", "node")]
+
+
+def measured(python: Path, workers: int, applications: int) -> list[tuple[str, dict[str, float]]]:
+    """(case, metrics), from a process of this interpreter."""
+    command = [str(python), str(Path(__file__).with_name("controller_step.py")), *map(str, (workers, applications, SECONDS))]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [(case, metrics) for case, metrics in json.loads(done.stdout)]
+
+
+def main(options: Options) -> None:
+    pythons = harness.interpreters(options)
+    beside = head(options.beside) if options.beside else ""
+    report = Report("controller", {"seconds": SECONDS, "heartbeat": 0.5, "beside": beside}, packages=("msgpack",))
+    for turn in range(1 if options.quick else 3):
+        for size, (workers, applications) in SIZES.items():
+            subjects = list(pythons) if size == "100x10" else [OURS]
+            for name in subjects[:: -1 if turn % 2 else 1]:
+                for case, metrics in measured(pythons[name], workers, applications):
+                    report.add(f"{size}/{case}", name, metrics)
+    more = [Bar("100x10/rest/state", "core_share", BESIDE, at_most=0.01)] if options.beside else []
+    harness.finish(report, options, [*BARS, *more])
+
+
+if __name__ == "__main__":
+    main(harness.parse(__doc__, beside=True))

@@ -1,0 +1,199 @@
+"""Times the controller of the checkout of the interpreter that runs it; the child of ``controller.py``.
+
+    python benchmarks/controller_step.py WORKERS APPLICATIONS SECONDS
+
+Prints a JSON list of (case, metrics). Time is virtual, processor time is real. Uses of the package only what older checkouts
+have too, but for ``rest/node``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import msgpack
+
+from blockwright.actors.controller.messages import (
+    Application,
+    AskRoom,
+    Beat,
+    Effect,
+    Event,
+    Load,
+    Loaded,
+    Room,
+    Serve,
+    WorkerDown,
+    WorkerUp,
+)
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.runtime import ManualClock, Node
+from blockwright.runtime.base import envelope
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.codec import encode, pack
+from blockwright.runtime.node.vitals import Vitals
+from blockwright.transport.address import PeerId
+from blockwright.transport.interface import Receiver
+from blockwright.transport.wire import Buffer
+
+LAYERS, OWN = 12, 13  # components beside embedding and head; the depth of the one that is an application's own
+LAYOUT = KvLayout(2, 64, "bfloat16", 16)
+ROOM, HEARTBEAT = 1 << 30, 0.5
+KINDS = [Kind.EMBEDDING, *[Kind.ATTENTION, Kind.MLP] * LAYERS, Kind.HEAD]
+Metrics = dict[str, float]
+
+
+def application(number: int) -> Application:
+    """Shares all but one component with the others."""
+    parts = [
+        Component(
+            number.to_bytes(8, "big") + bytes([depth]) * 8 if depth == OWN else bytes([depth]) * 16,
+            kind, 1 << 20, 384, 384, LAYOUT if kind is Kind.ATTENTION else None,
+        )
+        for depth, kind in enumerate(KINDS)
+    ]  # fmt: skip
+    return Application(f"a{number}", f"/models/a{number}", tuple(parts), 4096)
+
+
+def cpu(work: Callable[[], object]) -> float:
+    """Seconds of the processor."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def follow(state: ControllerState, event: Event, now: float) -> None:
+    """The event and all that comes of it, each load and question answered, in turn."""
+    effects: list[Effect] = list(state.handle(event, now))
+    for effect in effects:
+        if isinstance(effect, Load):
+            effects += state.handle(Loaded(effect.worker, effect.incarnation, effect.load), now)
+        elif isinstance(effect, AskRoom):
+            effects += state.handle(Room(effect.worker, effect.incarnation, ROOM), now)
+
+
+def at_rest(workers: int, applications: int) -> ControllerState:
+    """All up, all loaded. An older state looks at everything with each event, which is kept from it meanwhile."""
+    state = ControllerState([f"w{n}" for n in range(workers)], stall_timeout=60.0)
+    served = tuple(application(number) for number in range(applications))
+    old = not hasattr(state, "publication")
+    if old:
+        state._advance = lambda: None
+    state.handle(Serve(served), 0.0)
+    for name, worker in state.workers.items():
+        effects = state.handle(WorkerUp(name, 1), 0.0)
+        for one in served:
+            load = LoadBlock(one.checkpoint, 0, len(KINDS), [c.id for c in one.components], one.name)
+            effects += state.handle(Loaded(name, 1, load), 0.0)
+        for effect in effects:
+            if isinstance(effect, AskRoom):
+                effects += state.handle(Room(name, 1, ROOM), 0.0)
+        if old:
+            state.handle(Room(name, 1, ROOM), 0.0)
+            worker.room_stale, worker.state = False, "ready"
+    if old:
+        del state._advance
+        state.handle(Beat("w0", 1, 0.0, 0, 0), 0.0)
+    assert state.whole
+    return state
+
+
+def rest(state: ControllerState, seconds: float) -> float:
+    """Share of a core that beats without news cost: of as many as come in ``seconds``, or of a few where those take long."""
+    beats = [Beat(name, 1, 0.0, 0, 0) for name in state.workers]
+    spent = cpu(lambda: [state.handle(beat, 100.0) for beat in beats[:3]]) / 3
+    if spent < 0.001:
+        rounds = round(seconds / HEARTBEAT)
+        spent = cpu(lambda: [state.handle(beat, 100.0) for _ in range(rounds) for beat in beats]) / (rounds * len(beats))
+    return spent * len(beats) / HEARTBEAT
+
+
+def changes(state: ControllerState, applications: int) -> dict[str, Metrics]:
+    """A death, the way back to the last route, one more application up to the first loads."""
+    down = cpu(lambda: state.handle(WorkerDown("w1", 1, "killed"), 100.0))
+    assert not state.whole
+    back = cpu(lambda: follow(state, WorkerUp("w1", 2), 101.0))
+    assert state.whole
+    more = cpu(lambda: state.handle(Serve((application(applications),)), 200.0))
+    return {name: {"cpu_ms": 1e3 * took} for name, took in (("death", down), ("return", back), ("application", more))}
+
+
+def publication(state: ControllerState) -> Metrics:
+    """What one recipient's copy of the published routes costs."""
+    update = state.publication()
+    began = time.process_time()
+    body = msgpack.packb(encode(update, Sink()))  # past the limit of a message, which is less at this size
+    return {"encode_ms": 1e3 * (time.process_time() - began), "megabytes": len(body) / 1e6}
+
+
+class Wire:
+    """A transport of which only the receiving end exists."""
+
+    endpoint, link_kind = "wire://head", "frames"
+
+    def start(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+
+    def connect(self, peer: PeerId, endpoint: str) -> None: ...
+
+    def disconnect(self, peer: PeerId) -> None: ...
+
+    def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = (), places: bytes = b"") -> None: ...
+
+    def send_pulse(self, peer: PeerId, body: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NoProcesses:
+    async def launch(self, worker: str) -> None: ...
+
+    async def kill(self, worker: str, cause: str) -> None: ...
+
+    def pid(self, worker: str) -> int:
+        return 0
+
+
+async def node(state: ControllerState, seconds: float) -> float:
+    """Share of a core of the head's node at rest: its own beats to all, those of all let in, read and handed on."""
+    from blockwright.actors.controller.actor import Controller
+
+    wire, clock = Wire(), ManualClock()
+    head = Node("head", transport=wire, clock=clock, heartbeat_interval=HEARTBEAT)
+    await head.start()
+    await head.spawn(Controller(state, NoProcesses(), []), name="controller")
+    peers = [PeerId(name, worker.incarnation) for name, worker in state.workers.items()]
+    for peer in peers:
+        head.greet(peer, "")
+    payload = {"sweep_age": 0.0, "waiting": 0, "running": 0, "reports": {"head/gateway#1.1": 7}}
+    body = pack([envelope.HEARTBEAT, encode(Vitals(0.001, 2, {}, {}), Sink()), encode(payload, Sink())])
+
+    def beat() -> None:
+        clock.advance(HEARTBEAT)
+        for peer in peers:
+            wire.receiver.on_message(peer, body, [])
+
+    beat()
+    version, rounds = state.version, round(seconds / HEARTBEAT)
+    spent = cpu(lambda: [beat() for _ in range(rounds)])
+    assert (state.version, len(head.peers())) == (version, len(peers))
+    assert all(peer.payload == payload for peer in head.peers().values())
+    await head.stop()
+    return spent / (rounds * HEARTBEAT)
+
+
+def main(workers: int, applications: int, seconds: float) -> list[tuple[str, Metrics]]:
+    state = at_rest(workers, applications)
+    found: list[tuple[str, Metrics]] = [("rest/state", {"core_share": rest(state, seconds)})]
+    if hasattr(state, "publication"):
+        found += [("rest/node", {"core_share": asyncio.run(node(state, seconds))}), ("publication", publication(state))]
+    return found + list(changes(state, applications).items())
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))))

@@ -1,0 +1,105 @@
+"""A node as monitoring sees it: actors, mailboxes and peers as values that travel, and the same as Prometheus metrics.
+
+Owns the records and the names of the metrics; how a view is taken is in ``node/inspection.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """``oldest``: seconds that the message at its head has waited."""
+
+    depth: int = 0
+    oldest: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorView:
+    name: str
+    kind: str  # its class
+    life: int
+    restarts: int  # by its supervisor
+    normal: LaneView
+    urgent: LaneView
+    current: str  # endpoint of the message of the mailbox that it handles; "" if none
+    current_age: float  # seconds
+    beside: int  # concurrent messages and streams that run beside the mailbox
+    streams: int  # of them
+    handled: int  # messages begun since the start of this life
+    failed: int  # of them, ended by an error
+    ending: str = ""  # why, while it ends
+    supervisor: str = ""  # node/name of the actor that it does not outlive
+    missing: dict[str, str] = field(default_factory=dict)  # of a supervisor: children that are not up -> why
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    name: str
+    incarnation: int
+    silent: float  # seconds since its last message
+    lag: float  # of its loop, as its last heartbeat said
+    calls: int  # of ours that it has not answered
+    serving: int  # of its calls and streams, here
+    reading: int  # of its streams, here
+    casts_unconfirmed: int
+    lost: bool
+    link: str  # how tensors travel to it: "shared-memory", "frames", "reference"; "" before the first link
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    name: str
+    incarnation: int
+    lag: float  # seconds by which the loop was late for the last heartbeat
+    actors: list[ActorView] = field(default_factory=list)
+    peers: list[PeerView] = field(default_factory=list)
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A Prometheus family. ``kind``: "gauge" or "counter" (then without the suffix "_total")."""
+
+    name: str
+    kind: str
+    text: str
+    samples: list[tuple[dict[str, str], float]]
+
+
+def measures(view: NodeView) -> list[Measure]:
+    """The same in numbers. Actors are few and named by the application, so each has samples of its own."""
+    return [Measure(f"blockwright_runtime_{name}", kind, text, samples) for name, kind, text, samples in _families(view)]
+
+
+def _families(view: NodeView) -> Iterator[tuple[str, str, str, list[tuple[dict[str, str], float]]]]:
+    actors = [(actor, {"node": view.name, "actor": actor.name}) for actor in view.actors]
+    lanes = [
+        (lane, {**labels, "lane": name})
+        for a, labels in actors
+        for name, lane in (("normal", a.normal), ("urgent", a.urgent))
+    ]
+    here = {"node": view.name}
+    yield "loop_lag_seconds", "gauge", "How late the loop was for the last heartbeat.", [(here, view.lag)]
+    yield "mailbox_depth", "gauge", "Messages that wait, by lane.", [(labels, lane.depth) for lane, labels in lanes]
+    text = "Seconds that the first message of a lane has waited."
+    yield "mailbox_oldest_seconds", "gauge", text, [(labels, lane.oldest) for lane, labels in lanes]
+    text = "Seconds that the current message has run."
+    yield "message_age_seconds", "gauge", text, [(labels, a.current_age) for a, labels in actors]
+    text = "Concurrent messages and streams that run beside the mailbox."
+    yield "running_beside", "gauge", text, [(labels, a.beside) for a, labels in actors]
+    yield "streams", "gauge", "Streams that run.", [(labels, a.streams) for a, labels in actors]
+    yield "messages_handled", "counter", "Messages begun.", [(labels, a.handled) for a, labels in actors]
+    yield "messages_failed", "counter", "Messages that ended in an error.", [(labels, a.failed) for a, labels in actors]
+    yield "restarts", "counter", "Restarts by a supervisor.", [(labels, a.restarts) for a, labels in actors]
+    peers = [(peer, {**here, "peer": peer.name}) for peer in view.peers]
+    yield "peer_silent_seconds", "gauge", "Since a peer's last message.", [(labels, p.silent) for p, labels in peers]
+    yield "open_calls", "gauge", "Calls to a peer without an answer yet.", [(labels, p.calls) for p, labels in peers]
+    text = "Casts, answers and messages of links that reached nobody, by cause."
+    yield "dead_letters", "counter", text, [({**here, "cause": c}, n) for c, n in view.dead_letters.items()]
+    text = "Received messages that were not let in, by reason."
+    yield "dropped", "counter", text, [({**here, "reason": r}, n) for r, n in view.dropped.items()]

@@ -1,0 +1,74 @@
+"""Heartbeats to all peers, and what is looked after with each: stream credit, abandoned work, counts of casts.
+
+Heartbeats come from the event loop itself: a node whose loop hangs falls silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from blockwright.runtime.actor.instance import ActorInstance
+from blockwright.runtime.base import envelope
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.codec import encode, pack
+from blockwright.runtime.node.abandoned import end_abandoned
+from blockwright.runtime.node.heartbeat import measure
+from blockwright.runtime.node.peers import PeerTable
+from blockwright.runtime.node.sender import PeerSender
+from blockwright.transport.clock import Clock, Timer
+from blockwright.transport.errors import PeerGone, QueueFull
+from blockwright.transport.interface import Transport
+
+log = logging.getLogger("blockwright.runtime")
+
+
+class HeartbeatSender:
+    """See the module. payload: what the application adds, plain data."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        interval: float,
+        table: PeerTable,
+        instances: Mapping[str, ActorInstance],
+        transport: Transport | None,
+        sender: PeerSender,
+        payload: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._clock, self._interval, self._table, self._instances = clock, interval, table, instances
+        self._transport, self._sender, self._payload = transport, sender, payload
+        self.lag = 0.0  # seconds by which the loop was late for its last heartbeat
+        self._due = clock.now()
+        self._timer: Timer | None = None
+
+    def beat(self) -> None:
+        """Now, and from here on at every interval."""
+        now = self._clock.now()
+        self.lag, self._due = max(0.0, now - self._due), now + self._interval
+        self._timer = self._clock.call_at(self._due, self.beat)
+        for peer in self._table.current.values():
+            for reader in list(peer.streams.values()):
+                reader.renew()
+            end_abandoned(peer, now)
+        self.send(self.lag)
+
+    def send(self, lag: float = 0.0) -> None:
+        """Tell every peer that this loop runs, how it fares, and the application's payload."""
+        state = encode(measure(self._instances.values(), self._clock.now(), lag), Sink())
+        try:
+            body = pack([envelope.HEARTBEAT, state, encode(self._payload(), Sink())])
+        except Exception:
+            log.exception("the heartbeat payload cannot be made")
+            body = pack([envelope.HEARTBEAT, state, {}])
+        for peer in list(self._table.current.values()):
+            if self._transport is not None and not peer.lost:
+                with contextlib.suppress(PeerGone, QueueFull):
+                    self._transport.send_pulse(peer.id, body)
+            self._sender.confirm(peer)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,179 @@
+"""Inbound messages: checks who speaks, then dispatches to calls, streams, links or the peering.
+
+Owns the gate (strangers and fenced incarnations are counted and dropped; garbage never raises), the dropping of duplicates,
+and the answer to what cannot be read. Makes no decision of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+from blockwright.runtime.base import envelope
+from blockwright.runtime.base.codec import decode
+from blockwright.runtime.base.dead_letters import DeadLetters
+from blockwright.runtime.base.errors import DecodeError, fault_to_wire
+from blockwright.runtime.node.heartbeat import Heartbeat
+from blockwright.runtime.node.incoming_calls import IncomingCalls
+from blockwright.runtime.node.peering import Peering
+from blockwright.runtime.node.peers import Peer, PeerTable
+from blockwright.runtime.node.remote_calls import RemoteCalls
+from blockwright.runtime.node.remote_streams import RemoteStreams, size_of
+from blockwright.runtime.node.routing import Router
+from blockwright.runtime.node.sender import PeerSender
+from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock
+from blockwright.transport.errors import AddressError, KeysError
+from blockwright.transport.link_table import LinkTable
+from blockwright.transport.wire import Buffer, WireError
+
+MOST_OF_STRANGERS = 4096  # bytes of a message that is looked at before its sender is known: a HELLO
+
+
+class Inbound:
+    """See the module; implements the transport's ``Receiver``. tensor_links: none where the node does not listen."""
+
+    def __init__(
+        self,
+        node: PeerId,
+        clock: Clock,
+        table: PeerTable,
+        router: Router,
+        sender: PeerSender,
+        remote: RemoteCalls,
+        incoming: IncomingCalls,
+        streams: RemoteStreams,
+        tensor_links: LinkTable | None,
+        peering: Peering,
+        dead: DeadLetters,
+        dropped: Counter[str],
+    ) -> None:
+        self.open = False  # messages are let in
+        self._node, self._clock, self._table, self._router = node, clock, table, router
+        self._sender, self._remote, self._incoming, self._streams = sender, remote, incoming, streams
+        self._links, self._peering, self._dead, self._dropped = tensor_links, peering, dead, dropped
+        self.on_lost, self.on_join = peering.on_lost, peering.on_join
+
+    def on_message(self, sender: PeerId, body: Buffer, buffers: list[memoryview]) -> None:
+        if not self.open:
+            return
+        peer = self._router.known(sender)
+        if peer is None and not self._listens_to(sender, body):
+            return
+        try:
+            tag, fields = envelope.parse(body, buffers)
+        except DecodeError as error:
+            self.on_garbage(f"from {sender}: {error}")
+            if peer is not None:
+                self._unreadable(peer, body, error)
+            return
+        try:
+            if peer is not None and tag != envelope.HELLO:
+                peer.heard = self._clock.now()
+                if tag == envelope.REPLY:
+                    self._remote.on_reply(peer, *fields)
+                elif tag == envelope.ITEM:
+                    self._streams.on_item(peer, size_of(body, buffers), *fields)
+                else:
+                    self._on_known(peer, tag, fields)
+            elif tag == envelope.HELLO:
+                self._peering.on_hello(sender, *fields)
+            else:
+                self._dropped["stranger"] += 1
+        except (DecodeError, AddressError, KeysError) as error:
+            self.on_garbage(f"from {sender}: {error}")
+
+    def _listens_to(self, sender: PeerId, body: Buffer) -> bool:
+        """Whether a message of somebody unknown is looked at."""
+        if self._table.fenced(sender):
+            self._dropped["fenced"] += 1
+            return False
+        if len(body) > MOST_OF_STRANGERS:
+            self._dropped["stranger"] += 1
+            return False
+        return True
+
+    def on_shared(self, sender: PeerId, body: Buffer, places: Buffer, buffers: list[memoryview]) -> None:
+        if not self.open or self._links is None or self._is_strange(sender):
+            return
+        try:
+            restored = self._links.restore(sender, places, buffers)
+        except WireError as error:
+            self.on_garbage(f"from {sender}: {error}")
+        else:
+            self.on_message(sender, body, restored)
+
+    def on_link(self, sender: PeerId, frames: list[memoryview]) -> None:
+        if not self.open or self._links is None or (sender != self._node and self._is_strange(sender)):
+            return
+        try:
+            self._links.on_frames(sender, frames)
+        except WireError as error:
+            self.on_garbage(f"from {sender}: {error}")
+
+    def on_link_broken(self, peer: PeerId) -> None:
+        if self.open and self._links is not None:
+            self._links.on_broken(peer)
+
+    def on_garbage(self, reason: str) -> None:
+        self._dropped["garbage"] += 1
+        self._dead.repeats.say(logging.WARNING, "garbage", f"node {self._node} dropped a message: {reason}")
+
+    def _is_strange(self, sender: PeerId) -> bool:
+        """Whether it is nobody who is let in; then what it sent is counted as dropped."""
+        if self._router.known(sender) is not None:
+            return False
+        self._dropped["fenced" if self._table.fenced(sender) else "stranger"] += 1
+        return True
+
+    def _unreadable(self, peer: Peer, body: Buffer, error: DecodeError) -> None:
+        """A message of which only tag and id can be read: whoever waits for it is told."""
+        if (about := envelope.outline(body)) is None or self._again(peer, *about):
+            return
+        tag, number = about
+        if tag in (envelope.CALL, envelope.OPEN):
+            self._sender.reply(peer, number, [envelope.FAULT, number, *fault_to_wire(error)], [])
+        elif tag == envelope.CAST:
+            peer.casts_seen += 1
+            self._dead.add(type(error).__name__)
+        elif tag == envelope.REPLY:
+            self._remote.on_unreadable(peer, number, error)
+        elif tag == envelope.ITEM and (reader := peer.streams.get(number)) is not None:
+            reader.broken(str(error))
+
+    def _again(self, peer: Peer, tag: int, number: int) -> bool:
+        """Whether what makes a node act comes for a second time, or late."""
+        if tag not in envelope.NUMBERED:
+            return False
+        if number <= peer.numbered:
+            self._dropped["duplicate"] += 1
+            return True
+        peer.numbered = number
+        return False
+
+    def _on_known(self, peer: Peer, tag: int, fields: list[Any]) -> None:
+        if tag in envelope.NUMBERED and self._again(peer, tag, fields[0]):
+            return
+        if tag == envelope.CALL:
+            self._incoming.on_call(peer, *fields)
+        elif tag == envelope.CAST:
+            self._incoming.on_cast(peer, *fields)
+        elif tag == envelope.FAULT:
+            self._remote.on_fault(peer, *fields)
+        elif tag == envelope.CANCEL:
+            self._incoming.on_cancel(peer, *fields)
+        elif tag == envelope.CREDIT:
+            self._streams.on_credit(peer, *fields)
+        elif tag == envelope.OPEN:
+            self._streams.on_open(peer, *fields)
+        elif tag == envelope.END:
+            self._streams.on_end(peer, *fields)
+        elif tag == envelope.SEEN:
+            self._remote.on_seen(peer, *fields)
+        elif tag == envelope.HEARTBEAT:
+            peer.heartbeat_at = self._clock.now()
+            peer.heartbeat, peer.payload = decode(Heartbeat, fields[0]), decode(dict[str, Any], fields[1])
+            self._table.beat(peer)
+        else:
+            self._peering.on_system(peer, tag, fields)

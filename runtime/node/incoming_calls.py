@@ -1,0 +1,118 @@
+"""Calls and casts from other nodes, the callee's end.
+
+Owns the check of a request when it comes (time left, actor, endpoint, arguments), what of it can still be cancelled, and the
+way of its reply back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from blockwright.runtime.actor.endpoint import ActorEndpoint
+from blockwright.runtime.actor.instance import ActorInstance, Delivery
+from blockwright.runtime.actor.reply import CastReply
+from blockwright.runtime.base import envelope
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.clock import LONGEST
+from blockwright.runtime.base.codec import bare, encode
+from blockwright.runtime.base.dead_letters import DeadLetters
+from blockwright.runtime.base.errors import DeadlineExceeded, EncodeError, RuntimeFault, fault_to_wire
+from blockwright.runtime.node.peers import Peer
+from blockwright.runtime.node.sender import PeerSender
+from blockwright.transport.clock import Clock
+
+Admitted = tuple[ActorInstance, ActorEndpoint, tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+class RemoteReply:
+    """Sends the result of a call back to the peer that made it."""
+
+    __slots__ = ("_number", "_peer", "_sender")
+
+    def __init__(self, sender: PeerSender, peer: Peer, number: int) -> None:
+        self._sender, self._peer, self._number = sender, peer, number
+
+    def returned(self, endpoint: ActorEndpoint, value: Any) -> None:
+        if bare(value):
+            self._sender.reply(self._peer, self._number, [envelope.REPLY, self._number, False, value], [])
+            return
+        sink = Sink()
+        try:
+            data = encode(value, sink)
+        except EncodeError as error:
+            self.failed(EncodeError(f"the answer of {endpoint.name}: {error}"))
+            return
+        self._sender.reply(self._peer, self._number, [envelope.REPLY, self._number, sink.typed, data], sink.buffers)
+
+    def failed(self, fault: RuntimeFault) -> None:
+        message = [envelope.FAULT, self._number, *fault_to_wire(fault)]
+        self._sender.reply(self._peer, self._number, message, [])
+
+
+class IncomingCalls:
+    """See the module. find: an instance of this node by key, raises NoSuchActor or ActorDied."""
+
+    def __init__(self, clock: Clock, sender: PeerSender, find: Callable[[str], ActorInstance], dead: DeadLetters) -> None:
+        self._clock, self._sender, self._find, self._dead = clock, sender, find, dead
+
+    def on_call(
+        self,
+        peer: Peer,
+        number: int,
+        actor: str,
+        endpoint: str,
+        left: float,
+        trace: bytes,
+        args: list[Any],
+        kwargs: dict[str, Any],
+    ) -> None:
+        found = self.admit(peer, number, actor, endpoint, left, args, kwargs, stream=False)
+        if found is None:
+            return
+        instance, declared, given = found
+        reply_to = RemoteReply(self._sender, peer, number)
+        delivery = Delivery(declared, *given, reply_to, deadline=self._clock.now() + left, trace=trace)
+        peer.inbound[number] = delivery
+        instance.deliver(delivery)
+
+    def admit(
+        self,
+        peer: Peer,
+        number: int,
+        actor: str,
+        endpoint: str,
+        left: float,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        *,
+        stream: bool,
+    ) -> Admitted | None:
+        """Who is asked for what; None when the peer was answered with a fault."""
+        try:
+            if not 0 < left <= LONGEST:
+                raise DeadlineExceeded(f"{actor}.{endpoint} expired on its way")
+            instance = self._find(actor)
+            declared = instance.declared(endpoint, stream=stream)
+            return instance, declared, declared.bind(args, kwargs)
+        except RuntimeFault as fault:
+            self._sender.reply(peer, number, [envelope.FAULT, number, *fault_to_wire(fault)], [])
+            return None
+
+    def on_cast(
+        self, peer: Peer, number: int, actor: str, endpoint: str, trace: bytes, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
+        peer.casts_seen += 1
+        reply_to = CastReply(self._dead, actor, endpoint, peer.id)
+        try:
+            instance = self._find(actor)
+            declared = instance.declared(endpoint)
+            given = declared.bind(args, kwargs)
+        except RuntimeFault as fault:
+            reply_to.failed(fault)
+            return
+        instance.deliver(Delivery(declared, *given, reply_to, deadline=None, trace=trace))
+
+    def on_cancel(self, peer: Peer, number: int) -> None:
+        if (delivery := peer.inbound.pop(number, None)) is not None:
+            delivery.cancel()

@@ -1,0 +1,33 @@
+"""Receivers of link traffic: which part of the application gets tensors that came over a link.
+
+Owns the receivers by class of traffic; what has none, and what a receiver raises, are dead letters.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from blockwright.runtime.actor.actor import OnLink
+from blockwright.runtime.base.dead_letters import DeadLetters
+from blockwright.runtime.base.errors import text_of
+from blockwright.transport.address import PeerId
+from blockwright.transport.wire import Traffic
+
+
+class LinkReceivers:
+    """Of one node. ``receivers`` may grow later."""
+
+    def __init__(self, node: PeerId, receivers: dict[Traffic, OnLink], dead: DeadLetters) -> None:
+        self._node, self._receivers, self._dead = node, receivers, dead
+
+    def on_transfer(self, sender: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
+        """A message of a link is complete."""
+        if (receive := self._receivers.get(kind)) is None:
+            text = f"node {self._node} got {kind.name} traffic from {sender} and has no receiver for it; see Node.on_link"
+            self._dead.drop("NoReceiver", sender, text, level=logging.ERROR)
+            return
+        try:
+            receive(sender.name, header, buffers)
+        except Exception as error:
+            text = f"the receiver of {kind.name} traffic from {sender} raised {type(error).__name__}: {text_of(error)}"
+            self._dead.drop("ReceiverFailed", sender, text, level=logging.ERROR, error=error)

@@ -1,0 +1,88 @@
+"""Links and monitors that actors set: linked actors die together, monitored ones report to ``on_down``.
+
+Owns the rule of links: an abnormal end of one ends the other, being stopped in order does not; and that of owners: an actor
+ends with its owner. A link is two monitors, one on each side; the far side is asked through its node's service. Reporting
+ends is ``monitors``', ending is ``lifecycle``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from blockwright.runtime.base.address import Address, parse_address
+from blockwright.runtime.base.down import CAUSE_LIMIT, Down, abnormal
+from blockwright.runtime.node.lifecycle import ActorLife, LocalActors
+from blockwright.runtime.node.monitors import Monitors
+
+
+class Links:
+    """See the module; of the actors of one node."""
+
+    def __init__(self, node: str, actors: LocalActors, monitors: Monitors) -> None:
+        self._node, self._actors, self._monitors = node, actors, monitors
+
+    def own(self, life: ActorLife, owner: Address) -> None:
+        """End that life when its owner's is over."""
+        life.held[owner] = self._monitors.watch(owner, partial(self._owner_over, life))
+
+    def monitor(self, actor: Address, target: Address) -> Callable[[], None]:
+        """What ``Actor.monitor`` does. Raises ActorDied when the actor itself is over."""
+        life, key = self._actors.of(actor), object()
+
+        def report(down: Down) -> None:
+            life.held.pop(key, None)
+            self._actors.post(actor, partial(life.actor.on_down, down))
+
+        def undo() -> None:
+            if (take_back := life.held.pop(key, None)) is not None:
+                take_back()
+
+        life.held[key] = self._monitors.watch(target, report)
+        return undo
+
+    def link(self, actor: Address, target: Address) -> None:
+        """What ``Actor.link`` does. Raises ActorDied when the actor itself is over."""
+        life = self._actors.of(actor)
+        if self._tie(life, target):
+            if target.node == self._node:
+                self.accept(target.key, str(life.address))
+            else:
+                self._monitors.inform(target, "tie", target.key, str(life.address))
+
+    def unlink(self, actor: Address, target: Address) -> None:
+        """What ``Actor.unlink`` does."""
+        life = self._actors.of(actor)
+        self._untie(life, target)
+        if target.node == self._node:
+            self.release(target.key, str(life.address))
+        else:
+            self._monitors.inform(target, "untie", target.key, str(life.address))
+
+    def accept(self, key: str, other: str) -> None:
+        """An actor linked itself to one of this node. If that is over, the other learns it by its own monitor."""
+        if (life := self._actors.living(key)) is not None:
+            self._tie(life, parse_address(other))
+
+    def release(self, key: str, other: str) -> None:
+        """The other side took the link back."""
+        if (life := self._actors.living(key)) is not None:
+            self._untie(life, parse_address(other))
+
+    def _tie(self, life: ActorLife, other: Address) -> bool:
+        if ("link", other) in life.held:
+            return False
+        life.held["link", other] = self._monitors.watch(other, partial(self._died, life, other))
+        return True
+
+    def _untie(self, life: ActorLife, other: Address) -> None:
+        if (take_back := life.held.pop(("link", other), None)) is not None:
+            take_back()
+
+    def _died(self, life: ActorLife, other: Address, down: Down) -> None:
+        life.held.pop(("link", other), None)
+        if abnormal(down.cause):
+            self._actors.end(life, f"linked {down.ref} died: {down.cause}"[:CAUSE_LIMIT])
+
+    def _owner_over(self, life: ActorLife, down: Down) -> None:
+        self._actors.end(life, f"owner {down.ref} is over: {down.cause}"[:CAUSE_LIMIT])

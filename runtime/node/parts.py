@@ -1,0 +1,119 @@
+"""The parts of a started node and how they are wired: each gets exactly the collaborators that it uses.
+
+From the bottom: actors of this process, routing and sending, calls and streams (both ends), monitors, links and the
+registry, spawning, peers, and what receives messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from blockwright.runtime.actor.actor import ActorNode, OnLink
+from blockwright.runtime.base.dead_letters import DeadLetters
+from blockwright.runtime.base.errors import NodeDown
+from blockwright.runtime.base.node_view import NodeView
+from blockwright.runtime.node.calls import Calls
+from blockwright.runtime.node.heartbeat_sender import HeartbeatSender
+from blockwright.runtime.node.inbound import Inbound
+from blockwright.runtime.node.incoming_calls import IncomingCalls
+from blockwright.runtime.node.inspection import inspect_actor, inspect_peer
+from blockwright.runtime.node.lifecycle import LocalActors
+from blockwright.runtime.node.link_receivers import LinkReceivers
+from blockwright.runtime.node.links import Links
+from blockwright.runtime.node.membership import Membership
+from blockwright.runtime.node.monitors import Monitors
+from blockwright.runtime.node.peering import Peering
+from blockwright.runtime.node.peers import Peer, PeerTable
+from blockwright.runtime.node.registry import Registry, RegistryClient
+from blockwright.runtime.node.remote_calls import RemoteCalls
+from blockwright.runtime.node.remote_streams import RemoteStreams
+from blockwright.runtime.node.requests import Requests
+from blockwright.runtime.node.routing import Router
+from blockwright.runtime.node.sender import PeerSender
+from blockwright.runtime.node.service import NodeService
+from blockwright.runtime.node.spawning import Spawner
+from blockwright.runtime.tracing.message_log import MessageLog
+from blockwright.transport.address import PeerId
+from blockwright.transport.clock import Clock
+from blockwright.transport.interface import Transport
+from blockwright.transport.link_table import LinkTable
+from blockwright.transport.wire import Traffic
+
+
+class NodeParts:
+    """See the module; the arguments are ``Node``'s. Made on the node's event loop."""
+
+    def __init__(
+        self,
+        node: ActorNode,
+        clock: Clock,
+        table: PeerTable,
+        transport: Transport | None,
+        membership: Membership | None,
+        message_log: MessageLog | None,
+        receivers: dict[Traffic, OnLink],
+        dropped: Counter[str],
+        dismissed: asyncio.Event,
+        ended: Callable[[str], None],
+        payload: Callable[[], dict[str, Any]],
+        *,
+        encode_local: bool,
+        heartbeat_interval: float,
+    ) -> None:
+        me: PeerId = node.id
+        self.clock, self.table, self.transport, self.message_log = clock, table, transport, message_log
+        self.dropped = dropped
+        self.dead = dead = DeadLetters(clock)
+        self.itself = Peer(me, "", clock.now(), itself=True)
+        self.actors = LocalActors(me, clock, message_log)
+        router = Router(me, table, self.actors.find, self.itself if encode_local else None)
+        self.tensor_links: LinkTable | None = None
+        if transport is not None:
+            self.tensor_links = LinkTable(me, transport, clock, LinkReceivers(me, receivers, dead).on_transfer)
+        sender = PeerSender(self.itself, self._on_own, transport, self.tensor_links, clock, dead)
+        requests = Requests(clock, message_log)
+        incoming = IncomingCalls(clock, sender, self.actors.find, dead)
+        streams = RemoteStreams(clock, sender, requests, incoming.admit)
+        self.remote = RemoteCalls(sender, requests, dead)
+        self.calls = Calls(clock, router, requests, self.remote, streams, dead)
+        self.monitors = Monitors(me, clock, table, self.actors, self.calls)
+        self.links = Links(me.name, self.actors, self.monitors)
+        self.registry = Registry(clock, self.monitors)
+        self.names = RegistryClient(self.calls, lambda: self.peering.head.name if self.peering.head else me.name)
+        self.spawner = Spawner(node, self.actors, self.links, self.calls)
+        near = (me, clock, table, router, sender, self.remote)
+        self.peering = Peering(*near, transport, self.tensor_links, membership, dropped, dismissed, ended)
+        self.inbound = Inbound(*near, incoming, streams, self.tensor_links, self.peering, dead, dropped)
+        instances = self.actors.instances
+        self.heartbeats = HeartbeatSender(clock, heartbeat_interval, table, instances, transport, sender, payload)
+        self._id = me
+
+    def service(self) -> NodeService:
+        """The actor that serves other nodes."""
+        return NodeService(self.actors, self.spawner, self.monitors, self.links, self.registry, self.view)
+
+    def view(self) -> NodeView:
+        """Actors, mailboxes, peers as they are now."""
+        now, links = self.clock.now(), self.tensor_links
+        peers = [
+            inspect_peer(peer, now, links.kind(peer.id) if links is not None else "") for peer in self.table.current.values()
+        ]
+        actors = [inspect_actor(life.instance, life.owner, now) for life in self.actors.current.values()]
+        counts = dict(self.dead.counts), dict(self.dropped)
+        return NodeView(self._id.name, self._id.incarnation, self.heartbeats.lag, actors, peers, *counts)
+
+    def fail_all(self, fault: NodeDown) -> None:
+        """This node stops: end all calls, send no heartbeat any more, finish the logs."""
+        self.heartbeats.stop()
+        for peer in [*self.table.current.values(), self.itself]:
+            self.remote.abandon(peer, fault, wanted=True)
+        self.calls.close()
+        self.dead.repeats.close()
+        if self.message_log is not None:
+            self.message_log.close()
+
+    def _on_own(self, sender: PeerId, body: Any, buffers: list[memoryview]) -> None:
+        self.inbound.on_message(sender, body, buffers)

@@ -1,0 +1,169 @@
+"""Peers of a node: how they meet, how a lost connection is reported, and what follows when one is declared down.
+
+A worker obeys its head, which alone decides who is down, and why, for all alike; a node without a head or membership only
+knows that a connection broke. The head's decisions are ``cluster.Cluster``'s, behind ``Membership``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from blockwright.runtime.base import envelope
+from blockwright.runtime.base.codec import decode
+from blockwright.runtime.base.down import Down
+from blockwright.runtime.base.errors import DecodeError, NodeDown
+from blockwright.runtime.node.membership import Membership
+from blockwright.runtime.node.peers import Peer, PeerTable
+from blockwright.runtime.node.remote_calls import RemoteCalls
+from blockwright.runtime.node.routing import Router
+from blockwright.runtime.node.sender import PeerSender
+from blockwright.transport.address import PeerId, check_name
+from blockwright.transport.clock import Clock
+from blockwright.transport.errors import Refused
+from blockwright.transport.handshake import Admission
+from blockwright.transport.interface import UNREACHABLE, Transport
+from blockwright.transport.link_table import LinkTable
+
+
+class Peering:
+    """See the module.
+
+    transport, tensor_links: none where the node does not listen. dismissed: set when the head told this node to stop.
+    ended: called with the reason when the node is to be stopped.
+    """
+
+    def __init__(
+        self,
+        node: PeerId,
+        clock: Clock,
+        table: PeerTable,
+        router: Router,
+        sender: PeerSender,
+        remote: RemoteCalls,
+        transport: Transport | None,
+        tensor_links: LinkTable | None,
+        membership: Membership | None,
+        dropped: Counter[str],
+        dismissed: asyncio.Event,
+        ended: Callable[[str], None],
+    ) -> None:
+        self._node, self._clock, self._table, self._router = node, clock, table, router
+        self._sender, self._remote, self._transport, self._links = sender, remote, transport, tensor_links
+        self._membership, self._dropped, self._dismissed, self._ended = membership, dropped, dismissed, ended
+        self.head: PeerId | None = None
+        self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
+        self.tell = sender.tell
+
+    def join(self, head: PeerId, endpoint: str) -> None:
+        """Become a worker of ``head``: obey its address book, stop when it is gone."""
+        self.head = head
+        self.greet(head, endpoint)
+
+    def announce_ready(self) -> None:
+        """Tell the head that the entry function has returned."""
+        assert self.head is not None, "only a node that joined a head is awaited"
+        self.tell(self._table.current[self.head.name], [envelope.READY])
+
+    def greet(self, peer: PeerId, endpoint: str) -> Peer:
+        """Make a node known and tell it where this one listens. Its older life, if known, is over."""
+        assert self._transport is not None, "a node that does not listen meets nobody"
+        self._transport.connect(peer, endpoint)
+        if (known := self._table.current.get(peer.name)) is not None:
+            self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))
+        met = Peer(peer, endpoint, self._clock.now())
+        self._table.add(met)
+        self.tell(met, [envelope.HELLO, self._transport.endpoint])
+        return met
+
+    def fail_calls(self, peer: Peer, cause: str) -> None:
+        """End all calls to and from a life of a node that is over, or as good as."""
+        self._remote.abandon(peer, NodeDown(f"node {peer.id} is down: {cause}"), wanted=self.leaving)
+        if self._links is not None:
+            self._links.drop(peer.id, f"node {peer.id} is down: {cause}")
+
+    def declare_down(self, down: Down) -> None:
+        """Fence a life of a node: its calls fail, its monitors fire, nothing of it is let in any more."""
+        peer = self._table.find(PeerId(down.node, down.incarnation))
+        if peer is not None:
+            if self._transport is not None:
+                self._transport.disconnect(peer.id)
+            self.fail_calls(peer, down.cause)
+        self._table.remove(down)
+
+    def recheck(self, peer: Peer) -> None:
+        """Begin to watch anew a peer that was reported unreachable."""
+        if self._transport is not None:
+            self._transport.recheck(peer.id)
+
+    # ---- what the transport reports
+
+    def on_lost(self, lost: PeerId, cause: str) -> None:
+        peer = self._table.find(lost)
+        if peer is None:
+            return
+        if self._membership is not None:
+            if cause != UNREACHABLE:
+                peer.lost = True
+                self.fail_calls(peer, cause)
+            self._membership.lost(peer, cause)
+            return
+        if self.head is not None and lost != self.head:
+            # Who is down, and why, is the head's to say, to all alike. Until it does, calls fail.
+            peer.lost = True
+            self.fail_calls(peer, cause)
+            if (head := self._table.find(self.head)) is not None:
+                self.tell(head, [envelope.LOST, lost.name, lost.incarnation, cause])
+            return
+        self.declare_down(Down(lost.name, lost.incarnation, cause))
+        if lost == self.head:
+            self._ended(f"the head {lost} is down: {cause}")
+
+    def on_join(self, name: str, key: str, secret: str) -> Admission:
+        if self._membership is None:
+            raise Refused(f"node {self._node} is not the head of a cluster")
+        return self._membership.join(name, key, secret)
+
+    # ---- system messages
+
+    def on_hello(self, sender: PeerId, endpoint: str) -> None:
+        if self._router.known(sender) is not None:
+            return
+        if self._membership is not None and not self._membership.admits(sender):
+            self._dropped["stranger"] += 1
+            return
+        self.greet(sender, endpoint)
+
+    def on_system(self, peer: Peer, tag: int, fields: list[Any]) -> None:
+        """A message between a head and its workers. Raises DecodeError for one that the peer may not send."""
+        if (membership := self._membership) is not None:
+            if tag == envelope.READY:
+                membership.ready(peer)
+            elif tag == envelope.LOST:
+                membership.accused(peer, PeerId(check_name(fields[0]), fields[1]))
+            elif tag == envelope.LEAVE:
+                membership.left(peer)
+            else:
+                raise DecodeError(f"message {tag} is not for the head")
+        elif peer.id == self.head:
+            self._on_head(tag, fields)
+        else:
+            raise DecodeError(f"only the head may send message {tag}")
+
+    def _on_head(self, tag: int, fields: list[Any]) -> None:
+        if tag == envelope.STOP:
+            self._dismissed.set()
+            self._ended("the head stopped it")
+        elif tag == envelope.DOWN:
+            name, incarnation, cause = fields
+            if (name, incarnation) == self._node:
+                self._ended(f"the head declared it down: {cause}")
+            else:
+                self.declare_down(Down(name, incarnation, cause))
+        else:
+            for name, incarnation, endpoint in decode(list[tuple[str, int, str]], fields[0]):
+                other = PeerId(check_name(name), incarnation)
+                if other != self._node and self._router.known(other) is None and not self._table.fenced(other):
+                    self.greet(other, endpoint)

@@ -1,0 +1,41 @@
+"""Routing: where a message for an actor goes, to an instance in this process or to a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blockwright.runtime.actor.instance import ActorInstance
+from blockwright.runtime.base.address import Address
+from blockwright.runtime.base.errors import NodeDown
+from blockwright.runtime.node.peers import Peer, PeerTable
+from blockwright.transport.address import PeerId
+
+
+class Router:
+    """Of one node. find: an instance of this node by key, raises NoSuchActor or ActorDied. itself: given when this node
+    talks to its own actors by message (``encode_local``)."""
+
+    def __init__(self, node: PeerId, table: PeerTable, find: Callable[[str], ActorInstance], itself: Peer | None) -> None:
+        self._node, self._table, self._find, self._itself = node, table, find, itself
+
+    def route(self, target: Address) -> Peer | ActorInstance:
+        """Raises NodeDown, NoSuchActor, ActorDied."""
+        if target.node == self._node.name:
+            if target.incarnation not in (0, self._node.incarnation):
+                raise NodeDown(f"{target} is gone; node {self._node.name} is in incarnation {self._node.incarnation}")
+            return self._itself or self._find(target.key)
+        peer = self._table.current.get(target.node)
+        if peer is None or peer.lost or (target.incarnation and target.incarnation != peer.id.incarnation):
+            raise NodeDown(self._table.why_down(target.node, target.incarnation))
+        return peer
+
+    def current_incarnation(self, node: str) -> int:
+        """0 when that node is not up."""
+        if node == self._node.name:
+            return self._node.incarnation
+        peer = self._table.current.get(node)
+        return peer.incarnation if peer is not None else 0
+
+    def known(self, peer: PeerId) -> Peer | None:
+        """The peer if this is its current life; this node itself where it talks to itself by message."""
+        return self._itself if self._itself is not None and peer == self._node else self._table.find(peer)

@@ -1,0 +1,210 @@
+"""The controller's shell: heartbeats reach it one by one, publications that wait leave as one, no timer runs at rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.messages import (
+    Application,
+    Beat,
+    Event,
+    Room,
+    Serve,
+    Start,
+    Undeploy,
+    WorkerDown,
+    WorkerUp,
+)
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
+from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.runtime import Actor, ManualClock, Node, endpoint
+from blockwright.transport.address import PeerId
+from blockwright.transport.loopback import Network
+
+KV = KvLayout(1, 8, "float32", 16)
+BUDGET = 65536
+
+
+def application(name: str, ids: str) -> Application:
+    parts = [Component(c.encode() * 16, Kind.ATTENTION, 100, 8, 8, KV) for c in ids]
+    return Application(name, f"/models/{name}", tuple(parts), 4096)
+
+
+class Worker(Actor):
+    """Loads at once; takes routes when ``open`` is set."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.unloaded: list[tuple[str, int]] = []  # holder, and the version that this worker knew by then
+        self.open = asyncio.Event()
+        self.open.set()
+
+    @endpoint(concurrent=True)
+    async def load(self, load: LoadBlock) -> BlockLoaded:
+        return BlockLoaded(1, 0.0)
+
+    @endpoint
+    async def unload(self, holder: str, ids: list[bytes]) -> None:
+        self.unloaded.append((holder, self.told[-1]))
+
+    @endpoint
+    async def routes(self, update: RoutesChanged) -> None:
+        self.told.append(update.version)
+        await self.open.wait()
+
+    @endpoint(concurrent=True)
+    async def status(self) -> WorkerStatus:
+        return WorkerStatus(
+            name=self.node.name, incarnation=1, pid=1, device="cpu", numerics="n", budget=BUDGET, parameters=0, kv=0, free=0,
+            components=[], waiting=0, running=0, sweep=0, sweep_age=0.0, counters={}, kv_by_tenant={},
+        )  # fmt: skip
+
+
+class Gateway(Actor):
+    def __init__(self) -> None:
+        self.updates: list[RoutesChanged] = []
+
+    @endpoint
+    async def routes(self, update: RoutesChanged) -> None:
+        self.updates.append(update)
+
+
+class NoProcesses:
+    async def launch(self, worker: str) -> None: ...
+
+    async def kill(self, worker: str, cause: str) -> None: ...
+
+    def pid(self, worker: str) -> int:
+        return 0
+
+
+class Watched(ControllerState):
+    """Remembers its events."""
+
+    seen: list[Event]
+
+    def handle(self, event: Event, now: float) -> list:
+        self.seen.append(event)
+        return super().handle(event, now)
+
+
+class Rig:
+    """A head with controller and gateway, two worker nodes, and time that passes when told to."""
+
+    async def start(self) -> None:
+        self.clock, self.network = ManualClock(), Network()
+        self.nodes = [
+            Node(n, transport=self.network.transport(PeerId(n, 1)), clock=self.clock) for n in ("head", "w0", "w1")
+        ]
+        for node in self.nodes:
+            await node.start()
+        head, *others = self.nodes
+        self.state, self.gateway = Watched(["w0", "w1"], stall_timeout=10.0), Gateway()
+        self.state.seen = []
+        self.workers = [Worker() for _ in others]
+        for node, worker in zip(others, self.workers, strict=True):
+            await node.spawn(worker, name="worker")
+            head.peering.greet(node.id, node.endpoint)
+        await head.spawn(self.gateway, name="gateway")
+        self.controller = Controller(self.state, NoProcesses(), ["head/gateway"])
+        await head.spawn(self.controller, name="controller")
+        self.controller.handle(Start())
+        for node in others:
+            self.controller.handle(WorkerUp(node.name, 1))
+        self.controller.handle(Serve((application("a", "xy"), application("b", "xz"))))
+        await self.controller.until(lambda: self.state.whole)
+        await turns()
+
+    async def stop(self) -> None:
+        for node in self.nodes:
+            await node.stop()
+
+
+async def turns(count: int = 60) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    made = Rig()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def test_each_heartbeat_is_one_event_and_no_timer_of_the_controller_runs(rig: Rig) -> None:
+    rig.nodes[1].heartbeat = lambda: {"sweep_age": 1.5, "waiting": 3, "running": 2}
+    rig.state.seen.clear()
+    version = rig.state.version
+    for _ in range(4):
+        rig.clock.advance(0.5)
+        await turns()
+    beats = [event for event in rig.state.seen if isinstance(event, Beat)]
+    assert rig.state.seen == beats, "no ticks"
+    assert [event for event in beats if event.worker == "w0"] == [Beat("w0", 1, 1.5, 3, 2)] * 4
+    assert len(beats) == 8
+    assert (rig.state.version, rig.state.workers["w0"].waiting) == (version, 3)
+
+
+async def test_heartbeats_of_other_nodes_are_no_news(rig: Rig) -> None:
+    stranger = Node("g1", transport=rig.network.transport(PeerId("g1", 1)), clock=rig.clock)
+    rig.nodes.append(stranger)
+    await stranger.start()
+    rig.nodes[0].peering.greet(stranger.id, stranger.endpoint)
+    rig.state.seen.clear()
+    rig.clock.advance(0.5)
+    await turns()
+    assert {event.worker for event in rig.state.seen} == {"w0", "w1"}
+
+
+async def test_publications_that_wait_leave_as_one_and_new_routes_are_known_to_their_workers_first(rig: Rig) -> None:
+    w0, w1 = rig.workers
+    for worker in rig.workers:
+        worker.told.clear()
+    rig.gateway.updates.clear()
+    w0.open.clear()
+    rig.controller.handle(Serve((application("c", "xw"),)))
+    await rig.controller.until(lambda: rig.state.whole)
+    await turns()
+    assert rig.gateway.updates[-1].version < rig.state.version, "the route of c on w0 waits for w0"
+    behind = rig.state.version
+    for room in (1024, 2048, 4096):
+        rig.controller.handle(Room("w1", 1, room))
+        await turns()
+    assert rig.state.version == behind + 3
+    w0.open.set()
+    await turns()
+    versions = [update.version for update in rig.gateway.updates]
+    assert versions[-1] == rig.state.version
+    assert behind + 1 not in versions
+    assert behind + 2 not in versions
+    assert rig.gateway.updates[-1] == rig.state.publication()
+    assert versions == sorted(set(versions))
+    assert set(versions) == set(w0.told) == set(w1.told)
+
+
+async def test_components_go_after_the_publication_that_withdraws_them(rig: Rig) -> None:
+    await asyncio.gather(*rig.controller.handle(Undeploy("b")))
+    assert rig.gateway.updates[-1].withdrawn == ["b"]
+    assert [worker.unloaded for worker in rig.workers] == [[("b", rig.gateway.updates[-1].version)]] * 2
+
+
+async def test_a_worker_that_keeps_dying_is_launched_again_when_its_pause_is_over(rig: Rig) -> None:
+    for incarnation in (1, 2):
+        rig.controller.handle(WorkerDown("w1", incarnation, "exited 1"))
+        if incarnation == 1:
+            rig.controller.handle(WorkerUp("w1", 2))
+    due = rig.state.next_tick()
+    assert due is not None
+    rig.clock.advance(due - rig.clock.now() - 0.01)
+    assert rig.state.workers["w1"].state == "down"
+    rig.clock.advance(0.02)
+    assert rig.state.workers["w1"].state == "starting"
+    assert rig.state.next_tick() is None

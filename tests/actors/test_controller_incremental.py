@@ -1,0 +1,277 @@
+"""The controller works per change, not over everything.
+
+It decides what a computation from scratch decides, and a beat costs the same in any cluster.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from blockwright.actors.controller.messages import (
+    Application,
+    AskRoom,
+    Beat,
+    Deploy,
+    Event,
+    Kill,
+    Launch,
+    LaunchFailed,
+    Load,
+    Loaded,
+    LoadFailed,
+    Publish,
+    Room,
+    Serve,
+    Start,
+    Tick,
+    Undeploy,
+    Unfit,
+    WorkerDown,
+    WorkerUp,
+)
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.tests.actors.controller_reference import Reference
+
+KV = KvLayout(1, 8, "float32", 16)
+SEEDS = 12  # of walks of 800 events each
+CAUSES = ("killed", "exited 70", "exited -9", "hung", "stalled")
+
+
+def application(name: str, ids: str, span: int = 1) -> Application:
+    """Capital letters are components with KV; equal letters are shared."""
+    kinds = [(c, Kind.ATTENTION if c.isupper() else Kind.MLP) for c in ids]
+    parts = [Component(c.encode() * 16, kind, 100, 8, 8, KV if c.isupper() else None) for c, kind in kinds]
+    return Application(name, f"/models/{name}", tuple(parts), 4096, span)
+
+
+def listed(update: RoutesChanged) -> RoutesChanged:
+    """In an order of its own: that of routes in force has no meaning."""
+    return replace(update, routes=sorted(update.routes, key=lambda route: route.id))
+
+
+class World:
+    """Random news for a controller, and the same for the one that computes from scratch."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        names = [f"w{n}" for n in range(self.random.choice([2, 4, 6]))]
+        self.state, self.reference = ControllerState(names, stall_timeout=10.0), Reference(names, 10.0)
+        self.unserved = [self.draw(n) for n in range(5)]
+        self.now = 0.0
+        self.numbers = dict.fromkeys(names, 0)  # the last incarnation that began
+        self.asked: list[Load | AskRoom] = []  # not answered yet; also of lives that are over
+        self.seen: set[str] = set()  # kinds of effects
+
+    def draw(self, number: int) -> Application:
+        own = self.random.sample(range(8), k=2)
+        ids = ["eAmBnCoh"[at] if at not in own else chr((80 if at in (1, 3, 5) else 112) + number) for at in range(8)]
+        return application(f"a{number}", "".join(ids), self.random.choice([1, 1, 2]))
+
+    def events(self) -> dict[str, Callable[[], Event | None]]:
+        """What may happen next, and how; None where it cannot."""
+        name = self.random.choice(list(self.state.workers))
+        worker, served = self.state.workers[name], sorted(self.state.served)
+        current = worker.incarnation if self.random.random() < 0.9 else self.random.randint(0, self.numbers[name])
+        age = self.random.choice([0.0, 1.0, 10.0, 10.0, 10.5])
+        known = self.random.choice(served) if served else ""
+        return {
+            "up": lambda: self.begin(name) if worker.state == "starting" else None,
+            "down": lambda: WorkerDown(name, current, self.random.choice(CAUSES)) if worker.alive else None,
+            "still-born": lambda: (
+                WorkerDown(name, self.numbers[name] + 1, "exited 1") if worker.state == "starting" else None
+            ),
+            "failed": lambda: LaunchFailed(name, "no fork") if worker.state == "starting" else None,
+            "unfit": lambda: Unfit(name, self.numbers[name] + 1, "no kernels"),
+            "beat": lambda: Beat(name, current, age, self.random.randint(0, 9), self.random.randint(0, 9)),
+            "tick": Tick,
+            "serve": lambda: Serve(tuple(self.unserved.pop() for _ in range(min(2, len(self.unserved))))),
+            "deploy": lambda: Deploy(known) if known else None,
+            "undeploy": lambda: Undeploy(known) if known in self.state.blocks else None,
+            "stray": lambda: Loaded(name, current, LoadBlock("", 0, 3, [b"x"], known)) if known else None,
+            "answer": self.answer,
+        }
+
+    def begin(self, name: str) -> WorkerUp:
+        self.numbers[name] = max(self.numbers[name], self.state.workers[name].last) + 1
+        return WorkerUp(name, self.numbers[name])
+
+    def answer(self) -> Event | None:
+        if not self.asked:
+            return None
+        asked = self.asked.pop(self.random.randrange(len(self.asked)))
+        if isinstance(asked, AskRoom):
+            return Room(asked.worker, asked.incarnation, self.random.choice([1000, 4096, 65536]))
+        if self.random.random() < 0.05:
+            return LoadFailed(asked.worker, asked.incarnation, asked.load, "no room")
+        return Loaded(asked.worker, asked.incarnation, asked.load)
+
+    def step(self) -> None:
+        self.now += self.random.choice([0.0, 0.05, 0.3, 1.0, 15.0])
+        kinds, weights = zip(*WEIGHTS.items(), strict=True)
+        kind = self.random.choices(kinds, weights)[0]
+        event = self.events()[kind]()
+        if event is not None:
+            self.apply(event)
+
+    def apply(self, event: Event) -> None:
+        effects = self.state.handle(event, self.now)
+        assert [ordered(e) for e in effects] == [ordered(e) for e in self.reference.handle(event, self.now)], event
+        self.asked += [e for e in effects if isinstance(e, Load | AskRoom)]
+        self.seen |= {type(e).__name__ for e in effects}
+        state, reference = self.state, self.reference
+        state.check()
+        assert listed(state.publication()) == listed(reference.published)
+        assert state.workers == reference.workers
+        assert {n: r.refused for n, r in state.residency.items()} == {n: h.refused for n, h in reference.held.items()}
+        assert state.whole == (bool(reference.planned()) and len(reference.routes) == len(reference.planned()))
+        assert state.all_up == all(worker.alive for worker in reference.workers.values())
+        due = [worker.relaunch_at for worker in state.workers.values() if worker.relaunch_at is not None]
+        assert state.next_tick() == min(due, default=None)
+        for name in state.served:
+            assert state.ready(name) == any(route.application == name for route in reference.routes.values())
+
+
+WEIGHTS = {"up": 20, "down": 4, "still-born": 1, "failed": 1, "unfit": 1, "beat": 10, "tick": 15, "serve": 2, "deploy": 2,
+           "undeploy": 2, "stray": 1, "answer": 60}  # fmt: skip
+
+
+def ordered(effect: Any) -> Any:
+    return replace(effect, first=tuple(sorted(effect.first))) if isinstance(effect, Publish) else effect
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_it_decides_what_a_computation_from_scratch_decides(seed: int) -> None:
+    world = World(seed)
+    world.apply(Start())
+    for _ in range(800):
+        world.step()
+    assert world.seen >= {"Launch", "Load", "AskRoom", "Publish", "Unload", "Kill"}, "the walk went everywhere"
+    assert world.state.version > 10
+
+
+def operations(state: ControllerState, event: Event, now: float = 0.0) -> int:
+    """Bytecode instructions that the interpreter executes to handle an event."""
+    count, before = 0, sys.gettrace()
+
+    def trace(frame: FrameType, what: str, _: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += what == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        state.handle(event, now)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def at_rest(workers: int, applications: int) -> ControllerState:
+    """All of them up and loaded."""
+    state = ControllerState([f"w{n}" for n in range(workers)], stall_timeout=10.0)
+    effects = state.handle(Start(), 0.0)
+    effects += state.handle(Serve(tuple(application(f"a{n}", f"eA{chr(192 + n)}Bh") for n in range(applications))), 0.0)
+    for effect in effects:
+        match effect:
+            case Launch(worker):
+                effects += state.handle(WorkerUp(worker, 1), 0.0)
+            case Load(worker, incarnation, load):
+                effects += state.handle(Loaded(worker, incarnation, load), 0.0)
+            case AskRoom(worker, incarnation):
+                effects += state.handle(Room(worker, incarnation, 65536), 0.0)
+            case Publish() | Kill():
+                pass
+    assert state.whole
+    return state
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Beat("w0", 1, 0.0, 3, 4), Beat("w0", 1, 9.0, 0, 0), Tick(), WorkerDown("w0", 7, "late"), Unfit("w0", 1, "late")],
+    ids=["beat", "long-sweep", "tick", "late-death", "late-word"],
+)
+def test_what_changes_nothing_costs_the_same_in_any_cluster(event: Event) -> None:
+    small, large = at_rest(1, 1), at_rest(40, 20)
+    assert operations(small, event) == operations(large, event) < 400
+    assert not large.touched
+
+
+def test_a_death_costs_work_for_the_routes_of_that_worker() -> None:
+    costs = {
+        (workers, applications): operations(at_rest(workers, applications), WorkerDown("w0", 1, "killed"), 20.0)
+        for workers, applications in ((2, 10), (40, 10), (2, 20))
+    }
+    assert costs[2, 10] == costs[40, 10], "however many others there are"
+    assert costs[2, 20] < 2.1 * costs[2, 10]
+
+
+def test_a_load_costs_work_for_its_application() -> None:
+    def loaded(workers: int, applications: int) -> int:
+        state = at_rest(workers, applications)
+        state.handle(WorkerDown("w0", 1, "killed"), 20.0)
+        (load,) = [e for e in state.handle(WorkerUp("w0", 2), 20.0) if isinstance(e, Load)]
+        return operations(state, Loaded("w0", 2, load.load), 20.0)
+
+    assert loaded(1, 2) == loaded(20, 20)
+
+
+def test_a_beat_of_a_worker_that_waits_for_its_turn_costs_no_more() -> None:
+    """Not only at rest: while others load, die and come, a beat without news is as cheap."""
+    state = at_rest(10, 5)
+    state.handle(WorkerDown("w1", 1, "killed"), 20.0)
+    state.handle(WorkerUp("w1", 2), 20.0)
+    beat = Beat("w0", 1, 0.0, 0, 0)
+    assert operations(state, beat) == operations(at_rest(1, 1), beat)
+
+
+def test_deadlines_are_kept_not_looked_for() -> None:
+    state = at_rest(3, 1)
+    for incarnation in range(1, 4):
+        state.handle(WorkerDown("w0", incarnation, "exited 1"), 1.0)
+        state.handle(Tick(), 10.0)
+        if incarnation < 3:
+            state.handle(WorkerUp("w0", incarnation + 1), 1.0)
+    assert state.next_tick() is None, "launched"
+    state.handle(LaunchFailed("w0", "no fork"), 10.0)
+    due = state.next_tick()
+    assert due is not None
+    assert state.handle(Tick(), due - 0.001) == []
+    assert state.handle(Tick(), due) == [Launch("w0")]
+    assert state.next_tick() is None
+
+
+def test_an_application_that_is_known_with_another_chain_is_refused_and_nothing_changes() -> None:
+    state = at_rest(2, 2)
+    before = state.publication()
+    with pytest.raises(ValueError, match="application 'a0' is known with another chain; give it another name"):
+        state.handle(Serve((application("new", "eAmBh"), application("a0", "eAmBh"))), 0.0)
+    state.check()
+    assert (state.publication(), "new" in state.served) == (before, False)
+
+
+def test_a_load_that_was_refused_half_way_does_not_keep_the_others_from_service() -> None:
+    state = at_rest(1, 1)
+    effects = state.handle(Serve((application("b", "eAnBh"), application("c", "eAoBh"))), 0.0)
+    refused = False
+    for effect in effects:
+        if isinstance(effect, Load):
+            load = effect.load
+            refuse = load.holder == "b" and load.first > 0
+            refused |= refuse
+            news = LoadFailed("w0", 1, load, "no room") if refuse else Loaded("w0", 1, load)
+            effects += state.handle(news, 0.0)
+        elif isinstance(effect, AskRoom):
+            effects += state.handle(Room("w0", 1, 65536), 0.0)
+    assert refused
+    assert (state.ready("a0"), state.ready("b"), state.ready("c")) == (True, False, True)
