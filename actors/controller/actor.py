@@ -78,6 +78,7 @@ class Controller(Actor):
         self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
         self._sent = 0  # version that was published last
+        self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version that its last heartbeat lacked
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._launches = dict.fromkeys(state.workers, 0)
         self.history = History()
@@ -215,6 +216,19 @@ class Controller(Actor):
         if name in self.state.workers:
             age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
             self.handle(Beat(name, peer.id.incarnation, age, waiting, running))
+        self._retell(peer)
+
+    def _retell(self, peer: PeerInfo) -> None:
+        """Two heartbeats in a row that know older routes than were published: a publication was lost on its way there."""
+        name, taken = peer.id.name, peer.payload.get("routes", self._sent)
+        known = self._behind.pop(name, None)
+        if taken == self._sent or self._sent != self.state.version or self._publishing.locked():
+            return
+        if known != (peer.id.incarnation, self._sent):
+            self._behind[name] = peer.id.incarnation, self._sent
+        else:
+            actor = "worker" if name in self.state.workers else "gateway"
+            self.node.ref(f"{name}/{actor}#{peer.id.incarnation}").routes.cast(self.state.publication())
 
     def _set_timer(self) -> None:
         due = self.state.next_tick()

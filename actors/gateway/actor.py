@@ -84,6 +84,7 @@ class Gateway(Actor):
 
     async def on_start(self) -> None:
         self.state.address = str(self.ref)
+        self.node.heartbeat = lambda: {"routes": self.state.table.version}
         self._idle.set()
         self._tick()
 

@@ -127,6 +127,7 @@ class Worker(Actor):
             "waiting": len(self.state.waiting),
             "running": len(self.state.running),
             "reports": dict(self._reports.serials),
+            "routes": self.state.route_version,
         }
 
     # requests --------------------------------------------------------------------------------------------------------

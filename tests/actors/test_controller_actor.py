@@ -208,3 +208,19 @@ async def test_a_worker_that_keeps_dying_is_launched_again_when_its_pause_is_ove
     rig.clock.advance(0.02)
     assert rig.state.workers["w1"].state == "starting"
     assert rig.state.next_tick() is None
+
+
+async def test_a_publication_that_was_lost_is_told_again_after_two_heartbeats_that_lack_it(rig: Rig) -> None:
+    worker, version = rig.workers[0], rig.state.version
+    rig.nodes[1].heartbeat = lambda: {"routes": max(worker.told, default=0)}
+    worker.told.clear()  # as if what was said had not come
+    rig.clock.advance(0.5)
+    await turns()
+    assert worker.told == [], "it may still be on its way"
+    rig.clock.advance(0.5)
+    await turns()
+    assert worker.told == [version]
+    for _ in range(3):
+        rig.clock.advance(0.5)
+        await turns()
+    assert worker.told == [version]

@@ -66,3 +66,11 @@ def test_a_game_replays_in_another_process() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.split()[-1] == digest
+
+
+@pytest.mark.parametrize("kind", ["routes", "up", "down", "LeaseWanted", "LeaseGranted", "LeaseReturned", "FlightDone"])
+def test_each_of_the_first_messages_of_a_kind_may_be_lost(kind: str) -> None:
+    """Of these nobody waits for an answer: what is lost must be noticed by what comes after, or by a heartbeat."""
+    for number in range(1, 6):
+        game = Game(1000 + number, strikes=[(kind, "drop", number)]).play()
+        assert set(game.outcomes) <= {"done", "cancelled", "connection lost"}, game.outcomes
