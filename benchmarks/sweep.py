@@ -1,89 +1,168 @@
-"""What it costs a worker to decide: planning and committing a sweep of 256 decoding sequences, without tensors.
+"""What it costs a worker to decide: planning and committing sweeps of decoding sequences, without tensors.
 
-    python benchmarks/sweep.py [--quick] [--json PATH]
+    python benchmarks/sweep.py [--quick] [--json PATH] [--beside CHECKOUT]
 
-``plan/256rows`` is one call of ``SweepState.plan``, ``commit/256rows`` one of ``commit``; ``fork/256rows`` is a forecast's
-copy. The live worker plans the next sweep while one runs.
+``plan+commit`` is one sweep of 48 or 256 rows: the median of windows of 16 sweeps, in which every row comes past a page border
+once (borders are spread evenly, as in service); ``plan`` and ``commit`` are its parts. ``fork`` is a forecast's copy of 256
+rows in 80 GB of 2 MiB chunks, ``fork, cache full`` the same with all memory in cached pages; ``jump`` is 64 sweeps of 256 rows
+at once. ``--beside`` measures an older checkout in turn with this one; what it cannot do is left out.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
 import harness
-from harness import OURS, Options, Report
+from harness import BESIDE, Bar, Options, Report
 
-from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-from blockwright.policies.model.lineage import page_hashes
-from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import SweepResult
-from blockwright.policies.sweep.events import RoutesChanged, Submission
-from blockwright.policies.sweep.state import SweepConfig, SweepState
-
-ROWS = 256
-LAYERS = 12
-PROMPT = 128
-LAYOUT = KvLayout(2, 64, "bfloat16", 16)
+PAGE, LAYERS = 16, 12
+BARS = (
+    Bar("sweep/48rows", "plan+commit_us", at_most=80),
+    Bar("sweep/256rows", "plan+commit_us", at_most=450),
+    Bar("fork/256rows", "p50_us", at_most=1000),
+    Bar("fork/256rows, cache full", "p50_us", at_most=1000),
+)
+Samples = dict[str, dict[str, float]]  # by case, by metric
 
 
-def decoding() -> SweepState:
-    """A worker in the middle of ``ROWS`` answers, with prompts that share nothing."""
-    kinds = [Kind.EMBEDDING, *[Kind.ATTENTION, Kind.MLP] * LAYERS, Kind.HEAD]
+def decoding(rows: int, budget: int, *, chunk: int = 0, layers: int = LAYERS, slot: int = 8192, cached: int = 0):  # type: ignore[no-untyped-def]
+    """A worker in the middle of ``rows`` answers, with prompts that share nothing; ``cached`` pages of others are idle."""
+    from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
+    from blockwright.policies.plan.sweep_plan import SweepResult
+    from blockwright.policies.sweep.events import RoutesChanged
+    from blockwright.policies.sweep.state import SweepState
+
+    layout = KvLayout(2, 64, "bfloat16", PAGE)
+    kinds = [Kind.EMBEDDING, *[Kind.ATTENTION, Kind.MLP] * layers, Kind.HEAD]
     parts = tuple(
-        Component(bytes([depth]) * 16, kind, 0, 384, 384, LAYOUT if kind is Kind.ATTENTION else None)
+        Component(bytes([depth]) * 16, kind, 0, 384, 384, layout if kind is Kind.ATTENTION else None)
         for depth, kind in enumerate(kinds)
     )
-    chain = Chain("m", (Block(parts),), 4096)
+    chain = Chain("m", (Block(parts),), 1 << 20)
     routes = [Route("m@w0", 1, "m", (Hop("w0", 0, len(parts)),))]
-    config = SweepConfig(worker="w0", numerics="none", budget=4 << 30, slot_bytes=lambda layout: 8192, max_rows=ROWS)
-    state = SweepState(config)
+    state = SweepState(_config(rows, budget, chunk, slot))
     state.apply(RoutesChanged(1, [chain], routes, routes), 0.0)
-    for row in range(ROWS):
-        tokens = [row, *range(PROMPT - 1)]
-        submission = Submission(
-            request=f"r{row}", attempt=1, gateway="head/gateway", route="m@w0", route_version=1, tokens=tokens,
-            prompt_length=PROMPT, page_hashes=page_hashes(tokens, 16), max_length=4096, stop_tokens=[],
-            sampling=SamplingParams(), arrival=float(row),
-        )  # fmt: skip
-        state.apply(submission, 0.0)
-    while len(state.running) < ROWS or any(state.rows.known[o[2]] == PROMPT for o in state.running):
-        sweep(state, {})
+    done = 0
+    while done < cached:  # one after the other, each gone before the next comes
+        pages = min(cached - done, 4000)
+        state.apply(_submission(f"c{done}", [done % 50_000, *range(pages * PAGE)], 2), 0.0)
+        while (plan := state.plan(0.0)) is not None:
+            state.commit(plan, SweepResult(plan.number, [7] * len(plan.sample)), 0.0)
+        done += pages
+    for row in range(rows):
+        state.apply(_submission(f"r{row}", [row, *range(127 + row % PAGE)], 1 << 16), 0.0)
+    while (plan := state.plan(0.0)) is not None and len(plan.sample) < rows:
+        state.commit(plan, SweepResult(plan.number, [7] * len(plan.sample)), 0.0)
+    assert plan is not None
+    state.commit(plan, SweepResult(plan.number, [7] * len(plan.sample)), 0.0)
+    state.take_effects()
     return state
 
 
-def sweep(state: SweepState, seconds: dict[str, list[float]]) -> None:
-    """One sweep, planned and committed; how long each took is appended."""
+def _config(rows: int, budget: int, chunk: int, slot: int):  # type: ignore[no-untyped-def]
+    more = {"worker": "w0", "numerics": "none", "budget": budget, "max_rows": rows}
+    try:
+        from blockwright.policies.sweep.config import SweepConfig
+    except ImportError:  # an older checkout
+        from blockwright.policies.sweep.state import SweepConfig
 
-    def timed(name: str, call: Callable[[], object]) -> object:
+        return SweepConfig(**more, slot_bytes=lambda layout: slot)
+    return SweepConfig(**more, slot_unit=slot, **({"memory_chunk": chunk} if chunk else {}))
+
+
+def _submission(name: str, tokens: list[int], more: int):  # type: ignore[no-untyped-def]
+    from blockwright.policies.model.lineage import page_hashes
+    from blockwright.policies.plan.sampling import SamplingParams
+    from blockwright.policies.sweep.events import Submission
+
+    return Submission(
+        request=name, attempt=1, gateway="head/gateway", route="m@w0", route_version=1, tokens=tokens,
+        prompt_length=len(tokens), page_hashes=page_hashes(tokens, PAGE), max_length=len(tokens) + more, stop_tokens=[],
+        sampling=SamplingParams(), arrival=float(name[1:]),
+    )  # fmt: skip
+
+
+def sweeps(rows: int, windows: int) -> dict[str, float]:
+    """Microseconds of one sweep, from windows in which each row takes one page."""
+    from blockwright.policies.plan.sweep_plan import SweepResult
+
+    state = decoding(rows, 4 << 30)
+    found: dict[str, list[float]] = {"plan": [], "commit": []}
+    gc.collect()
+    gc.freeze()
+    for _ in range(windows):
+        spent = [0.0, 0.0]
+        for _ in range(PAGE):
+            began = time.perf_counter()
+            plan = state.plan(0.0)
+            middle = time.perf_counter()
+            state.commit(plan, SweepResult(plan.number, [7] * len(plan.sample)), 0.0)
+            spent[1] += time.perf_counter() - middle
+            spent[0] += middle - began
+            state.take_effects()
+        found["plan"].append(1e6 * spent[0] / PAGE)
+        found["commit"].append(1e6 * spent[1] / PAGE)
+    gc.unfreeze()
+    both = [a + b for a, b in zip(found["plan"], found["commit"], strict=True)]
+    return {"plan+commit_us": statistics.median(both), **{f"{n}_us": statistics.median(v) for n, v in found.items()}}
+
+
+def timed(call: Callable[[], object], times: int) -> dict[str, float]:
+    """Microseconds of one call."""
+    spent = []
+    for _ in range(times):
         began = time.perf_counter()
-        value = call()
-        seconds.setdefault(name, []).append(time.perf_counter() - began)
-        return value
+        call()
+        spent.append(1e6 * (time.perf_counter() - began))
+    return {"p50_us": statistics.median(spent), "p90_us": statistics.quantiles(spent, n=10)[8]}
 
-    timed("plan", lambda: state.plan(0.0))
-    (plan,) = state.open_plans.values()
-    result = SweepResult(plan.number, [7] * len(plan.sample))
-    timed("commit", lambda: state.commit(plan, result, 0.0))
-    state.take_effects()
+
+def jumps(times: int) -> dict[str, float]:
+    """Microseconds of 64 sweeps at once, their plan included."""
+    state = decoding(256, 16 << 30)
+    spent = []
+    for _ in range(times):
+        began = time.perf_counter()
+        plan = state.plan(0.0)
+        taken = state.jump(plan, min(64, state.repeat(plan)), 0.0)
+        spent.append(1e6 * (time.perf_counter() - began) / taken)
+        assert taken == 64
+        state.take_effects()
+    return {"sweep_us": statistics.median(spent)}
+
+
+def measure(quick: bool) -> Samples:
+    """All cases in this interpreter."""
+    found: Samples = {f"sweep/{rows}rows": sweeps(rows, 10 if quick else 25) for rows in (48, 256)}
+    old = not hasattr(decoding(1, 1 << 30), "jump") or not hasattr(decoding(1, 1 << 30), "snapshot")
+    found["fork/256rows"] = timed(decoding(256, 80 << 30, chunk=2 << 20).fork, 20)
+    if not old:
+        found["jump/256rows"] = jumps(5 if quick else 20)
+        full = decoding(256, 80 << 30, chunk=2 << 20, layers=32, slot=64 << 10, cached=30_000)
+        found["fork/256rows, cache full"] = timed(full.fork, 20)
+    return found
 
 
 def main(options: Options) -> None:
-    report = Report("sweep", {"rows": ROWS, "kv_layers": LAYERS, "prompt_tokens": PROMPT}, ())
+    report = Report("sweep", {"kv_layers": LAYERS, "page": PAGE}, ())
     for _ in range(2 if options.quick else 5):
-        state, seconds = decoding(), dict[str, list[float]]()
-        for _ in range(300):
-            sweep(state, seconds)
-        for _ in range(20):
-            began = time.perf_counter()
-            state.fork()
-            seconds.setdefault("fork", []).append(time.perf_counter() - began)
-        for name, values in seconds.items():
-            p99 = statistics.quantiles(values, n=100)[98]
-            report.add(f"{name}/{ROWS}rows", OURS, {"p50_us": 1e6 * statistics.median(values), "p99_us": 1e6 * p99})
-    harness.finish(report, options)
+        for name, python in harness.interpreters(options).items():
+            command = [str(python), __file__, "--measure", *(["--quick"] if options.quick else [])]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            for case, metrics in json.loads(done.stdout).items():
+                report.add(case, name, metrics)
+    relative = [Bar(f"sweep/{rows}rows", "plan+commit_us", peer=BESIDE, at_most=0.5) for rows in (48, 256)]
+    harness.finish(report, options, [*BARS, *(relative if options.beside else ())])
 
 
 if __name__ == "__main__":
-    main(harness.parse(__doc__))
+    if "--measure" in sys.argv:
+        print(json.dumps(measure("--quick" in sys.argv)))
+    else:
+        main(harness.parse(__doc__, beside=True))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from blockwright.actors.worker.component_loader import ComponentLoader
 from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, start_device
 from blockwright.actors.worker.messages import (
     BlockLoaded,
@@ -32,19 +33,22 @@ from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import slow
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.memory.chunks import CHUNK
 from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Run
-from blockwright.policies.plan.sweep_plan import MapGroup
-from blockwright.policies.sweep import leases
+from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
+    ComponentGone,
+    ComponentPlaced,
+    ComponentRefused,
     Effect,
+    Event,
     Flight,
     PeerLost,
     RoutesChanged,
+    Started,
 )
-from blockwright.policies.sweep.state import SweepConfig, SweepState
+from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import decode, encode, pack, unpack
@@ -84,7 +88,7 @@ class Worker(Actor):
                 worker=config.name,
                 numerics=backend.numerics,
                 budget=config.memory,
-                slot_bytes=backend.slot_bytes,
+                slot_unit=backend.slot_unit,
                 page_size=config.page_size,
                 chunk_size=config.chunk_size,
                 sweep_tokens=config.sweep_tokens,
@@ -94,28 +98,35 @@ class Worker(Actor):
             )
         )
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
+        self._machine = self.state  # what events, plans and commits go through; ``state`` is for reading
         self._composed: dict[int, Run] = {}
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
+        self._routes = 0  # version taken
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None  # for a sequence that expires while nothing else happens
         self._sizes = SweepSizes()
+        self._reported: list[Effect] = []  # performed, and gateways were not told yet
         self._seconds = {"sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
 
     async def on_start(self) -> None:
+        config, chunk = self.config, self.state.config.memory_chunk
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
-        self.device: Device = self._open_device(self.config, self.backend, swept, self._on_fatal, self._outbox.lay_out)
+        self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
+        self._loader = ComponentLoader(self.device, self.backend, self._apply, f"worker {config.name}", config.memory)
         self._loop = asyncio.get_running_loop()
-        self._reports = Reports(self.config.name, self.node.incarnation)
-        self._peers = Peers(f"{self.config.name}/worker")
-        self.state.next_lease = (self.node.incarnation << 32) + 1  # no lease of an earlier life means one of this
+        self._reports = Reports(config.name, self.node.incarnation)
+        self._peers = Peers(f"{config.name}/worker")
+        self._apply(Started(self.node.incarnation))
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.heartbeat = self._heartbeat
 
     async def on_stop(self) -> None:
-        if self._idle_check is not None:
-            self._idle_check.cancel()
+        for timer in (self._idle_check, self._expiry):
+            if timer is not None:
+                timer.cancel()
         self.device.stop()
 
     def _heartbeat(self) -> dict[str, object]:
@@ -124,25 +135,28 @@ class Worker(Actor):
             self._answer(worker, answer)
         return {
             "sweep_age": self.device.lateness(),
-            "waiting": len(self.state.waiting),
-            "running": len(self.state.running),
+            "waiting": self.state.waiting,
+            "running": self.state.running,
             "reports": dict(self._reports.serials),
-            "routes": self.state.route_version,
+            "routes": self._routes,
         }
+
+    def _apply(self, event: Event) -> None:
+        """Something has happened: the machine takes note now, and plans soon."""
+        self._machine.apply(event, self._loop.time())
+        self._wake()
 
     # requests --------------------------------------------------------------------------------------------------------
 
     @endpoint
     async def submit(self, submission: Submission) -> None:
         self._watch(submission.gateway.partition("/")[0])
-        self.state.apply(submission, self._loop.time())
-        self._wake()
+        self._apply(submission)
 
     @endpoint(urgent=True)
     async def cancel(self, requests: list[str]) -> None:
         for request in requests:
-            self.state.apply(Cancelled(request), self._loop.time())
-        self._wake()
+            self._apply(Cancelled(request))
 
     @endpoint
     async def ack(self, listener: str, serial: int) -> None:
@@ -166,24 +180,21 @@ class Worker(Actor):
         taken, answer = self._peers.take(report)
         if answer is not None:
             self._answer(report.worker, answer)
-        if taken:
-            for message in report.messages:
-                self.state.apply(message, self._loop.time())
-            self._wake()
+        for message in report.messages if taken else ():
+            self._apply(message)
 
     def _answer(self, worker: str, answer: Answer) -> None:
         endpoint, serial = answer
         getattr(self.node.ref(f"{worker}/worker"), endpoint).cast(f"{self.config.name}/worker", serial)
 
     def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
-        """Hidden states have come: the device keeps them until the plan that takes them."""
+        """Hidden states have come: the device keeps them until a plan takes them, or tells it to forget them."""
         flight: Flight = decode(Flight, unpack(header))
         self._flights += 1
         local = Flight(flight.home, self._flights, flight.width, flight.rows)
-        if leases.arrive(self.state, local):
-            tokens = sum(row.count for row in local.rows)
-            self._do(lambda ex: ex.put_flight(local.number, buffers[0], tokens, local.width))
-            self._wake()
+        tokens = sum(row.count for row in local.rows)
+        self._do(lambda ex: ex.put_flight(local.number, buffers[0], tokens, local.width))
+        self._apply(local)
 
     def _watch(self, node: str) -> None:
         """Hear of the end of a node's current life, once."""
@@ -193,10 +204,9 @@ class Worker(Actor):
             self.node.monitor(node, self._lost)
 
     def _lost(self, down: Down) -> None:
-        self.state.apply(PeerLost(down.node), self._loop.time())
+        self._apply(PeerLost(down.node))
         self._reports.forget(down.node)
         self._peers.forget(down.node)
-        self._wake()
 
     # blocks and routes -----------------------------------------------------------------------------------------------
 
@@ -209,34 +219,12 @@ class Worker(Actor):
         done: list[bytes] = []
         try:
             for spec in specs:
-                added += await self._load(spec, block.holder)
+                added += await self._loader.load(spec, block.holder)
                 done.append(spec.component.id)
         except BaseException:
-            self._unload(block.holder, done)
+            self._loader.release(block.holder, done)
             raise
         return BlockLoaded(added, self._loop.time() - began)
-
-    async def _load(self, spec: ComponentSpec, holder: str) -> int:
-        needed = self.backend.packed_bytes(spec)
-        placed = self.state.parameters.load(spec.component.id, holder, needed)
-        if placed is None:
-            raise MemoryError(
-                f"component {spec.component.kind} of {holder} needs {needed} bytes and worker {self.config.name} has "
-                f"{self.state.pool.free * CHUNK} of {self.config.memory} left; give workers more memory (--set memory=...)"
-            )
-        offset, memory = placed
-        if not memory:
-            return 0
-        placing = self.device.call(partial(_place, spec=spec, offset=offset, memory=memory))
-        try:
-            await asyncio.shield(placing)
-        except asyncio.CancelledError:
-            self._unload(holder, [spec.component.id])  # behind the placing, which goes on
-            raise
-        except Exception:
-            self.state.parameters.unload(spec.component.id, holder)
-            raise
-        return needed
 
     @endpoint
     async def unload(self, holder: str, ids: list[bytes]) -> int:
@@ -244,18 +232,16 @@ class Worker(Actor):
 
         In line with the other messages: the routes that named the components are withdrawn by one that came before.
         """
-        return self._unload(holder, ids)
+        before = self.state.parts.memory.free_bytes
+        self._loader.release(holder, ids)
+        return self.state.parts.memory.free_bytes - before
 
-    def _unload(self, holder: str, ids: list[bytes]) -> int:
-        before = self.state.pool.free
-        gone = {i for i in ids if self.state.parameters.unload(i, holder)}
-        for number in [n for n, run in self._composed.items() if gone & set(run.components)]:
+    def _forget(self, component: bytes) -> None:
+        """The device has no use for a component that nobody holds, nor for the runs that it is part of."""
+        for number in [n for n, run in self._composed.items() if component in run.components]:
             del self._composed[number]
             self._do(partial(_drop, run=number))
-        for component in gone:
-            self._do(partial(_unload, component_id=component))
-        self._wake()
-        return (self.state.pool.free - before) * CHUNK
+        self._do(partial(_unload, component_id=component))
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
@@ -264,11 +250,13 @@ class Worker(Actor):
             self._do(partial(_add_layout, layout=layout))
         for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
             self._watch(worker)
-        self.state.apply(update, self._loop.time())
-        for name in self.state.in_force:
-            for run in self.state.routes[name].runs:
-                self._compose(self.state.runs[run], run)
-        self._wake()
+        self._perform()  # what was unloaded before must be forgotten before runs are composed anew
+        self._apply(update)
+        self._routes = max(self._routes, update.version)
+        routes = self.state.parts.routes
+        for local in routes.all_in_force():
+            for run in local.runs:
+                self._compose(routes.number(run), run)
 
     def _compose(self, number: int, run: Run) -> None:
         if number not in self._composed:
@@ -300,23 +288,37 @@ class Worker(Actor):
             self._on_fatal(error)
 
     def _pump(self) -> None:
+        """Perform effects, then plan, then perform those of the plan: in this order the device learns of them."""
         self._pumping = False
         state = self.state
-        while len(state.open_plans) < OPEN_PLANS:
+        self._perform()
+        while state.open_plans < OPEN_PLANS:
             began = time.perf_counter()
-            plan = state.plan(self._loop.time())
+            plan = self._machine.plan(self._loop.time())
             self._seconds["plan_seconds"] += time.perf_counter() - began
             if plan is None:
                 break
             self.device.sweep(plan)
+            self._perform()
+        self._perform()
         self._report()
         if self._idle_check is not None:
             self._idle_check.cancel()
         self._idle_check = None if state.open_plans else self._loop.call_later(IDLE_CHECK, self._guarded, state.check)
+        self._await_deadline()
+
+    def _await_deadline(self) -> None:
+        """Plan when the next sequence expires, should nothing happen before."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        due = self.state.next_deadline
+        self._expiry = None
+        if due < float("inf"):
+            self._expiry = self._loop.call_later(max(0.0, due - self._loop.time()), self._wake)
 
     def _swept(self, swept: Swept) -> None:
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
-        self.state.commit(swept.plan, swept.result, self._loop.time())
+        self._machine.commit(swept.plan, swept.result, self._loop.time())
         self._seconds["sweep_seconds"] += swept.result.seconds
         self._seconds["kernel_seconds"] += swept.result.kernel_seconds
         if swept.plan.row:
@@ -332,18 +334,26 @@ class Worker(Actor):
                 log.warning("a flight to %s was not sent: %s", departure.worker, error)
         self._pump()
 
-    def _report(self) -> None:
+    def _perform(self) -> None:
         """Perform effects. What is meant for a worker that is not there (yet) ends as if it had been lost."""
-        reported: list[Effect] = []
         while effects := self.state.take_effects():
-            reported += effects
+            self._reported += effects
+            for effect in effects:
+                if isinstance(effect, ComponentGone):
+                    self._forget(effect.component)
+                elif isinstance(effect, ComponentPlaced | ComponentRefused):
+                    self._loader.placed(effect)
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)
                     address = f"{worker}/worker"
                     self._tell(address, self._reports.for_worker(address, messages))
                 else:
-                    self.state.apply(PeerLost(worker), self._loop.time())
+                    self._apply(PeerLost(worker))
+
+    def _report(self) -> None:
+        """Tell gateways what this turn has brought, one message each."""
+        reported, self._reported = self._reported, []
         for gateway, report in self._reports.make(reported, self.state.number):
             self.node.ref(gateway).tokens.cast(report)
 
@@ -351,38 +361,28 @@ class Worker(Actor):
 
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
-        state = self.state
-        parameters = state.parameters.used * CHUNK
-        free = state.pool.free * CHUNK
-        budget = state.pool.total * CHUNK
-        pages = state.pages
-        counters = {**state.counters, **self._seconds, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
-        counters |= {"cached_pages": pages.cached, "pages_shared_now": pages.shared_now(), **self._sizes.counters()}
+        state, memory = self.state, self.state.parts.memory
+        counters = {**state.counters, **self._seconds, **self._sizes.counters()}
+        counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
         return WorkerStatus(
             name=self.config.name,
             incarnation=self.node.incarnation,
             pid=os.getpid(),
             device=self.config.device,
             numerics=self.backend.numerics,
-            budget=budget,
-            parameters=parameters,
-            kv=budget - parameters - free,
-            free=free,
-            components=list(state.parameters.resident),
-            waiting=len(state.waiting),
-            running=len(state.running),
+            budget=memory.total_bytes,
+            parameters=memory.parameter_bytes,
+            kv=memory.total_bytes - memory.parameter_bytes - memory.free_bytes,
+            free=memory.free_bytes,
+            components=memory.residence.components,
+            waiting=state.waiting,
+            running=state.running,
             sweep=state.number,
             sweep_age=self.device.lateness(),
             counters={name: float(value) for name, value in counters.items()},
-            kv_by_tenant=pages.bytes_by_account(),
+            kv_by_tenant=memory.pages.bytes_by_account(),
             slow=self._slow,
         )
-
-
-def _place(executor: Executor, *, spec: ComponentSpec, offset: int, memory: list[MapGroup]) -> None:
-    for edit in memory:
-        executor.map(edit)
-    executor.load(spec, offset)
 
 
 def _add_layout(executor: Executor, *, layout: KvLayout) -> None:

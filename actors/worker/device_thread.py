@@ -19,7 +19,6 @@ from typing import Protocol, TypeVar
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
-from blockwright.policies.memory.chunks import CHUNK
 from blockwright.policies.plan.cost import Coefficients, cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.transport.link import Slot
@@ -53,11 +52,11 @@ class Device(Protocol):
     def call(self, operation: Callable[[Executor], T]) -> asyncio.Future[T]: ...
 
 
-OpenDevice = Callable[[WorkerConfig, Backend, OnSwept, OnFatal, LayOut], Device]
+OpenDevice = Callable[[WorkerConfig, Backend, int, OnSwept, OnFatal, LayOut], Device]  # the int: bytes of a chunk
 
 
 def start_device(
-    config: WorkerConfig, backend: Backend, on_swept: OnSwept, on_fatal: OnFatal, lay_out: LayOut
+    config: WorkerConfig, backend: Backend, chunk: int, on_swept: OnSwept, on_fatal: OnFatal, lay_out: LayOut
 ) -> DeviceThread:
     """A device thread that runs, with the executor that a worker's configuration asks for."""
     executor = Executor(
@@ -68,7 +67,7 @@ def start_device(
         max_tokens=config.sweep_tokens,
         page_size=config.page_size,
         budget=config.memory,
-        chunk=CHUNK,
+        chunk=chunk,
         protect=config.check,
     )
     pace = Coefficients.from_table(json.loads(Path(config.pace).read_text())) if config.pace else None

@@ -86,6 +86,7 @@ class NativeBackend:
             )
         self.close = weakref.finalize(self, self._lib.bw_destroy, self._ctx)
         self.name = "native"
+        self.slot_unit = SLOT_UNIT
         self.numerics = f"native-{self._lib.bw_name(self._ctx).decode()}-{dtype}"
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
@@ -96,7 +97,7 @@ class NativeBackend:
         self._logits = torch.empty(0)
 
     def slot_bytes(self, layout: KvLayout) -> int:
-        return -(-layout.raw_bytes // SLOT_UNIT) * SLOT_UNIT
+        return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
     def packed_bytes(self, spec: ComponentSpec) -> int:
         return packed_bytes(spec, self.dtype)

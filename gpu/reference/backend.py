@@ -59,6 +59,7 @@ class TorchBackend:
             raise BackendError(f"dtype {dtype!r} is not supported by the torch back end; choose {' or '.join(DTYPES)}")
         torch.set_num_threads(max(1, threads))
         self.name = "torch"
+        self.slot_unit = SLOT_UNIT
         self.numerics = f"torch-{dtype}"
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
@@ -66,7 +67,7 @@ class TorchBackend:
         self._tables: Tables | None = None
 
     def slot_bytes(self, layout: KvLayout) -> int:
-        return -(-layout.raw_bytes // SLOT_UNIT) * SLOT_UNIT
+        return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
     def packed_bytes(self, spec: ComponentSpec) -> int:
         return sum(self._span(math.prod(ref.shape)) for ref in spec.tensors.values())

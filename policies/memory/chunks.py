@@ -1,4 +1,4 @@
-"""One worker's pool of physical chunks.
+"""One worker's pool of physical memory chunks, and the mapping edits that the device has not been told of yet.
 
 Parameters and KV are cut from the same pool, so that what one gives back the other can take. Allocation is decided
 here, over ids; the device maps. No room is an answer (None), not an exception.
@@ -6,36 +6,82 @@ here, over ids; the device maps. No room is an answer (None), not an exception.
 
 from __future__ import annotations
 
-CHUNK = 64 * 1024  # bytes on a CPU
+from collections.abc import Iterable
+
+from blockwright.policies.plain import Plain, from_plain, to_plain
+from blockwright.policies.plan.sweep_plan import MapGroup
 
 
 class ChunkPool:
-    """Ids 0 .. total - 1, each free or owned exactly once."""
+    """Ids 0 .. total - 1 of chunks of ``chunk_bytes``, each free or owned exactly once.
 
-    def __init__(self, total: int) -> None:
+    Free ids are a high-water mark and the ids returned below it, so that a fresh pool of any size costs nothing and a fork
+    copies only what was returned.
+    """
+
+    def __init__(self, total: int, chunk_bytes: int) -> None:
         self.total = total
-        self._free = list(range(total - 1, -1, -1))  # a stack whose top is the lowest id
+        self.chunk_bytes = chunk_bytes
+        self._end = 0  # ids from here on were never taken
+        self._returned: list[int] = []  # ids below ``_end`` that are free; the last returned is taken first
+        self._edits: list[MapGroup] = []  # in order; the next plan takes them, and nobody else does
 
     @property
     def free(self) -> int:
-        return len(self._free)
+        """Chunks."""
+        return self.total - self._end + len(self._returned)
 
-    def take(self, n: int) -> list[int] | None:
-        if n > len(self._free):
+    @property
+    def pending(self) -> bool:
+        """Whether there are edits for the next plan."""
+        return bool(self._edits)
+
+    def commit(self, arena: str, offset: int, n: int) -> list[int] | None:
+        """Back ``n`` units of ``arena`` from unit ``offset`` on; the ids of the chunks, None when there are not so many."""
+        if n > self.free:
             return None
-        taken = self._free[len(self._free) - n :]
-        del self._free[len(self._free) - n :]
-        return taken
+        reused = min(n, len(self._returned))
+        chunks = self._returned[len(self._returned) - reused :]
+        del self._returned[len(self._returned) - reused :]
+        chunks += range(self._end, self._end + n - reused)
+        self._end += n - reused
+        self._edits.append(MapGroup(arena, offset, chunks, back=False))
+        return chunks
 
-    def give_back(self, chunks: list[int]) -> None:
-        self._free.extend(chunks)
+    def give_back(self, arena: str, offset: int, chunks: list[int]) -> None:
+        """What ``commit`` returned is free again; the device unmaps it with the next plan."""
+        self._returned.extend(chunks)
+        self._edits.append(MapGroup(arena, offset, chunks, back=True))
+
+    def take_edits(self) -> list[MapGroup]:
+        """All edits since the last call, for the plan that is being made."""
+        edits, self._edits = self._edits, []
+        return edits
 
     def fork(self) -> ChunkPool:
-        copy = ChunkPool(0)
-        copy.total, copy._free = self.total, list(self._free)
+        copy = ChunkPool(self.total, self.chunk_bytes)
+        copy._end, copy._returned, copy._edits = self._end, self._returned.copy(), self._edits.copy()
         return copy
 
-    def check(self, owned: list[int]) -> None:
+    def snapshot(self) -> dict[str, Plain]:
+        return {
+            "total": self.total,
+            "chunk_bytes": self.chunk_bytes,
+            "end": self._end,
+            "returned": self._returned.copy(),
+            "edits": to_plain(self._edits),
+        }
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain]) -> ChunkPool:
+        pool = cls(data["total"], data["chunk_bytes"])
+        pool._end = data["end"]
+        pool._returned = from_plain(list[int], data["returned"])
+        pool._edits = from_plain(list[MapGroup], data["edits"])
+        return pool
+
+    def check(self, owned: Iterable[int]) -> None:
         """Every chunk is free or in ``owned``, once."""
-        every = sorted([*self._free, *owned])
-        assert every == list(range(self.total)), "a chunk is lost or owned twice"
+        every = sorted([*self._returned, *owned])
+        assert every == list(range(self._end)), "a chunk is lost or owned twice"
+        assert self._end <= self.total, "more chunks are owned than there are"

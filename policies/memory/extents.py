@@ -36,6 +36,28 @@ class Extents:
             return start
         return None
 
+    def take_at(self, start: int, length: int) -> None:
+        """Take a range that is free, for a snapshot that is restored."""
+        index = bisect_left(self._starts, start + 1) - 1
+        first = self._starts[index] if index >= 0 else self.size
+        rest = self._lengths.get(first, 0) - (start - first) - length
+        if first > start or rest < 0:
+            raise ValueError(f"granules {start} to {start + length} of {self.size} are not free")
+        parts = [(first, start - first), (start + length, rest)]
+        del self._lengths[first]
+        self._starts[index : index + 1] = [place for place, size in parts if size]
+        self._lengths.update({place: size for place, size in parts if size})
+        self.free -= length
+
+    def check(self, taken: list[tuple[int, int]]) -> None:
+        """Every granule is free or in one of ``taken`` (start, length), once."""
+        ranges = sorted([*taken, *((start, self._lengths[start]) for start in self._starts)])
+        ends = [start + length for start, length in ranges]
+        assert [start for start, _ in ranges] == [0, *ends][: len(ranges)], "a range is lost or owned twice"
+        assert [0, *ends][-1] == self.size, "a range is lost or owned twice"
+        assert self._starts == sorted(self._lengths), "free ranges are out of order"
+        assert self.free == sum(self._lengths.values()), "free granules are counted wrongly"
+
     def fork(self) -> Extents:
         copy = Extents(self.size)
         copy.free, copy._starts, copy._lengths = self.free, list(self._starts), dict(self._lengths)

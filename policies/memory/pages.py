@@ -1,18 +1,19 @@
-"""Handles of KV pages in columns, the prefix index over them, and the order in which cached pages are given up.
+"""Handles of KV pages in columns, and the prefix index over them.
 
 A handle stands for one page of the layers of one span: (token hash, lineage) once published. It has the slots of these
 layers, a count of the sequences that list it, and an account. A published handle that nobody lists stays as cache until its
-slots are needed; least recently used goes first, and of one sequence the tail before the head.
+slots are needed (``eviction.py`` says which go first).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
 
 from blockwright.policies.memory.chunks import ChunkPool
+from blockwright.policies.memory.idle_pages import IdlePages
 from blockwright.policies.memory.slots import SlotAllocator
 from blockwright.policies.model.runs import Span
-from blockwright.policies.plan.sweep_plan import MapGroup
+from blockwright.policies.plain import Plain, from_plain, to_plain
 
 Key = tuple[bytes, bytes, int]  # token hash, lineage, first layer
 
@@ -20,43 +21,70 @@ Key = tuple[bytes, bytes, int]  # token hash, lineage, first layer
 class PageTable:
     """All handles of a worker. Columns are indexed by handle; released indices are used again."""
 
-    def __init__(self) -> None:
-        self.slots: dict[str, SlotAllocator] = {}  # by key of the layout
-        self.memory: list[MapGroup] = []  # memory edits not yet in a plan
-        self.span: list[Span | None] = []
-        self.slot_lists: list[list[int]] = []
-        self.references: list[int] = []
-        self.account: list[str] = []
-        self.key: list[Key | None] = []  # set when published
+    def __init__(self, pool: ChunkPool) -> None:
+        self._pool = pool
+        self._allocators: dict[str, SlotAllocator] = {}  # by arena
+        self._spans: list[Span] = []  # every span that a handle was ever of
+        self._span_numbers: dict[tuple[bytes, int], int] = {}  # (lineage, first layer) -> place in ``_spans``
+        self._accounts: list[str] = []
+        self._account_numbers: dict[str, int] = {}
+        self._span = array("i")  # place in ``_spans``; -1: the handle is unused
+        self._slots: list[list[int]] = []  # of the span's layers, in order; a list is never changed
+        self._references = array("i")  # sequences that list the page
+        self._account = array("i")  # who made it, place in ``_accounts``
+        self._hash: list[bytes] = []  # of its tokens once published; before, b""
         self._unused: list[int] = []
-        self._index: dict[Key, int] = {}
-        self._idle: dict[int, None] = {}  # published, unreferenced, least recently released first
-        self._idle_slots = dict[str, int]()  # slots of idle handles, by layout
+        self._index: dict[Key, int] = {}  # published pages
+        self.idle = IdlePages()  # published, without references
         self.evicted = 0
         self.shared = 0  # times that a sequence listed a page made by another
 
-    def add_layout(self, allocator: SlotAllocator) -> None:
-        self.slots[allocator.arena] = allocator
-        self._idle_slots[allocator.arena] = 0
+    # layouts ---------------------------------------------------------------------------------------------------------
+
+    def add_layout(self, arena: str, slot_bytes: int) -> None:
+        """Slots of a layout can be taken from now on. One that is known already is left as it is."""
+        if arena not in self._allocators:
+            self._allocators[arena] = SlotAllocator(arena, slot_bytes, self._pool)
+            self.idle.slots[arena] = 0
+
+    def allocator(self, arena: str) -> SlotAllocator:
+        return self._allocators[arena]
+
+    @property
+    def free_chunks(self) -> int:
+        return self._pool.free
+
+    # the life of a page ----------------------------------------------------------------------------------------------
 
     def take(self, span: Span, account: str) -> int | None:
-        """A private handle with fresh slots and one reference, evicting cached pages where needed; None: no room."""
-        allocator = self.slots[span.arena]
-        while (slots := allocator.take(span.layers, self.memory)) is None:
-            if not self._idle:
-                return None
-            self._evict(next(iter(self._idle)))
+        """A private handle with fresh slots and one reference; None: no room without eviction."""
+        slots = self._allocators[span.arena].take(span.layers)
+        if slots is None:
+            return None
+        number = self._span_number(span)
+        owner = self._account_numbers.get(account)
+        if owner is None:
+            owner = self._account_numbers[account] = len(self._accounts)
+            self._accounts.append(account)
         if self._unused:
             handle = self._unused.pop()
-            self.span[handle], self.slot_lists[handle] = span, slots
-            self.references[handle], self.account[handle] = 1, account
+            self._span[handle], self._slots[handle] = number, slots
+            self._references[handle], self._account[handle] = 1, owner
             return handle
-        self.span.append(span)
-        self.slot_lists.append(slots)
-        self.references.append(1)
-        self.account.append(account)
-        self.key.append(None)
-        return len(self.span) - 1
+        self._span.append(number)
+        self._slots.append(slots)
+        self._references.append(1)
+        self._account.append(owner)
+        self._hash.append(b"")
+        return len(self._span) - 1
+
+    def _span_number(self, span: Span) -> int:
+        key = (span.lineage, span.layer)
+        number = self._span_numbers.get(key)
+        if number is None:
+            number = self._span_numbers[key] = len(self._spans)
+            self._spans.append(span)
+        return number
 
     def find(self, token_hash: bytes, span: Span) -> int | None:
         """The published handle of this page and span."""
@@ -64,130 +92,161 @@ class PageTable:
 
     def share(self, handle: int) -> None:
         """One more sequence lists this published page."""
-        if self.references[handle] == 0:
-            self._leave_idle(handle)
-        self.references[handle] += 1
+        if self._references[handle] == 0:
+            self.idle.remove(handle, self.span(handle).arena, len(self._slots[handle]))
+        self._references[handle] += 1
         self.shared += 1
 
     def publish(self, handle: int, token_hash: bytes) -> None:
         """Let others find a full page. If an equal one is known already, this stays private."""
-        span = self.span[handle]
-        assert span is not None
+        span = self.span(handle)
         key = (token_hash, span.lineage, span.layer)
-        if self.key[handle] is None and key not in self._index:
+        if not self._hash[handle] and key not in self._index:
             self._index[key] = handle
-            self.key[handle] = key
+            self._hash[handle] = token_hash
 
     def release(self, handle: int) -> None:
         """One sequence less lists this page. Private pages are freed with their last reference."""
-        self.references[handle] -= 1
-        if self.references[handle] == 0:
-            if self.key[handle] is None:
-                self._free(handle)
+        self._references[handle] -= 1
+        if self._references[handle] == 0:
+            if self._hash[handle]:
+                self.idle.add(handle, self.span(handle).arena, len(self._slots[handle]))
             else:
-                self._idle[handle] = None
-                self._idle_slots[self._arena(handle)] += len(self.slot_lists[handle])
+                self._free(handle)
 
-    def _arena(self, handle: int) -> str:
-        span = self.span[handle]
-        assert span is not None, "a released handle is in use"
-        return span.arena
-
-    def _leave_idle(self, handle: int) -> None:
-        del self._idle[handle]
-        self._idle_slots[self._arena(handle)] -= len(self.slot_lists[handle])
-
-    def _evict(self, handle: int) -> None:
-        self._leave_idle(handle)
+    def evict(self, handle: int) -> None:
+        """Give up an idle page."""
+        span = self.span(handle)
+        self.idle.remove(handle, span.arena, len(self._slots[handle]))
         self.evicted += 1
-        self._forget(handle)
+        del self._index[self._hash[handle], span.lineage, span.layer]
+        self._hash[handle] = b""
         self._free(handle)
 
-    def _forget(self, handle: int) -> None:
-        key = self.key[handle]
-        if key is not None:
-            del self._index[key]
-            self.key[handle] = None
-
     def _free(self, handle: int) -> None:
-        self.slots[self._arena(handle)].free(self.slot_lists[handle], self.memory)
-        self.span[handle], self.slot_lists[handle] = None, []
+        self._allocators[self.span(handle).arena].free(self._slots[handle])
+        self._span[handle], self._slots[handle] = -1, []
         self._unused.append(handle)
 
-    def evict_one(self) -> bool:
-        """Give up the page unused for longest; False when nothing is cached."""
-        if not self._idle:
-            return False
-        self._evict(next(iter(self._idle)))
-        return True
+    # what is there ---------------------------------------------------------------------------------------------------
 
-    def forget_components(self, components: set[bytes]) -> int:
-        """Evict the cached pages whose KV one of these components made; returns how many."""
-        stale = [h for h in self._idle if (s := self.span[h]) is not None and s.components & components]
-        for handle in stale:
-            self._evict(handle)
-        return len(stale)
+    def span(self, handle: int) -> Span:
+        number = self._span[handle]
+        assert number >= 0, "a released handle is in use"
+        return self._spans[number]
+
+    def slots(self, handle: int) -> list[int]:
+        """Of its layers, in order; not to be changed."""
+        return self._slots[handle]
+
+    def references(self, handle: int) -> int:
+        """Sequences that list it."""
+        return self._references[handle]
 
     @property
     def cached(self) -> int:
         """Published pages that no sequence lists."""
-        return len(self._idle)
+        return self.idle.count
 
-    def make_room(self, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
-        """Whether ``need`` slots, by layout, can be taken by and by, cached pages giving way but for ``kept`` slots of them.
+    @property
+    def chunks(self) -> list[int]:
+        """Ids of all chunks that hold KV."""
+        return [chunk for allocator in self._allocators.values() for chunk in allocator.chunks]
 
-        ``take`` evicts pages of the same layout when it comes to it. Where chunks lie in cached pages of other layouts these
-        are evicted now, oldest first, if that can be enough.
-        """
-
-        def lacking() -> int:
-            chunks = 0
-            for arena, slots in need.items():
-                cached = self._idle_slots[arena] - kept.get(arena, 0)
-                chunks += self.slots[arena].lacks(slots - cached)
-            return chunks - next(iter(self.slots.values())).pool.free
-
-        if (short := lacking()) <= 0:
-            return True
-        if short > sum(self.slots[a].may_return(n) for a, n in self._idle_slots.items() if n and a not in need):
-            return False
-        for handle in [h for h in self._idle if self._arena(h) not in need]:
-            self._evict(handle)
-            if lacking() <= 0:
-                return True
-        return False
+    @property
+    def slots_in_use(self) -> dict[str, int]:
+        """By arena, those of cached pages included."""
+        return {arena: allocator.used for arena, allocator in self._allocators.items()}
 
     def bytes_by_account(self) -> dict[str, int]:
         """Bytes of the slots of each account's pages, cached ones included; whoever first made a page pays for it."""
         total: dict[str, int] = {}
-        for span, slots, account in zip(self.span, self.slot_lists, self.account, strict=True):
-            if span is not None:
-                total[account] = total.get(account, 0) + len(slots) * self.slots[span.arena].slot_bytes
+        for number, slots, owner in zip(self._span, self._slots, self._account, strict=True):
+            if number >= 0:
+                name = self._accounts[owner]
+                total[name] = total.get(name, 0) + len(slots) * self._allocators[self._spans[number].arena].slot_bytes
         return total
 
     def shared_now(self) -> int:
         """Pages that at least two sequences list."""
-        return sum(1 for n in self.references if n > 1)
+        return sum(1 for n in self._references if n > 1)
+
+    # copies ----------------------------------------------------------------------------------------------------------
 
     def fork(self, pool: ChunkPool) -> PageTable:
-        copy = PageTable()
-        copy.slots = {name: a.fork(pool) for name, a in self.slots.items()}
-        copy.memory = list(self.memory)
-        copy.span, copy.slot_lists = list(self.span), list(self.slot_lists)
-        copy.references, copy.account, copy.key = list(self.references), list(self.account), list(self.key)
-        copy._unused, copy._index, copy._idle = list(self._unused), dict(self._index), dict(self._idle)
-        copy._idle_slots = dict(self._idle_slots)
+        copy = PageTable(pool)
+        copy._allocators = {arena: allocator.fork(pool) for arena, allocator in self._allocators.items()}
+        copy._spans, copy._span_numbers = self._spans.copy(), self._span_numbers.copy()
+        copy._accounts, copy._account_numbers = self._accounts.copy(), self._account_numbers.copy()
+        copy._span, copy._references, copy._account = self._span[:], self._references[:], self._account[:]
+        copy._slots, copy._hash, copy._unused = self._slots.copy(), self._hash.copy(), self._unused.copy()
+        copy._index, copy.idle = self._index.copy(), self.idle.fork()
         copy.evicted, copy.shared = self.evicted, self.shared
         return copy
 
+    def snapshot(self) -> dict[str, Plain]:
+        return {
+            "layouts": [allocator.snapshot() for allocator in self._allocators.values()],
+            "spans": to_plain(self._spans),
+            "accounts": self._accounts.copy(),
+            "span": self._span.tolist(),
+            "slots": [slots.copy() for slots in self._slots],
+            "references": self._references.tolist(),
+            "account": self._account.tolist(),
+            "hash": self._hash.copy(),
+            "unused": self._unused.copy(),
+            "idle": list(self.idle),
+            "evicted": self.evicted,
+            "shared": self.shared,
+        }
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain], pool: ChunkPool) -> PageTable:
+        table = cls(pool)
+        for layout in data["layouts"]:
+            table.add_layout(layout["arena"], layout["slot_bytes"])
+            table._allocators[layout["arena"]] = SlotAllocator.restore(layout, pool)
+        table._spans, table._accounts = from_plain(list[Span], data["spans"]), from_plain(list[str], data["accounts"])
+        table._span_numbers = {(span.lineage, span.layer): n for n, span in enumerate(table._spans)}
+        table._account_numbers = {name: n for n, name in enumerate(table._accounts)}
+        table._span, table._references = array("i", data["span"]), array("i", data["references"])
+        table._account, table._slots = array("i", data["account"]), from_plain(list[list[int]], data["slots"])
+        table._hash, table._unused = from_plain(list[bytes], data["hash"]), from_plain(list[int], data["unused"])
+        table._index = table._published()
+        for handle in data["idle"]:
+            table.idle.add(handle, table.span(handle).arena, len(table._slots[handle]))
+        table.evicted, table.shared = data["evicted"], data["shared"]
+        return table
+
+    def _published(self) -> dict[Key, int]:
+        """The index, as it follows from the columns."""
+        spans, columns = self._spans, zip(self._hash, self._span, strict=True)
+        return {(h, spans[n].lineage, spans[n].layer): handle for handle, (h, n) in enumerate(columns) if h}
+
     def check(self, listed: dict[int, int]) -> None:
         """``listed``: how many sequences list each handle. Every slot is free or in one handle, every count is right."""
-        taken: dict[str, list[int]] = {name: [] for name in self.slots}
-        for handle, span in enumerate(self.span):
-            if span is None:
+        taken: dict[str, list[int]] = {arena: [] for arena in self._allocators}
+        idle: dict[str, int] = dict.fromkeys(self._allocators, 0)
+        self.idle.check()
+        cached = set(self.idle)
+        for handle, number in enumerate(self._span):
+            if number < 0:
+                assert handle not in listed, f"page {handle} is listed and free"
+                assert (self._slots[handle], self._hash[handle]) == ([], b""), f"page {handle} is free and not empty"
                 continue
-            assert self.references[handle] == listed.get(handle, 0), f"page {handle} is counted wrongly"
-            assert self.references[handle] or handle in self._idle, f"page {handle} is lost"
-            taken[span.arena] += self.slot_lists[handle]
-        for name, slots in taken.items():
-            assert len(slots) == len(set(slots)) == self.slots[name].used, f"slots of {name} are lost or owned twice"
+            span, references = self._spans[number], self._references[handle]
+            assert references == listed.get(handle, 0), f"page {handle} is counted wrongly"
+            assert references or handle in cached, f"page {handle} is lost"
+            assert len(self._slots[handle]) == span.layers, f"page {handle} lacks slots"
+            taken[span.arena] += self._slots[handle]
+            if handle in cached:
+                assert not references, f"page {handle} is listed and idle"
+                assert self._hash[handle], f"page {handle} is idle and not published"
+                idle[span.arena] += span.layers
+        for arena, slots in taken.items():
+            self._allocators[arena].check(slots)
+        assert self._index == self._published(), "the prefix index is wrong"
+        assert sorted(self._unused) == [h for h, n in enumerate(self._span) if n < 0], "a handle is lost or unused twice"
+        assert idle == self.idle.slots, "slots of idle pages are counted wrongly"
+        assert self._span_numbers == {(s.lineage, s.layer): n for n, s in enumerate(self._spans)}, "a span is lost"
+        assert self._account_numbers == {name: n for n, name in enumerate(self._accounts)}, "an account is lost"

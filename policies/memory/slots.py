@@ -7,10 +7,11 @@ not use is there for parameters. Slots of groups in use go first, so that few gr
 
 from __future__ import annotations
 
+from array import array
 from math import gcd
 
-from blockwright.policies.memory.chunks import CHUNK, ChunkPool
-from blockwright.policies.plan.sweep_plan import MapGroup
+from blockwright.policies.memory.chunks import ChunkPool
+from blockwright.policies.plain import Plain, from_plain
 
 
 class SlotAllocator:
@@ -19,83 +20,136 @@ class SlotAllocator:
     def __init__(self, arena: str, slot_bytes: int, pool: ChunkPool) -> None:
         self.arena = arena
         self.slot_bytes = slot_bytes
-        common = slot_bytes * CHUNK // gcd(slot_bytes, CHUNK)
-        self.group_chunks = common // CHUNK
+        common = slot_bytes * pool.chunk_bytes // gcd(slot_bytes, pool.chunk_bytes)
+        self.group_chunks = common // pool.chunk_bytes
         self.group_slots = common // slot_bytes
-        self.pool = pool
+        self._pool = pool
         self._partial: dict[int, list[int]] = {}  # group -> its free slots; groups with any, in order of use
-        self._chunks: dict[int, list[int]] = {}  # group in use -> its chunks
+        self._lent: set[int] = set()  # groups whose list in ``_partial`` a fork reads too: copied before it changes
+        self._backing = array("i")  # chunk ids, ``group_chunks`` for each group ever used; -1: given back
         self._empty: list[int] = []  # groups once used and given back: reused before the range grows
-        self._end = 0  # groups ever used
         self._idle = 0  # free slots in groups in use
-        self.used = 0
+        self.used = 0  # slots
 
+    @property
     def room(self) -> int:
         """Slots that could be taken now without eviction."""
-        return self._idle + self.pool.free // self.group_chunks * self.group_slots
+        return self._idle + self._pool.free // self.group_chunks * self.group_slots
 
     def lacks(self, n: int) -> int:
         """Chunks that the pool must give before ``n`` slots can be taken."""
         return -(-max(0, n - self._idle) // self.group_slots) * self.group_chunks
 
     def may_return(self, n: int) -> int:
-        """Most chunks that can come back when ``n`` slots are freed."""
-        return min(n, len(self._chunks)) * self.group_chunks
+        """Upper bound on the chunks freed when ``n`` slots are freed."""
+        return min(n, len(self._backing) // self.group_chunks - len(self._empty)) * self.group_chunks
 
-    def take(self, n: int, memory: list[MapGroup]) -> list[int] | None:
-        """``n`` slots, or None and nothing taken. Memory edits that must precede their use are appended to ``memory``."""
-        if n > self.room():
+    def take(self, n: int) -> list[int] | None:
+        """``n`` slots, or None and nothing taken."""
+        if n > self.room:
             return None
         taken: list[int] = []
-        while len(taken) < n:
+        while (missing := n - len(taken)) > 0:
             if not self._partial:
-                self._open_group(memory)
+                self._open_group()
             group = next(iter(self._partial))
             free = self._partial[group]
-            while free and len(taken) < n:
-                taken.append(free.pop())
-            if not free:
+            if len(free) <= missing:
+                taken += reversed(free)
                 del self._partial[group]
+            else:
+                free = self._own(group, free)
+                taken += free[: -missing - 1 : -1]
+                del free[-missing:]
         self.used += n
         self._idle -= n
         return taken
 
-    def _open_group(self, memory: list[MapGroup]) -> None:
-        chunks = self.pool.take(self.group_chunks)
-        assert chunks is not None, "room() counted a group that the pool does not have"
-        group = self._empty.pop() if self._empty else self._end
-        self._end = max(self._end, group + 1)
-        self._chunks[group] = chunks
-        self._idle += self.group_slots
-        first = group * self.group_slots
-        self._partial[group] = list(range(first + self.group_slots - 1, first - 1, -1))
-        memory.append(MapGroup(self.arena, group * self.group_chunks, chunks, back=False))
+    def _own(self, group: int, free: list[int]) -> list[int]:
+        """The free list of a group, such that it may be changed."""
+        if group in self._lent:
+            self._lent.remove(group)
+            free = self._partial[group] = free.copy()
+        return free
 
-    def free(self, slots: list[int], memory: list[MapGroup]) -> None:
+    def _open_group(self) -> None:
+        end = len(self._backing) // self.group_chunks
+        group = self._empty.pop() if self._empty else end
+        first = group * self.group_chunks
+        chunks = self._pool.commit(self.arena, first, self.group_chunks)
+        assert chunks is not None, "room counted a group that the pool does not have"
+        self._backing[first : first + self.group_chunks] = array("i", chunks)
+        self._idle += self.group_slots
+        slot = group * self.group_slots
+        self._lent.discard(group)
+        self._partial[group] = list(range(slot + self.group_slots - 1, slot - 1, -1))
+
+    def free(self, slots: list[int]) -> None:
         """Return slots; groups that become empty go back to the pool."""
         for slot in slots:
             group = slot // self.group_slots
-            free = self._partial.setdefault(group, [])
+            free = self._partial.get(group)
+            if free is None:
+                self._lent.discard(group)
+                self._partial[group] = free = []
+            elif self._lent:
+                free = self._own(group, free)
             free.append(slot)
             if len(free) == self.group_slots:
-                del self._partial[group]
-                chunks = self._chunks.pop(group)
-                self.pool.give_back(chunks)
-                self._empty.append(group)
-                self._idle -= self.group_slots
-                memory.append(MapGroup(self.arena, group * self.group_chunks, chunks, back=True))
+                self._close_group(group)
         self.used -= len(slots)
         self._idle += len(slots)
+
+    def _close_group(self, group: int) -> None:
+        del self._partial[group]
+        first = group * self.group_chunks
+        self._pool.give_back(self.arena, first, self._backing[first : first + self.group_chunks].tolist())
+        self._backing[first : first + self.group_chunks] = array("i", [-1] * self.group_chunks)
+        self._empty.append(group)
+        self._idle -= self.group_slots
 
     @property
     def chunks(self) -> list[int]:
         """Ids of all chunks that back this layout."""
-        return [c for chunks in self._chunks.values() for c in chunks]
+        return [chunk for chunk in self._backing if chunk >= 0]
 
     def fork(self, pool: ChunkPool) -> SlotAllocator:
         copy = SlotAllocator(self.arena, self.slot_bytes, pool)
-        copy._partial = {g: list(s) for g, s in self._partial.items()}
-        copy._chunks = dict(self._chunks)
-        copy._empty, copy._end = list(self._empty), self._end
+        copy._partial, copy._backing, copy._empty = self._partial.copy(), self._backing[:], self._empty.copy()
+        self._lent, copy._lent = set(self._partial), set(self._partial)
         copy.used, copy._idle = self.used, self._idle
         return copy
+
+    def snapshot(self) -> dict[str, Plain]:
+        return {
+            "arena": self.arena,
+            "slot_bytes": self.slot_bytes,
+            "partial": [[group, *free] for group, free in self._partial.items()],
+            "backing": self._backing.tolist(),
+            "empty": self._empty.copy(),
+            "used": self.used,
+        }
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain], pool: ChunkPool) -> SlotAllocator:
+        allocator = cls(data["arena"], data["slot_bytes"], pool)
+        allocator._partial = {entry[0]: list(entry[1:]) for entry in data["partial"]}
+        allocator._backing = array("i", data["backing"])
+        allocator._empty = from_plain(list[int], data["empty"])
+        allocator._idle = sum(len(free) for free in allocator._partial.values())
+        allocator.used = data["used"]
+        return allocator
+
+    def check(self, taken: list[int]) -> None:
+        """Every slot of a group in use is free or in ``taken``, once; counts are right."""
+        assert self.group_slots * self.slot_bytes == self.group_chunks * self._pool.chunk_bytes, "groups are no whole chunks"
+        assert len(taken) == len(set(taken)) == self.used, f"slots of {self.arena} are lost or owned twice"
+        free = [slot for slots in self._partial.values() for slot in slots]
+        groups = [g for g in range(len(self._backing) // self.group_chunks) if self._backing[g * self.group_chunks] >= 0]
+        every = [slot for g in groups for slot in range(g * self.group_slots, (g + 1) * self.group_slots)]
+        assert sorted(free + taken) == every, f"slots of {self.arena} are lost or owned twice"
+        assert len(free) == self._idle, f"free slots of {self.arena} are counted wrongly"
+        assert all(0 < len(slots) < self.group_slots for slots in self._partial.values()), "a group is full or empty"
+        gone = sorted(set(range(len(self._backing) // self.group_chunks)) - set(groups))
+        assert sorted(self._empty) == gone, f"a group of {self.arena} is lost"
+        assert self._lent <= set(range(len(self._backing) // self.group_chunks)), "a fork reads a group that is not there"

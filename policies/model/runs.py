@@ -45,6 +45,8 @@ class LocalRoute:
     spans: tuple[Span, ...]
     next_worker: str | None  # where rows go from here; None at the chain's end
     width: int  # of the hidden states that leave here
+    cost_compute: int  # bytes of parameters that a token passes here
+    cost_memory: int  # bytes of KV of a page here, as keys and values are, without padding
 
 
 def _cuts(paths: Iterable[Sequence[Hashable]]) -> set[tuple[Hashable, Hashable]]:
@@ -102,7 +104,9 @@ def localize(worker: str, chains: Sequence[Chain], routes: Sequence[Route], nume
             kv_layer = sum(1 for c in components[:depth] if c.kv is not None)
             runs.append(Run(depth, ids, kv_layer, components[depth].kind is Kind.HEAD))
         follower = route.hops[index + 1].worker if index + 1 < len(route.hops) else None
-        result[route.id] = LocalRoute(route, index, tuple(runs), tuple(spans), follower, components[hop.last - 1].width_out)
+        local = components[hop.first : hop.last]
+        costs = (sum(c.nbytes for c in local), sum(c.kv.raw_bytes for c in local if c.kv is not None))
+        result[route.id] = LocalRoute(route, index, tuple(runs), tuple(spans), follower, local[-1].width_out, *costs)
     return result
 
 

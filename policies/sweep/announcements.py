@@ -7,72 +7,78 @@ back to the queue, and the first to start takes over.
 
 from __future__ import annotations
 
-from bisect import insort
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from blockwright.policies.sweep.rows import Status
-
-if TYPE_CHECKING:
-    from blockwright.policies.sweep.state import SweepState
+from blockwright.policies.plain import Plain
 
 Key = tuple[bytes, bytes]  # token hash, lineage of the last local span
 
 
-def announce(state: SweepState, s: int) -> None:
-    """Others can wait for the full prompt pages that ``s`` will make."""
-    rows = state.rows
-    spans = rows.route[s].spans
-    if not spans or rows.home[s]:
-        return
-    for token_hash in rows.hashes[s][rows.computed[s] // state.config.page_size :]:
-        if any(state.pages.find(token_hash, span) is None for span in spans):
-            state.announced.setdefault((token_hash, spans[-1].lineage), s)
+class Announcements:
+    """Makers and sleepers by page. Knows nothing of what is published already; who announces and parks looks that up."""
 
+    def __init__(self) -> None:
+        self._makers: dict[Key, int] = {}  # page that a sequence will make -> that sequence
+        self._sleepers: dict[Key, list[int]] = {}  # announced page -> sequences parked for it, in that order
+        self.parked = 0  # times that a sequence was parked
 
-def made(state: SweepState, s: int, token_hash: bytes) -> None:
-    """``s`` has published a page."""
-    key = (token_hash, state.rows.route[s].spans[-1].lineage)
-    if state.announced.get(key) == s:
-        _clear(state, key)
+    def maker(self, key: Key) -> int | None:
+        """The sequence that will make the page."""
+        return self._makers.get(key)
 
+    def announce(self, key: Key, s: int) -> None:
+        """``s`` will make the page, unless another one has said so."""
+        self._makers.setdefault(key, s)
 
-def withdraw(state: SweepState, s: int) -> None:
-    """``s`` leaves: nobody need wait for it any more."""
-    spans = state.rows.route[s].spans
-    if spans and not state.rows.home[s]:
-        for token_hash in state.rows.hashes[s]:
-            made(state, s, token_hash)
+    def park(self, key: Key, s: int) -> None:
+        """``s`` waits until the page is made, or its maker leaves."""
+        self._sleepers.setdefault(key, []).append(s)
+        self.parked += 1
 
+    def unpark(self, s: int) -> None:
+        """``s`` leaves and waits for nothing."""
+        for key, sleepers in self._sleepers.items():
+            if s in sleepers:
+                sleepers.remove(s)
+                if not sleepers:
+                    del self._sleepers[key]
+                return
 
-def park(state: SweepState, s: int) -> bool:
-    """True when ``s``, taken from the queue, waits for pages of another sequence that it can then skip."""
-    rows = state.rows
-    spans = rows.route[s].spans
-    if not spans or rows.home[s] or rows.submission[s].scored:
-        return False
-    last = None
-    for token_hash in rows.hashes[s][: (rows.known[s] - 1) // state.config.page_size]:
-        key = (token_hash, spans[-1].lineage)
-        if state.announced.get(key, s) != s:
-            last = key
-        elif any(state.pages.find(token_hash, span) is None for span in spans):
-            break
-    if last is None or all(state.pages.find(last[0], span) is not None for span in spans):
-        return False
-    rows.status[s] = Status.PARKED
-    state.parked.setdefault(last, {})[s] = None
-    state.counters["parked"] += 1
-    return True
+    def clear(self, keys: Iterable[Key], s: int) -> list[int]:
+        """``s`` has published these pages, or will not make them; the sequences that need not wait any more."""
+        woken: list[int] = []
+        if self._makers:
+            for key in keys:
+                if self._makers.get(key) == s:
+                    del self._makers[key]
+                    woken += self._sleepers.pop(key, [])
+        return woken
 
+    def fork(self) -> Announcements:
+        copy = Announcements()
+        copy._makers, copy.parked = self._makers.copy(), self.parked
+        copy._sleepers = {key: sleepers.copy() for key, sleepers in self._sleepers.items()}
+        return copy
 
-def unpark(state: SweepState, s: int) -> None:
-    """``s`` waits no more because it leaves."""
-    for sleepers in state.parked.values():
-        sleepers.pop(s, None)
+    def snapshot(self) -> dict[str, Plain]:
+        return {
+            "makers": [[*key, s] for key, s in self._makers.items()],
+            "sleepers": [[*key, sleepers.copy()] for key, sleepers in self._sleepers.items()],
+            "parked": self.parked,
+        }
 
+    @classmethod
+    def restore(cls, data: dict[str, Plain]) -> Announcements:
+        announcements = cls()
+        announcements._makers = {(token_hash, lineage): s for token_hash, lineage, s in data["makers"]}
+        announcements._sleepers = {(token_hash, lineage): list(s) for token_hash, lineage, s in data["sleepers"]}
+        announcements.parked = data["parked"]
+        return announcements
 
-def _clear(state: SweepState, key: Key) -> None:
-    del state.announced[key]
-    for sleeper in state.parked.pop(key, {}):
-        state.rows.status[sleeper] = Status.WAITING
-        insort(state.waiting, state.rows.order(sleeper))
+    def check(self, makers: set[int], parked: set[int]) -> None:
+        """``makers``: sequences that may announce; ``parked``: all that wait for a page."""
+        assert set(self._makers.values()) <= makers, "a page is announced by nobody"
+        asleep = [s for sleepers in self._sleepers.values() for s in sleepers]
+        assert sorted(asleep) == sorted(parked), "a parked sequence is lost, or waits twice"
+        assert self._sleepers.keys() <= self._makers.keys(), "a sequence waits for a page that nobody makes"
+        assert all(self._sleepers.values()), "an empty set of sleepers is kept"

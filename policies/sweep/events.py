@@ -1,7 +1,7 @@
 """What happens to a worker, and what it must make happen: the alphabet of the sweep state machine.
 
 Events go into ``SweepState.apply``; effects come out of ``SweepState.take_effects`` and are performed by a shell (the worker
-actor, a forecast, the simulator).
+actor, a forecast, the simulator), in order, and before the next plan is handed to the device.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Submission:
     tenant: str = ""
     priority: int = 0  # lower runs earlier
     arrival: float = 0.0  # seconds on the gateway's clock; orders the queue together with priority
+    timeout: float = 0.0  # seconds from its receipt by the worker until it expires; 0: never
     salt: bytes = b""
     trace: str = ""  # a W3C traceparent, of the request that this serves
 
@@ -46,6 +47,38 @@ class Cancelled:
 
     request: str
     attempt: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A life of the worker begins; comes before all else. ``incarnation`` is larger than that of any life before."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentWanted:
+    """``holder`` (an application) needs a component, of ``nbytes`` when packed. Answered by an effect."""
+
+    component: bytes
+    holder: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentFailed:
+    """The device could not load a component that had been placed: its room is free again."""
+
+    component: bytes
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentReleased:
+    """``holder`` needs a component no more."""
+
+    component: bytes
+    holder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +129,10 @@ class LeaseReturned:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """Header of an activation: rows of one route whose hidden states travel with it. ``number`` is unique here."""
+    """Header of an activation: rows of one route whose hidden states travel with it.
+
+    As an event: the device has the hidden states, under ``number``, which is unique at this worker.
+    """
 
     home: str
     number: int
@@ -115,7 +151,21 @@ class FlightDone:
     scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and what came of scoring its prompt tokens
 
 
-Event = Submission | Cancelled | RoutesChanged | PeerLost | LeaseWanted | LeaseGranted | LeaseReturned | Flight | FlightDone
+Event = (
+    Started
+    | Submission
+    | Cancelled
+    | RoutesChanged
+    | PeerLost
+    | ComponentWanted
+    | ComponentFailed
+    | ComponentReleased
+    | LeaseWanted
+    | LeaseGranted
+    | LeaseReturned
+    | Flight
+    | FlightDone
+)
 
 
 @dataclass(slots=True)  # not frozen: made for each token, and freezing would double the time that it takes
@@ -155,7 +205,11 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """Effect: the sequence leaves unfinished."""
+    """Effect: the sequence leaves unfinished.
+
+    ``reason``: "route" (not in force here), "host-lost", "deadline" (its timeout has passed), or "refused: " and a sentence
+    that says why it can never be served.
+    """
 
     gateway: str
     request: str
@@ -179,4 +233,44 @@ class Send:
     message: LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
 
 
-Effect = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | Send
+@dataclass(frozen=True, slots=True)
+class ComponentPlaced:
+    """Effect: a component has its place, at byte ``offset`` of the parameters arena, whose memory is in a plan already made.
+
+    ``fresh``: the device must load it there; otherwise it is, or will be, resident for another holder.
+    """
+
+    component: bytes
+    holder: str
+    offset: int
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentRefused:
+    """Effect: there is no room for the ``nbytes`` of a component; ``free`` bytes are left."""
+
+    component: bytes
+    holder: str
+    nbytes: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentGone:
+    """Effect: nobody holds the component; the device must forget it before the next plan, which gives its memory back."""
+
+    component: bytes
+
+
+Effect = (
+    TokensEmitted
+    | PromptScored
+    | Progressed
+    | GivenBack
+    | Preempted
+    | Send
+    | ComponentPlaced
+    | ComponentRefused
+    | ComponentGone
+)

@@ -1,262 +1,288 @@
-"""Sequences that cross workers: what the home asks of its hosts, and what a host grants.
+"""The lease book: reservations of rows and pages for sequences that cross workers, and what of them is on its way.
 
-A sequence is planned by its home alone. Before it starts, the home asks each host of the route, the last hop first, for a
-*lease*: a row and pages for the whole sequence. So a row in flight never waits for memory. Every sequence acquires against
-the order of the workers, its home last, and hosts grant in the order of their queues, so that nobody waits in a circle as
-long as all routes pass the workers in one order. The grant says which pages the host has already. Rows leave with a flight,
-and the last host says what became of them. The host publishes what it computed.
+A sequence is planned by its home alone. Before it starts, the home asks each host of the route for a *lease*: a row and
+pages for the whole sequence, so that a row in flight never waits for memory. The protocol is in ``pipeline.py``; here is
+who holds what. The life of a lease, seen from the home (above) and from a host (below):
+
+    ASKED -> GRANTED -> ASKED (the next host) ... GRANTED -> HELD <-> PLANNED -> IN_FLIGHT -> HELD ... -> gone
+    QUEUED -> LENT -> gone
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from enum import IntEnum
 
-from blockwright.policies.model.chain import Route
-from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob, WriteTokens
-from blockwright.policies.requests.admission import admit
-from blockwright.policies.sweep import announcements as announce
-from blockwright.policies.sweep.events import (
-    Flight,
-    FlightDone,
-    LeaseGranted,
-    LeaseReturned,
-    LeaseWanted,
-    Send,
-)
-from blockwright.policies.sweep.rows import Status
-
-if TYPE_CHECKING:
-    from blockwright.policies.sweep.state import SweepState
+from blockwright.policies.plain import Plain, from_plain, to_plain
+from blockwright.policies.sweep.events import Flight
 
 
-# at the home ---------------------------------------------------------------------------------------------------------
+class Stage(IntEnum):
+    """Where a lease is in its life."""
+
+    NEW = 0
+    ASKED = 1  # home: a host has been asked
+    GRANTED = 2  # home: that host has made room; the next one is asked, or the sequence starts
+    HELD = 3  # home: all hosts have made room; the row is here
+    PLANNED = 4  # home: an open plan computes the local part and sends the row on
+    IN_FLIGHT = 5  # home: the plan has run, the last host will tell what became of the row
+    QUEUED = 6  # host: asked for, waits for room
+    LENT = 7  # host: row and pages are reserved
 
 
-def ask(state: SweepState, s: int) -> bool:
-    """True when ``s`` needs one more host's lease: it has been asked for, and ``s`` waits for the grant."""
-    rows = state.rows
-    hosts = _hosts(rows.route[s].route)
-    if rows.home[s] or rows.granted[s] == len(hosts):
-        return False
-    if not rows.lease[s]:
-        rows.lease[s] = state.next_lease
-        state.next_lease += 1
-        state.by_lease[state.config.worker, rows.lease[s]] = s
-    rows.status[s] = Status.LEASING
-    announce.announce(state, s)
-    submission = replace(rows.submission[s], tokens=list(rows.tokens[s]), page_hashes=list(rows.hashes[s]))
-    wanted = LeaseWanted(state.config.worker, rows.lease[s], submission)
-    state.effects.append(Send(hosts[rows.granted[s]], wanted))
-    return True
+class Step(IntEnum):
+    """What happens to a lease."""
+
+    ASK = 0
+    GRANT = 1
+    START = 2
+    DEPART = 3
+    COMMIT = 4
+    RETURN = 5  # the row has come back, or never will
+    QUEUE = 6
 
 
-def _hosts(route: Route) -> list[str]:
-    """In the order in which they are asked."""
-    return [hop.worker for hop in route.hops[:0:-1]]
+_NEXT: dict[tuple[Stage, Step], Stage] = {
+    (Stage.NEW, Step.ASK): Stage.ASKED,
+    (Stage.ASKED, Step.GRANT): Stage.GRANTED,
+    (Stage.GRANTED, Step.ASK): Stage.ASKED,
+    (Stage.GRANTED, Step.START): Stage.HELD,
+    (Stage.HELD, Step.DEPART): Stage.PLANNED,
+    (Stage.PLANNED, Step.COMMIT): Stage.IN_FLIGHT,
+    (Stage.PLANNED, Step.RETURN): Stage.HELD,
+    (Stage.IN_FLIGHT, Step.RETURN): Stage.HELD,
+    (Stage.NEW, Step.QUEUE): Stage.QUEUED,
+    (Stage.QUEUED, Step.START): Stage.LENT,
+}
 
 
-def granted(state: SweepState, event: LeaseGranted) -> None:
-    """A host has made room: back to the queue, for the next host or to start."""
-    rows = state.rows
-    s = state.by_lease.get((state.config.worker, event.lease))
-    if event.refused:
-        if s is not None:
-            abandon(state, s, event.refused)
-        return
-    if s is None:  # it has left meanwhile, or was asked for by an earlier life of this worker
-        state.effects.append(Send(event.host, LeaseReturned(state.config.worker, event.lease)))
-        return
-    if rows.status[s] is not Status.LEASING:
-        return
-    rows.granted[s] += 1
-    rows.host_cached[s] = min(rows.host_cached[s], event.cached)
-    rows.status[s] = Status.WAITING
-    insort(state.waiting, rows.order(s))
+@dataclass(slots=True)
+class Lease:
+    """One sequence's."""
+
+    home: str  # worker that plans the sequence
+    number: int  # unique at the home, never used again
+    stage: Stage = Stage.NEW
+    granted: int = 0  # home: hosts that have made room, in the order of asking
+    cached: int = 1 << 30  # home: leading pages that all hosts so far have in their prefix caches
+    plan: int = 0  # home, PLANNED or IN_FLIGHT: number of the plan with which the row left
+
+    def take(self, step: Step) -> None:
+        """Go on in the table. Raises AssertionError for a step that cannot come now."""
+        following = _NEXT.get((self.stage, step))
+        assert following is not None, f"lease {self.number} of {self.home} is {self.stage.name}: {step.name} cannot come"
+        self.stage = following
 
 
-def end(state: SweepState, s: int) -> None:
-    """The sequence has left this worker: give leases back (home), or forget the lease (host)."""
-    rows = state.rows
-    if not rows.lease[s]:
-        return
-    if rows.home[s]:
-        state.by_lease.pop((rows.home[s], rows.lease[s]), None)
-        return
-    del state.by_lease[state.config.worker, rows.lease[s]]
-    for host in _hosts(rows.route[s].route)[: rows.granted[s] + 1]:  # the last may just have been asked
-        state.effects.append(Send(host, LeaseReturned(state.config.worker, rows.lease[s])))
-    rows.lease[s], rows.granted[s], rows.host_cached[s] = 0, 0, 1 << 30
+class LeaseBook:
+    """Leases by sequence, for those that have one; flights that have come for guests."""
 
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._next = 1  # number of the next lease asked for
+        self._leases: dict[int, Lease] = {}  # by sequence
+        self._sequences: dict[tuple[str, int], int] = {}  # (home, number) -> sequence
+        self._away: dict[int, int] = {}  # plan number -> rows that left with it and are not back
+        self._flights: list[tuple[Flight, list[int]]] = []  # arrived, not planned: with the guest of each row
+        self._void: list[int] = []  # numbers of flights that no plan will take: the device may forget them
 
-def abandon(state: SweepState, s: int, reason: str) -> None:
-    """A sequence at home cannot go on: back to its gateway, whatever it has in flight."""
-    rows = state.rows
-    _void(state, s)
-    if rows.status[s] is not Status.LEAVING or rows.requeue[s]:
-        state.give_back(rows.submission[s], reason)
-        state.drop(s)
-    state.settle(s)
+    def begin(self, incarnation: int) -> None:
+        """Number leases from a base of this life: none of an earlier life means one of this."""
+        self._next = (incarnation << 32) + 1
 
+    # at the home -----------------------------------------------------------------------------------------------------
 
-def microbatch(state: SweepState) -> int:
-    """How many decoding rows whose route goes on elsewhere may join this plan.
+    def ask(self, s: int) -> Lease:
+        """One more host is asked to make room for ``s``."""
+        lease = self._leases.get(s)
+        if lease is None:
+            lease = self._enter(s, Lease(self._worker, self._next))
+            self._next += 1
+        lease.take(Step.ASK)
+        return lease
 
-    An equal share for each stage, so that all stages have work; at most stages + 1 microbatches are in flight.
-    """
-    rows = state.rows
-    hops = [len(route.hops) for o in state.running if len((route := rows.route[o[2]].route).hops) > 1]
-    if not hops or len(state.airborne) > max(hops):
-        return 0
-    return -(-len(hops) // max(hops))
+    def grant(self, s: int, cached: int) -> None:
+        """The host that was asked has made room; it has ``cached`` leading pages."""
+        lease = self._leases[s]
+        lease.take(Step.GRANT)
+        lease.granted += 1
+        lease.cached = min(lease.cached, cached)
 
+    def granted(self, s: int) -> int:
+        """Hosts that have made room for ``s``."""
+        lease = self._leases.get(s)
+        return lease.granted if lease is not None else 0
 
-def _void(state: SweepState, s: int) -> None:
-    """What ``s`` has in flight will not come back, or does not matter."""
-    rows = state.rows
-    if rows.away[s]:
-        _touch_down(state, s)
-        if rows.flying[s]:
-            rows.flying[s] = False
-            rows.open[s] -= 1
+    def cached(self, s: int) -> int:
+        """Leading pages of ``s`` that all its hosts have."""
+        lease = self._leases.get(s)
+        return lease.cached if lease is not None else 1 << 30
 
+    def depart(self, s: int, plan: int) -> int:
+        """Plan ``plan`` sends the row on; the number of the lease."""
+        lease = self._leases[s]
+        lease.take(Step.DEPART)
+        lease.plan = plan
+        self._away[plan] = self._away.get(plan, 0) + 1
+        return lease.number
 
-def _touch_down(state: SweepState, s: int) -> None:
-    rows = state.rows
-    number = rows.away[s]
-    rows.away[s] = 0
-    state.airborne[number] -= 1
-    if not state.airborne[number]:
-        del state.airborne[number]
+    def is_away(self, s: int) -> bool:
+        """Whether the row is in an open plan or in flight."""
+        lease = self._leases.get(s)
+        return lease is not None and lease.plan > 0
 
+    def is_in_flight(self, s: int) -> bool:
+        lease = self._leases.get(s)
+        return lease is not None and lease.stage is Stage.IN_FLIGHT
 
-def landed(state: SweepState, event: FlightDone) -> None:
-    """Rows have passed their last stage."""
-    rows = state.rows
-    news = iter(zip(event.tokens, event.logprobs, strict=True))
-    scores = dict(event.scores)
-    for place, row in enumerate(event.rows):
-        token, logprob = next(news) if row.sample else (None, None)
-        s = state.by_lease.get((state.config.worker, row.lease))
-        if s is None or not rows.flying[s]:
-            continue
-        rows.flying[s] = False
-        _touch_down(state, s)
-        tokens = [] if token is None else [token]
-        if rows.status[s] is Status.RUNNING and tokens:
-            state.edits.append(WriteTokens(rows.row[s], len(rows.tokens[s]), tokens))
-        if place in scores:
-            state.scored(s, row.start, scores[place])
-        state.advance(s, row.start + row.count, tokens, [] if logprob is None else [logprob])
-        rows.open[s] -= 1
-        state.settle(s)
+    def sent(self, s: int) -> None:
+        """The plan has run: the row is in flight."""
+        self._leases[s].take(Step.COMMIT)
 
+    def bring_back(self, s: int) -> bool:
+        """The row is back, or never will be. True when it was in flight, False when its plan is still open."""
+        lease = self._leases[s]
+        flew = lease.stage is Stage.IN_FLIGHT
+        lease.take(Step.RETURN)
+        self._away[lease.plan] -= 1
+        if not self._away[lease.plan]:
+            del self._away[lease.plan]
+        lease.plan = 0
+        return flew
 
-# at a host -----------------------------------------------------------------------------------------------------------
+    @property
+    def microbatches(self) -> int:
+        """Plans of which rows are away."""
+        return len(self._away)
 
+    # at a host -------------------------------------------------------------------------------------------------------
 
-def want(state: SweepState, event: LeaseWanted) -> None:
-    """A home asks for a lease: it queues with our own sequences, by priority and arrival."""
-    submission = event.submission
-    local = state.routes.get(submission.route)
-    if local is None or not local.hop or submission.route not in state.in_force:
-        refused = "route"
-    elif reason := admit(submission.max_length, state.capacity(local)):
-        refused = "refused: " + reason
-    else:
-        s = state.rows.add(submission, local, event.home, event.lease)
-        if not state.config.prefix_cache:
-            state.rows.hashes[s] = []
-        state.by_lease[event.home, event.lease] = s
-        insort(state.waiting, state.rows.order(s))
-        return
-    state.effects.append(Send(event.home, LeaseGranted(state.config.worker, event.lease, 0, refused)))
+    def queue(self, s: int, home: str, number: int) -> None:
+        """``home`` wants a row and pages for ``s``, which waits for them."""
+        self._enter(s, Lease(home, number)).take(Step.QUEUE)
 
+    def arrive(self, flight: Flight) -> list[int] | None:
+        """Rows have come: their guests. None when leases are gone (the route vanished meanwhile): the flight is void."""
+        guests = [s for row in flight.rows if (s := self.find(flight.home, row.lease)) is not None]
+        if len(guests) < len(flight.rows):
+            self._void.append(flight.number)
+            return None
+        self._flights.append((flight, guests))
+        return guests
 
-def returned(state: SweepState, event: LeaseReturned) -> None:
-    """The home needs the lease no more. What was published stays as cache."""
-    s = state.by_lease.get((event.home, event.lease))
-    if s is not None:
-        state.drop(s)
+    def next_flight(self) -> tuple[Flight, list[int]] | None:
+        """The flight that has waited longest, with the guest of each row."""
+        return self._flights[0] if self._flights else None
 
+    def take_flight(self) -> None:
+        """A plan computes the rows of the next flight."""
+        del self._flights[0]
 
-def dismiss(state: SweepState, s: int) -> None:
-    """The route of a guest is no longer in force here. Its home may not know that yet, or never learn it."""
-    rows = state.rows
-    if rows.status[s] is not Status.LEAVING:
-        state.effects.append(Send(rows.home[s], LeaseGranted(state.config.worker, rows.lease[s], 0, "route")))
-        state.drop(s)
+    def cancel_flights(self, leaving: set[int]) -> list[int]:
+        """No plan takes flights of which all guests leave: what would compute them may be gone. Those guests."""
+        cancelled: list[int] = []
+        kept: list[tuple[Flight, list[int]]] = []
+        for flight, guests in self._flights:
+            if leaving.issuperset(guests):
+                self._void.append(flight.number)
+                cancelled += guests
+            else:
+                kept.append((flight, guests))
+        self._flights = kept
+        return cancelled
 
+    def guests_in_flights(self) -> list[int]:
+        """Guests of flights that no plan has taken, each as often as it is in one."""
+        return [s for _, guests in self._flights for s in guests]
 
-def ground(state: SweepState) -> None:
-    """Flights of guests that leave are not planned: what would compute them may be gone. The device forgets them."""
-    rows, kept = state.rows, []
-    for flight, guests in state.flights:
-        if any(rows.status[s] is not Status.LEAVING for s in guests):
-            kept.append((flight, guests))
-            continue
-        state.grounded.append(flight.number)
-        for s in guests:
-            rows.open[s] -= 1
-            state.settle(s)
-    state.flights = kept
+    @property
+    def pending(self) -> bool:
+        """Whether the device has flights to forget."""
+        return bool(self._void)
 
+    def take_void(self) -> list[int]:
+        """Flights that the device may forget with the plan being made."""
+        void, self._void = self._void, []
+        return void
 
-def arrive(state: SweepState, flight: Flight) -> bool:
-    """Rows have come. False when their leases are gone (the route vanished meanwhile): the flight is void."""
-    guests = [state.by_lease.get((flight.home, row.lease)) for row in flight.rows]
-    known = [s for s in guests if s is not None]
-    if len(known) < len(guests):
-        return False
-    for s in known:
-        state.rows.open[s] += 1
-    state.flights.append((flight, known))
-    return True
+    # both ------------------------------------------------------------------------------------------------------------
 
+    def _enter(self, s: int, lease: Lease) -> Lease:
+        self._leases[s] = lease
+        self._sequences[lease.home, lease.number] = s
+        return lease
 
-class Landing:
-    """Collects, during one commit, what each home must be told of its rows."""
+    def start(self, s: int) -> None:
+        """``s`` has a row and pages here."""
+        if (lease := self._leases.get(s)) is not None:
+            lease.take(Step.START)
 
-    def __init__(self, state: SweepState) -> None:
-        self._state = state
-        self._homes: dict[str, FlightDone] = {}
+    def find(self, home: str, number: int) -> int | None:
+        """The sequence that a lease is for."""
+        return self._sequences.get((home, number))
 
-    def add(
-        self,
-        s: int,
-        start: int,
-        count: int,
-        tokens: list[int],
-        logprob: TokenLogprob | None,
-        scores: list[TokenLogprob] | None,
-    ) -> None:
-        rows = self._state.rows
-        home = rows.home[s]
-        done = self._homes.setdefault(home, FlightDone(self._state.config.worker, [], [], [], []))
-        if scores is not None:
-            done.scores.append((len(done.rows), scores))
-        done.rows.append(FlightRow(rows.lease[s], start, count, bool(tokens)))
-        if tokens:
-            done.tokens.append(tokens[0])
-            done.logprobs.append(logprob)
+    def home(self, s: int) -> str:
+        """The worker that plans a guest."""
+        return self._leases[s].home
 
-    def send(self) -> None:
-        self._state.effects += [Send(home, done) for home, done in self._homes.items()]
+    def number(self, s: int) -> int:
+        return self._leases[s].number
 
+    def end(self, s: int) -> Lease | None:
+        """The sequence has left, or begins again: its lease is over. None: it had none."""
+        lease = self._leases.pop(s, None)
+        if lease is not None:
+            del self._sequences[lease.home, lease.number]
+        return lease
 
-# both ----------------------------------------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        return len(self._leases)
 
+    # copies ----------------------------------------------------------------------------------------------------------
 
-def lost(state: SweepState, worker: str) -> None:
-    """A node died. A worker: its leases here end, sequences that need it go back. A gateway: nobody wants its sequences."""
-    rows = state.rows
-    for s in rows.live():
-        if rows.home[s]:
-            if rows.home[s] == worker:
-                state.drop(s)
-        elif any(hop.worker == worker for hop in rows.route[s].route.hops[1:]):
-            abandon(state, s, "host-lost")
-        elif rows.submission[s].gateway.partition("/")[0] == worker:
-            state.drop(s)
-    ground(state)
+    def fork(self) -> LeaseBook:
+        copy = LeaseBook(self._worker)
+        copy._next, copy._sequences, copy._away = self._next, self._sequences.copy(), self._away.copy()
+        copy._leases = {s: replace(lease) for s, lease in self._leases.items()}
+        copy._flights, copy._void = self._flights.copy(), self._void.copy()
+        return copy
+
+    def snapshot(self) -> dict[str, Plain]:
+        return {
+            "worker": self._worker,
+            "next": self._next,
+            "leases": [[s, *to_plain(lease)[1:]] for s, lease in self._leases.items()],
+            "flights": [[to_plain(flight), guests.copy()] for flight, guests in self._flights],
+            "void": self._void.copy(),
+        }
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain]) -> LeaseBook:
+        book = cls(data["worker"])
+        book._next, book._void = data["next"], list(data["void"])
+        for s, *fields in data["leases"]:
+            lease = book._enter(s, from_plain(Lease, ["Lease", *fields]))
+            if lease.plan:
+                book._away[lease.plan] = book._away.get(lease.plan, 0) + 1
+        book._flights = [(from_plain(Flight, flight), list(guests)) for flight, guests in data["flights"]]
+        return book
+
+    def check(self, live: set[int]) -> None:
+        """Leases and sequences correspond one to one; what is away is counted; flights are of guests."""
+        assert self._leases.keys() <= live, "a lease is kept for a sequence that has left"
+        named = {(lease.home, lease.number): s for s, lease in self._leases.items()}
+        assert self._sequences == named, "leases and sequences do not correspond"
+        away: dict[int, int] = {}
+        for lease in self._leases.values():
+            assert (lease.plan > 0) == (lease.stage in (Stage.PLANNED, Stage.IN_FLIGHT)), (
+                f"lease {lease.number} is misplaced"
+            )
+            if lease.plan:
+                away[lease.plan] = away.get(lease.plan, 0) + 1
+            if lease.home == self._worker:
+                assert lease.stage < Stage.QUEUED, f"lease {lease.number} is our own and queued"
+                assert lease.number < self._next, f"lease {lease.number} is numbered beyond the next"
+            else:
+                assert lease.stage >= Stage.QUEUED, f"lease {lease.number} of {lease.home} is at the wrong end"
+        assert self._away == away, "rows that are away are counted wrongly"
+        assert all(s in self._leases for _, guests in self._flights for s in guests), "a flight is of nobody"

@@ -1,92 +1,246 @@
-"""The sequences of a worker as columns, indexed by a small integer that is reused after a sequence has left.
+"""The sequences of a worker: what happens to one, as changes of its columns, which nobody else writes.
 
 A sequence is *home* here (this worker plans it and reports its tokens) or a *guest* (it is home elsewhere, and a lease gives
-it a row and pages here). Only running sequences own a device row and pages.
+it a row and pages here). Only running sequences own a device row and pages. Sequences are small integers, used again.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+from collections.abc import Sequence
+from itertools import islice
 
+from blockwright.policies.model.lineage import next_hash, root_hash
 from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.sweep.events import Submission
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.sweep.columns import COLUMNS, Columns, Place, Status
+from blockwright.policies.sweep.events import Submission, TokensEmitted
+
+# Of a new sequence; the columns that are not here follow from the submission and the route (see ``_fill``).
+_START = {
+    "status": int(Status.WAITING), "row": -1, "computed": 0, "planned": 0, "open": 0, "paged": 0, "cached": 0, "ready": 0,
+    "requeue": 0,
+}  # fmt: skip
 
 
-class Status(IntEnum):
-    """Where a sequence is."""
+class RowTable(Columns):
+    """See the module."""
 
-    FREE = 0  # the index is unused
-    WAITING = 1  # in the queue
-    PARKED = 2  # waits for a page that another sequence has announced
-    LEASING = 3  # waits for hosts of its route
-    RUNNING = 4
-    LEAVING = 5  # takes no part in new plans; its row and pages return when no open plan or flight names it
+    # a sequence comes and goes ---------------------------------------------------------------------------------------
 
-
-class Rows:
-    """Columns. Every attribute is a list indexed by sequence; see the comment for what a value means."""
-
-    def __init__(self) -> None:
-        self.submission: list[Submission] = []
-        self.route: list[LocalRoute] = []
-        self.status: list[Status] = []
-        self.row: list[int] = []  # device row; -1 when none
-        self.tokens: list[list[int]] = []  # known tokens: prompt, then answer
-        self.hashes: list[list[bytes]] = []  # of the full pages of tokens
-        self.computed: list[int] = []  # positions whose KV is written
-        self.planned: list[int] = []  # the same once all open plans have ended
-        self.known: list[int] = []  # len(tokens) once all open plans have ended
-        self.open: list[int] = []  # open plans and flights that name the sequence
-        self.pages: list[list[list[int]]] = []  # for each span of the route: a handle for each page
-        self.cached: list[int] = []  # positions found in the prefix cache when it was started
-        self.requeue: list[bool] = []  # LEAVING because preempted: returns to the queue
-        self.away: list[int] = []  # number of the plan with which it left for other workers and is not back; 0: here
-        self.flying: list[bool] = []  # away, and the local part has been committed
-        self.home: list[str] = []  # guest: the home worker; "" for a sequence at home
-        self.lease: list[int] = []  # number of the lease at the home; 0 when there is none
-        self.granted: list[int] = []  # home: hosts that have granted, in the order of asking
-        self.host_cached: list[int] = []  # home: leading pages present on all hosts so far
-        self._unused: list[int] = []
-
-    def add(self, submission: Submission, route: LocalRoute, home: str = "", lease: int = 0) -> int:
+    def add(self, submission: Submission, route: LocalRoute, deadline: float, *, guest: bool = False) -> int:
         """A new waiting sequence; returns its index."""
-        values = {
-            "submission": submission, "route": route, "status": Status.WAITING, "row": -1,
-            "tokens": list(submission.tokens), "hashes": list(submission.page_hashes),
-            "computed": 0, "planned": 0, "known": len(submission.tokens), "open": 0,
-            "pages": [[] for _ in route.spans], "cached": 0, "requeue": False, "away": 0, "flying": False,
-            "home": home, "lease": lease, "granted": 0, "host_cached": 1 << 30,
-        }  # fmt: skip
         if self._unused:
-            index = self._unused.pop()
-            for name, value in values.items():
-                getattr(self, name)[index] = value
-            return index
-        for name, value in values.items():
-            getattr(self, name).append(value)
-        return len(self.status) - 1
+            s = self._unused.pop()
+        else:
+            s = len(self.status)
+            for name in COLUMNS:
+                getattr(self, name).append(0)
+        self.submission[s] = submission
+        for name, value in _START.items():
+            getattr(self, name)[s] = value
+        self.length[s] = self.known[s] = len(submission.tokens)
+        self.tokens[s] = submission.tokens.copy()
+        self.hashes[s] = submission.page_hashes.copy() if self._prefix_cache else []
+        self.deadline[s], self.delta[s] = deadline, 0
+        self.place[s] = Place.GUEST if guest else Place.LOCAL
+        self.reroute(s, route)
+        self.pages[s] = [[] for _ in route.spans]
+        self._fill(s)
+        if not guest:
+            self._by_request[submission.request] = s
+            self.next_deadline = min(self.next_deadline, deadline)
+        return s
 
-    def remove(self, index: int) -> None:
-        self.status[index] = Status.FREE
-        self.tokens[index], self.hashes[index] = [], []
-        self._unused.append(index)
+    def reroute(self, s: int, route: LocalRoute) -> None:
+        """The routes were published again; the spans of this one have not moved."""
+        self.route[s] = route
+        if self.place[s] != Place.GUEST:
+            self.place[s] = Place.LOCAL if route.next_worker is None else Place.FORWARD
 
-    def order(self, index: int) -> tuple[int, float, int]:
-        """Place in the queue and age: priority class, arrival, then index."""
-        submission = self.submission[index]
-        return (submission.priority, submission.arrival, index)
+    def remove(self, s: int) -> None:
+        """The index is free for another sequence."""
+        self.unname(s)
+        for name in COLUMNS:
+            getattr(self, name)[s] = 0
+        self._unused.append(s)
 
-    def live(self) -> list[int]:
-        """Indices in use."""
-        return [i for i, status in enumerate(self.status) if status is not Status.FREE]
+    def unname(self, s: int) -> None:
+        """Its gateway will not name the sequence any more, or means the next one by the same name."""
+        request = self.submission[s].request
+        if self.place[s] != Place.GUEST and self._by_request.get(request) == s:
+            del self._by_request[request]
 
-    def fork(self) -> Rows:
-        copy = Rows()
-        for name, column in vars(self).items():
-            if name in ("tokens", "hashes"):
-                setattr(copy, name, [list(values) for values in column])
-            elif name == "pages":
-                setattr(copy, name, [[list(handles) for handles in spans] for spans in column])
+    def find(self, request: str) -> int | None:
+        """The sequence at home that serves a request."""
+        return self._by_request.get(request)
+
+    # status ----------------------------------------------------------------------------------------------------------
+
+    def park(self, s: int) -> None:
+        self.status[s] = Status.PARKED
+
+    def lease(self, s: int) -> None:
+        self.status[s] = Status.LEASING
+
+    def wait(self, s: int) -> None:
+        self.status[s] = Status.WAITING
+
+    def start(self, s: int) -> int:
+        """It runs and has a device row, which is returned."""
+        self.row[s] = row = self._free_rows.pop()
+        self.status[s] = Status.RUNNING
+        self.ready[s] = self._ready(s)
+        return row
+
+    def skip(self, s: int, positions: int) -> None:
+        """So many leading positions were found in the prefix cache."""
+        self.computed[s] = self.planned[s] = self.cached[s] = positions
+        self.known[s] = self.length[s]
+
+    def leave(self, s: int, *, requeue: bool) -> None:
+        """No new plan names it."""
+        self.status[s], self.requeue[s], self.ready[s] = Status.LEAVING, int(requeue), 0
+
+    def give_up(self, s: int) -> None:
+        """It was preempted and leaves, and will not return to the queue after all."""
+        self.requeue[s] = 0
+
+    def clear(self, s: int) -> None:
+        """Its pages have been released: the row returns."""
+        self.pages[s] = [[] for _ in self.route[s].spans]
+        self.paged[s] = 0
+        if self.row[s] >= 0:
+            self._free_rows.append(self.row[s])
+            self.row[s] = -1
+
+    def restart(self, s: int) -> None:
+        """Preempted and cleared: it waits to be computed again."""
+        self.status[s], self.requeue[s] = Status.WAITING, 0
+        self.computed[s] = self.planned[s] = self.cached[s] = 0
+        self.known[s] = self.length[s]
+
+    def expired(self, now: float) -> list[int]:
+        """Sequences whose deadline has passed and that do not leave yet."""
+        self.next_deadline = self.least_deadline(now)
+        return [s for s in self.staying() if self.deadline[s] <= now]
+
+    # plans -----------------------------------------------------------------------------------------------------------
+
+    def plan(self, s: int, count: int) -> bool:
+        """An open plan computes ``count`` more positions. True when the token after them is to be drawn."""
+        self.open[s] += 1
+        self.planned[s] += count
+        if self.planned[s] == self.known[s] and self.known[s] < self.limit[s]:
+            self.known[s] += 1
+            return True
+        return False
+
+    def plan_decodes(
+        self, running: Sequence[int], at: int, budget: int, picked: list[int], starts: list[int], prompts: list[int]
+    ) -> int:
+        """Plan a token for each sequence of ``running`` from place ``at`` on, until one needs more than a place in the
+        batch.
+
+        Returns that place (``len(running)`` when there is none, or ``budget`` sequences were picked). Picked sequences and
+        their positions are appended to ``picked`` and ``starts``, those with more than one position to go to ``prompts``.
+        """
+        planned, known, ready, opened = self.planned, self.known, self.ready, self.open
+        for s in islice(running, at, None):
+            start = planned[s]
+            if known[s] - start > 1:
+                prompts.append(s)
+            elif start >= ready[s]:
+                return at
+            elif not budget:
+                return len(running)
             else:
-                setattr(copy, name, list(column))
-        return copy
+                picked.append(s)
+                starts.append(start)
+                planned[s] = start + 1
+                known[s] = start + 2
+                opened[s] += 1
+                budget -= 1
+            at += 1
+        return at
+
+    def commit_decodes(
+        self,
+        batch: Sequence[int],
+        ends: Sequence[int],
+        tokens: Sequence[int],
+        logprobs: Sequence[TokenLogprob | None],
+        at: int,
+        emitted: list[TokensEmitted],
+    ) -> int:
+        """Take note of one computed position and one drawn token for each row of ``batch`` from place ``at`` on.
+
+        Stops at the first row for which that is not all (a page is full, it ends, leaves, is a prompt, or no token was
+        drawn, which is -1) and returns its place. ``ends[i]`` is the position after the computed one.
+        """
+        size, ready, limit, stop = self.page_size, self.ready, self.limit, self.stop
+        computed, length, lists, opened = self.computed, self.length, self.tokens, self.open
+        submissions, no_logprobs = self.submission, not logprobs
+        for i in range(at, len(batch)):
+            s, end, token = batch[i], ends[i], tokens[i]
+            if end > ready[s] or (end + 1) % size < 2 or end + 1 >= limit[s] or token < 0 or computed[s] != end - 1:
+                return i
+            if token in stop[s]:
+                return i
+            own = lists[s]
+            if len(own) != end:
+                own = lists[s] = own[:end]
+            own.append(token)
+            computed[s] = end
+            length[s] = end + 1
+            opened[s] -= 1
+            of = submissions[s]
+            entry = None if no_logprobs else logprobs[i]
+            told = [] if entry is None else [entry]
+            emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, end, [token], told, ""))
+        return len(batch)
+
+    def plan_more(self, s: int, sweeps: int) -> None:
+        """A jump takes so many sweeps more than the open plan, each with one position and one token of ``s``."""
+        self.planned[s] += sweeps
+        self.known[s] += sweeps
+
+    def close(self, s: int) -> None:
+        """One open plan or flight less names it."""
+        self.open[s] -= 1
+
+    def hold(self, s: int) -> None:
+        """A flight has come for it, which no plan has taken yet."""
+        self.open[s] += 1
+
+    def compute(self, s: int, position: int) -> None:
+        """KV is written up to ``position``."""
+        self.computed[s] = position
+
+    def append(self, s: int, tokens: Sequence[int]) -> None:
+        """Tokens that were drawn; pages that become full get their hashes."""
+        own, length, size = self.tokens[s], self.length[s], self.page_size
+        if len(own) != length:
+            own = self.tokens[s] = own[:length]
+        for token in tokens:
+            own.append(token)
+            length += 1
+            self.length[s] = length
+            if self._prefix_cache and length % size == 0:
+                before = self.hashes_of(s)[: length // size - 1]
+                previous = before[-1] if before else root_hash(self.submission[s].salt)
+                if len(self.hashes[s]) != len(before):
+                    self.hashes[s] = before
+                self.hashes[s].append(next_hash(previous, own[-size:]))
+
+    # pages -----------------------------------------------------------------------------------------------------------
+
+    def list_page(self, s: int, handles: Sequence[int]) -> None:
+        """``handles``, one for each span, are its next page."""
+        count, spans = self.paged[s], self.pages[s]
+        for i, handle in enumerate(handles):
+            listed = spans[i]
+            if len(listed) != count:
+                listed = spans[i] = listed[:count]
+            listed.append(handle)
+        self.paged[s] = count + 1
+        self.ready[s] = self._ready(s)

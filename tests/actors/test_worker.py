@@ -84,28 +84,27 @@ async def test_a_copy_adds_no_bytes_and_an_upper_half_only_its_own(checkpoint: C
             tensors[name] = tensors[name] + 0.05 * torch.ones_like(tensors[name])
     save_file(tensors, tuned / "model.safetensors", metadata={"format": "pt"})
     rig = await Rig.start([base])
-    free = rig.worker.state.pool.free
+    free = rig.worker.state.parts.memory.free_bytes
     assert await rig.load("b", base) == 0
     own = await rig.load("c", tuned)
     assert 0 < own < await _bytes_of(rig, "a") / 2
-    assert rig.worker.state.pool.free < free
+    assert rig.worker.state.parts.memory.free_bytes < free
     await rig.publish()
     await check_equal(rig, base, [33, 18], application="a")
-    shared = rig.worker.state.pages.shared
+    shared = rig.worker.state.counters["shared_pages"]
     prompts = {"b": base, "c": tuned}
     for name, path in prompts.items():
         prompt = prompt_of(33, seed=0)
         reference = greedy(path, prompt, 24)
         assert (await rig.generate(f"{name}0", list(prompt), 24, application=name))[: len(reference)] == list(reference)
-    assert rig.worker.state.pages.shared >= shared + 4  # two pages each: b skips them, c shares their lower span
+    assert rig.worker.state.counters["shared_pages"] >= shared + 4  # two pages each: b skips them, c shares their lower span
     await rig.quiet()
     await rig.stop()
 
 
 async def _bytes_of(rig: Rig, application: str) -> int:
-    resident = rig.worker.state.parameters.resident
-    ids = rig.loads[application].ids
-    return sum(len(resident[i].chunks) for i in ids) * 65536
+    chunks = {entry[0]: entry[2] for entry in rig.worker.state.parts.memory.residence.snapshot()}
+    return sum(len(chunks[i]) for i in rig.loads[application].ids) * 65536
 
 
 async def test_unloading_frees_what_the_system_sees(checkpoint: Checkpoints) -> None:
@@ -148,7 +147,7 @@ async def test_cancelling_returns_the_memory(checkpoint: Checkpoints) -> None:
     await rig.ref.cancel(["r0"])
     await rig.quiet()
     assert not rig.record.ended["r0"].done()
-    assert rig.worker.state.free_rows
+    assert rig.worker.state.parts.rows.free_rows
     await rig.stop()
 
 
@@ -163,7 +162,7 @@ async def test_one_message_ends_a_crowd(checkpoint: Checkpoints) -> None:
     await rig.ref.cancel(names)
     await rig.quiet()
     status = await rig.ref.status()
-    assert (status.waiting, status.running, len(rig.worker.state.free_rows)) == (0, 0, 64)
+    assert (status.waiting, status.running, rig.worker.state.parts.rows.free_rows) == (0, 0, 64)
     await rig.stop()
 
 
@@ -188,7 +187,7 @@ async def test_the_memory_is_checked_whenever_the_worker_is_idle(
     rig = await Rig.start([checkpoint("llama")], check=False)
     assert len(await rig.generate("r0", list(prompt_of(20)), 4)) == 4
     await rig.quiet()
-    rig.worker.state.free_rows.pop()
+    rig.worker.state.parts.rows._free_rows.pop()
     rig.record.expect("idle")
     await rig.ref.cancel(["nobody"])  # something happens, and then nothing
     with pytest.raises(AssertionError, match="a row is lost or owned twice"):
@@ -307,12 +306,12 @@ async def test_a_load_that_is_cancelled_half_way_leaves_nothing_and_can_be_repea
     gate = threading.Event()
     rig.worker.device.call(lambda ex: gate.wait(PATIENCE))
     load = asyncio.create_task(rig.load("a", path))
-    while not rig.worker.state.parameters.resident:
+    while not rig.worker.state.parts.memory.residence.components:
         await rig.ref.status()
     load.cancel()
     await asyncio.wait([load])
     gate.set()
-    while rig.worker.state.parameters.resident:
+    while rig.worker.state.parts.memory.residence.components:
         await rig.worker.device.call(lambda ex: None)
     await rig.quiet()
     assert (await rig.ref.status()).parameters == 0

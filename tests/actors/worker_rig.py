@@ -136,7 +136,7 @@ class Rig:
         while self.worker.state.open_plans or self.worker._pumping:
             await self.worker.device.call(lambda ex: None)
         self.worker.state.check()
-        assert not self.worker.state.rows.live()
+        assert not self.worker.state.parts.rows.live()
 
     async def stop(self) -> None:
         await self.node.stop()

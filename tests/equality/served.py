@@ -17,9 +17,10 @@ from blockwright.actors.config import Settings
 from blockwright.api.app.application import make_app
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.memory.chunks import CHUNK
 from blockwright.tests.cap import SERVED
 from blockwright.tests.waiting import PATIENCE
+
+CHUNK = 64 * 1024  # bytes that a worker maps at a time
 
 
 @dataclass

@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from blockwright.policies.memory.chunks import CHUNK
+from blockwright.policies.memory.slots import SlotAllocator
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.model.runs import Run
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SetPages, SweepPlan, SweepResult, WriteTokens
-from blockwright.policies.sweep import leases
+from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
     Flight,
@@ -27,9 +27,10 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
-from blockwright.policies.sweep.state import SweepConfig, SweepState
+from blockwright.policies.sweep.state import SweepState
 
 VOCABULARY = 50
+CHUNK = 64 * 1024
 
 
 def next_token(application: str, tokens: tuple[int, ...]) -> int:
@@ -92,7 +93,7 @@ class FakeDevice:
 
     def compose(self) -> None:
         """What the routes in force need; everything else is dropped, as after unloading."""
-        self.composed = {run for name in self.state.in_force for run in self.state.routes[name].runs}
+        self.composed = {run for local in self.state.parts.routes.all_in_force() for run in local.runs}
 
     def execute(self, plan: SweepPlan, sequences: list[int]) -> SweepResult:
         for edit in plan.memory:
@@ -109,7 +110,7 @@ class FakeDevice:
             elif isinstance(change, SetPages):
                 for i, slot in enumerate(change.slots):
                     self.slots[change.row, change.layer + i, change.page] = slot
-        by_id = {number: run for run, number in self.state.runs.items()}
+        by_id = self.state.parts.routes.runs
         for step in plan.steps:
             assert by_id[step.run] in self.composed, "a plan names a run that was dropped"
             self._step(plan, by_id[step.run], step.batch, sequences)
@@ -120,14 +121,15 @@ class FakeDevice:
         if run.head:
             return
         layers: list[int] = []
-        allocator = next(iter(self.state.pages.slots.values()))
-        for local in self.state.routes.values():
+        allocator: SlotAllocator | None = None
+        for local in self.state.parts.routes.planned():
             if run in local.runs:
                 parts = self.state_components(local.route.application)
                 attentions = [d for d, c in enumerate(parts) if c.kv]
                 layers = [n for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
-                allocator = self.state.pages.slots[parts[attentions[0]].kv.key]  # type: ignore[union-attr]
+                allocator = self.state.parts.memory.pages.allocator(parts[attentions[0]].kv.key)  # type: ignore[union-attr]
         size = self.state.config.page_size
+        assert allocator is not None, "a plan names a run of no route"
         for i in batch:
             row, start, count = plan.row[i], plan.start[i], plan.count[i]
             tokens = self.tokens[row]
@@ -152,7 +154,7 @@ class FakeDevice:
         for i in plan.sample:
             end = plan.start[i] + plan.count[i]
             tokens = self.tokens[plan.row[i]]
-            application = self.state.rows.route[sequences[i]].route.application
+            application = self.state.parts.rows.route[sequences[i]].route.application
             token = next_token(application, tuple(tokens[:end]))
             tokens[end:] = [token]
             result.tokens.append(token)
@@ -197,7 +199,7 @@ class World:
 
     def start(self, name: str) -> None:
         """A worker, or the next life of one that was killed."""
-        config = SweepConfig(worker=name, numerics="fake", slot_bytes=lambda layout: 32 * 1024, **self.numbers)  # type: ignore[arg-type]
+        config = SweepConfig(worker=name, numerics="fake", slot_unit=32 * 1024, **self.numbers)  # type: ignore[arg-type]
         state = SweepState(config)
         state.apply(self.update, 0.0)
         device = FakeDevice(state, {name: r.application for name, r in self.routes.items()}, chains=self.chains)
@@ -228,11 +230,10 @@ class World:
         if len(worker.open) == 2:
             return False
         plan = worker.state.plan(0.0)
-        spoke = bool(worker.state.effects)
-        self.collect(worker)
+        spoke = self.collect(worker)
         if plan is None:
             return spoke
-        sequences = worker.state.planned_sequences[plan.number]
+        sequences = worker.state.batch(plan.number)
         worker.open.append((plan, worker.device.execute(plan, sequences)))
         return True
 
@@ -254,7 +255,7 @@ class World:
             return
         if isinstance(message, Flight):
             worker.flight_numbers += 1
-            leases.arrive(worker.state, Flight(message.home, worker.flight_numbers, message.width, message.rows))
+            worker.state.apply(Flight(message.home, worker.flight_numbers, message.width, message.rows), 0.0)
         else:
             worker.state.apply(message, 0.0)  # type: ignore[arg-type]
         if isinstance(message, RoutesChanged):
@@ -269,8 +270,10 @@ class World:
             worker.state.apply(PeerLost(name), 0.0)
             self.collect(worker)
 
-    def collect(self, worker: FakeWorker) -> None:
-        for effect in worker.state.take_effects():
+    def collect(self, worker: FakeWorker) -> bool:
+        """Perform effects; whether there were any."""
+        effects = worker.state.take_effects()
+        for effect in effects:
             if isinstance(effect, Send):
                 self.wire.setdefault((worker.name, effect.worker), []).append(effect.message)
             elif isinstance(effect, TokensEmitted):
@@ -283,6 +286,7 @@ class World:
                     self.finished[effect.request] = effect.finish
             elif isinstance(effect, GivenBack):
                 self.returned.append(effect)
+        return bool(effects)
 
     # until quiet ----------------------------------------------------------------------------------------------------
 
@@ -314,16 +318,11 @@ class World:
         """Nothing runs, waits, or holds a row; all memory is free or cache."""
         for worker in self.workers.values():
             state = worker.state
-            assert not state.rows.live()
+            assert not state.parts.rows.live()
             assert not state.waiting
             assert not state.running
-            assert not state.parked
-            assert not state.announced
-            assert not state.by_lease
-            assert not state.by_request
-            assert not state.airborne
+            assert not len(state.parts.leases)
             assert not state.open_plans
-            assert state.leaving == 0
             state.check()
 
 

@@ -21,7 +21,7 @@ def decoding(stages: int) -> tuple[World, FakeWorker]:
     home = world.workers["w0"]
     while not all(world.emitted[f"r{i}"] for i in range(ROWS)):
         assert any(world._move(kind, what) for kind, what in world.moves())
-    while home.state.airborne or home.open:  # all come back, and none leaves
+    while home.state.parts.leases.microbatches or home.open:  # all come back, and none leaves
         others = [(kind, what) for kind, what in world.moves() if (kind, what) != ("plan", home)]
         assert any(world._move(kind, what) for kind, what in others)
     return world, home
@@ -49,8 +49,8 @@ def test_each_stage_gets_its_share(stages: int) -> None:
 def test_at_most_one_more_than_there_are_stages_is_away(stages: int) -> None:
     """One row fits a sweep here, so that twelve microbatches could leave."""
     world, home = decoding(stages)
-    home.state.config = replace(home.state.config, sweep_tokens=1)
+    home.state.parts.config = replace(home.state.config, sweep_tokens=1)
     assert departures(world, home) == [1] * (stages + 1)
-    assert len(home.state.airborne) == stages + 1
+    assert home.state.parts.leases.microbatches == stages + 1
     world.run(1)
     world.assert_quiet()

@@ -108,4 +108,4 @@ def test_a_prompt_waits_when_those_that_run_will_need_the_memory() -> None:
         world.submit(submission(f"r{i}", [i] * 24, 26, "base@w0", arrival=float(i)))
     state = world.workers["w0"].state
     assert state.plan(0.0) is not None
-    assert (len(state.running), len(state.waiting)) == (1, 1)
+    assert (state.running, state.waiting) == (1, 1)

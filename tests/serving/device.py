@@ -19,11 +19,12 @@ from zlib import crc32
 import torch
 
 from blockwright.actors.worker.device_thread import Swept
-from blockwright.policies.memory.chunks import CHUNK
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.plan.sweep_plan import MapGroup, SetPages, Step, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.sweep.config import SweepConfig
 
 VOCABULARY = 97
+CHUNK = SweepConfig(worker="", numerics="", budget=0).memory_chunk  # bytes
 SLOT = CHUNK // 4  # bytes
 MODULUS = (1 << 61) - 1
 ROOT = 1  # the history before the first token
@@ -69,7 +70,7 @@ class Spec:
 class SimulatedBackend:
     """The sizes that a worker asks a back end for."""
 
-    name, numerics, dtype = "native", "simulated", torch.float32
+    name, numerics, dtype, slot_unit = "native", "simulated", torch.float32, SLOT
 
     def slot_bytes(self, layout: KvLayout) -> int:
         return SLOT

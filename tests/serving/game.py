@@ -23,12 +23,11 @@ from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.worker.actor import Worker
-from blockwright.policies.memory.chunks import CHUNK
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import Refused
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Fault, FaultPlan, Kill, Pause
-from blockwright.tests.serving.device import VOCABULARY, answer
+from blockwright.tests.serving.device import CHUNK, VOCABULARY, answer
 from blockwright.tests.serving.house import HEAD, House, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, KINDS, Strike, Strikes
 
@@ -236,7 +235,6 @@ class Game:
         self.outcomes.update(request.outcome for request in self.requests)
         for worker in self.house.workers.values():
             self.counters.update(worker.state.counters)
-            self.counters["evicted_pages"] += worker.state.pages.evicted
         for gateway in self.house.gateways.values():
             views = [view for request in self.requests if (view := gateway.describe(request.id)) is not None]
             self.attempts.update(view.attempt for view in views)
@@ -331,16 +329,11 @@ def held_by(worker: Worker) -> str:
     """What a worker holds of sequences; checks its memory when that is nothing."""
     state = worker.state
     held = {
-        "open plans": len(state.open_plans),
-        "sequences": [(state.rows.submission[s].request, state.rows.status[s].name) for s in state.rows.live()],
-        "waiting": len(state.waiting),
-        "running": len(state.running),
-        "parked": len(state.parked),
-        "announced": len(state.announced),
-        "leases": list(state.by_lease),
-        "flights": len(state.flights),
-        "airborne": len(state.airborne),
-        "leaving": state.leaving,
+        "open plans": state.open_plans,
+        "sequences": len(state.parts.rows.live()),
+        "waiting": state.waiting,
+        "running": state.running,
+        "leases": len(state.parts.leases),
     }
     if any(held.values()):
         return str({name: value for name, value in held.items() if value})

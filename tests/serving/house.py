@@ -128,7 +128,7 @@ class House:
             await asyncio.Event().wait()
         random = Random(f"{self.seed} {node.id} device")
 
-        def open_device(config, backend, on_swept, on_fatal, lay_out):  # type: ignore[no-untyped-def]
+        def open_device(config, backend, chunk, on_swept, on_fatal, lay_out):  # type: ignore[no-untyped-def]
             self.devices[node.name] = SimulatedDevice(random, on_swept, on_fatal, lay_out)
             return self.devices[node.name]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.memory.chunks import CHUNK
 from blockwright.policies.plan.sweep_plan import Edit, MapGroup, SetPages, Step, SweepPlan, WriteTokens
-from blockwright.tests.serving.device import SLOT, SimulatedExecutor, Spec, answer
+from blockwright.tests.serving.device import CHUNK, SLOT, SimulatedExecutor, Spec, answer
 from blockwright.tests.serving.house import PAGE, chain
 
 PARTS = chain("a", 1, 99)

@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.policies.model.chain import Hop, Route
-from blockwright.policies.sweep.events import RoutesChanged
-from blockwright.policies.sweep.planning import repeat
-from blockwright.policies.sweep.rows import Status
+from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.events import (
+    ComponentGone,
+    ComponentPlaced,
+    ComponentReleased,
+    ComponentWanted,
+    RoutesChanged,
+)
+from blockwright.policies.sweep.state import SweepState
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -21,6 +28,12 @@ BASE = chain("base")
 def prompts(seed: int, count: int, longest: int = 30) -> list[list[int]]:
     chance = random.Random(seed)
     return [[chance.randrange(40) for _ in range(chance.randint(1, longest))] for _ in range(count)]
+
+
+def status_of(state: SweepState, request: str) -> int:
+    s = state.parts.rows.find(request)
+    assert s is not None
+    return state.parts.rows.status[s]
 
 
 def one_worker(**config: int) -> World:
@@ -109,13 +122,13 @@ def test_a_cancelled_row_is_in_no_later_plan_and_its_memory_returns_with_the_ope
     worker = world.workers["w0"]
     world.start_plan(worker)
     world.start_plan(worker)
-    used = worker.state.pages.slots[BASE.components[1].kv.key].used  # type: ignore[union-attr]
+    used = worker.state.parts.memory.pages.slots_in_use[BASE.components[1].kv.key]  # type: ignore[union-attr]
     world.cancel("r0")
-    assert worker.state.pages.slots[BASE.components[1].kv.key].used == used  # type: ignore[union-attr]
+    assert worker.state.parts.memory.pages.slots_in_use[BASE.components[1].kv.key] == used  # type: ignore[union-attr]
     assert worker.state.plan(0.0) is None
     world.end_plan(worker)
     world.end_plan(worker)
-    assert worker.state.free_rows == [*range(worker.state.config.max_rows - 1, -1, -1)]
+    assert worker.state.parts.rows.free_rows == worker.state.config.max_rows
     world.assert_quiet()
 
 
@@ -125,12 +138,12 @@ def test_shared_lower_half_shares_memory_not_tokens() -> None:
     prompt = list(range(24))
     world.submit(submission("a", prompt, 30, "base@w0"))
     world.run(0)
-    before = world.workers["w0"].state.pages.shared
+    before = world.workers["w0"].state.counters["shared_pages"]
     world.submit(submission("b", prompt, 30, "tuned@w0"))
     world.run(0)
     assert world.emitted["a"] == generate("base", prompt, 30, [])
     assert world.emitted["b"] == generate("tuned", prompt, 30, [])
-    assert world.workers["w0"].state.pages.shared == before + 5  # the lower span of five full pages
+    assert world.workers["w0"].state.counters["shared_pages"] == before + 5  # the lower span of five full pages
     world.assert_quiet()
 
 
@@ -236,21 +249,19 @@ def test_cancelling_anything_at_any_time_leaks_nothing(seed: int, moves: int) ->
 @given(seed=st.integers(0, 10_000), sweeps=st.integers(1, 40))
 @settings(max_examples=60)
 def test_jumping_equals_stepping(seed: int, sweeps: int) -> None:
-    from blockwright.policies.plan.sweep_plan import SweepResult
-
     world = one_worker(chunk_size=16, max_rows=4, sweep_tokens=64)
     submit_all(world, prompts(seed, 6), "base@w0", new=25)
     stepping = world.workers["w0"].state
     jumping = stepping.fork()
     assert stepping.digest() == jumping.digest()
     while jumping.number < sweeps and (plan := jumping.plan(0.0)) is not None:
-        jumping.jump(plan, repeat(jumping, plan), 0.0)
+        jumping.jump(plan, jumping.repeat(plan), 0.0)
     while stepping.number < jumping.number and (plan := stepping.plan(0.0)) is not None:
         stepping.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), 0.0)
     assert stepping.digest() == jumping.digest()
 
 
-def test_plans_repeat_until_a_page_border_or_an_end() -> None:
+def test_plans_repeat_until_an_end() -> None:
     world = one_worker(chunk_size=16)
     worker = world.workers["w0"]
     world.submit(submission("r0", [1] * 9, 40, "base@w0"))
@@ -258,7 +269,7 @@ def test_plans_repeat_until_a_page_border_or_an_end() -> None:
     world.end_plan(worker)
     plan = worker.state.plan(0.0)
     assert plan is not None
-    assert repeat(worker.state, plan) == 3  # positions 9, 10, 11 lie in the third page of four
+    assert worker.state.repeat(plan) == 30  # tokens 10 .. 39
 
 
 def test_a_fork_is_independent() -> None:
@@ -296,7 +307,7 @@ def test_urgency_goes_before_arrival() -> None:
         world.end_plan(world.workers["w0"])
         started += [
             n for n in ("late", "early", "urgent")
-            if n not in started and (n in world.finished or state.rows.status[state.by_request[n]] is Status.RUNNING)
+            if n not in started and (n in world.finished or status_of(state, n) == Status.RUNNING)
         ]  # fmt: skip
     assert started == ["urgent", "early", "late"]
 
@@ -304,20 +315,25 @@ def test_urgency_goes_before_arrival() -> None:
 def test_unloading_gives_memory_back_and_evicts_the_pages_that_it_made() -> None:
     world = one_worker()
     state = world.workers["w0"].state
-    attention = BASE.components[1].id
-    placed = state.parameters.load(attention, "base", 200_000)
-    assert placed is not None
-    assert [len(edit.chunks) for edit in placed[1]] == [4]
-    free = state.pool.free
+    attention, memory = BASE.components[1].id, state.parts.memory
+    state.apply(ComponentWanted(attention, "base", 200_000), 0.0)
+    assert not state.take_effects()  # its memory is not mapped yet
+    plan = state.plan(0.0)
+    assert plan is not None
+    assert [len(edit.chunks) for edit in plan.memory] == [4]
+    assert state.take_effects() == [ComponentPlaced(attention, "base", 0, fresh=True)]
+    state.commit(plan, SweepResult(plan.number), 0.0)
+    free = memory.free_bytes
     submit_all(world, [[1] * 21], "base@w0")
     world.run(0)
-    assert state.pages.cached > 0
-    assert not state.parameters.unload(attention, "somebody else")
-    assert state.parameters.unload(attention, "base")
-    assert state.pages.cached == 0
-    assert state.pool.free == free + 4
-    with pytest.raises(KeyError):
-        state.parameters.resident[attention]
+    assert memory.pages.cached > 0
+    state.apply(ComponentReleased(attention, "somebody else"), 0.0)
+    assert memory.residence.components == [attention]
+    state.apply(ComponentReleased(attention, "base"), 0.0)
+    assert state.take_effects() == [ComponentGone(attention)]
+    assert memory.pages.cached == 0
+    assert memory.free_bytes == free + 4 * state.config.memory_chunk
+    assert memory.residence.components == []
 
 
 def test_the_victim_is_the_one_that_loses_least() -> None:
@@ -329,8 +345,8 @@ def test_the_victim_is_the_one_that_loses_least() -> None:
     while not state.counters["preemptions"]:
         assert world.start_plan(worker)
         world.end_plan(worker)
-    assert state.rows.status[state.by_request["short"]] is not Status.RUNNING
-    assert state.rows.status[state.by_request["long"]] is Status.RUNNING
+    assert status_of(state, "short") != Status.RUNNING
+    assert status_of(state, "long") == Status.RUNNING
     world.run(0)
     assert {name: world.emitted[name] for name in world.emitted} == {
         name: generate("base", [length] * length, 40, []) for name, length in (("oldest", 4), ("long", 20), ("short", 8))
@@ -348,7 +364,7 @@ def test_work_that_another_sequence_keeps_is_not_lost() -> None:
     while not state.counters["preemptions"]:
         assert world.start_plan(worker)
         world.end_plan(worker)
-    assert state.rows.status[state.by_request["sharing"]] is not Status.RUNNING
-    assert state.rows.status[state.by_request["alone"]] is Status.RUNNING
+    assert status_of(state, "sharing") != Status.RUNNING
+    assert status_of(state, "alone") == Status.RUNNING
     world.run(0)
     world.assert_quiet()

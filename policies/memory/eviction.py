@@ -1,0 +1,71 @@
+"""Which cached KV pages are given up for memory, and when: least recently used first.
+
+A page that is published and that no sequence lists is *idle*: pure cache. It costs nothing to keep until somebody needs its
+memory, so nothing is evicted ahead of need. The order is that of release, and a sequence releases its tail before its head,
+so that of one cached prompt the end goes first: a head without its tail still serves, a tail without its head never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from blockwright.policies.memory.pages import PageTable
+from blockwright.policies.model.runs import Span
+
+
+def take_page(pages: PageTable, span: Span, account: str) -> int | None:
+    """A private page of ``span``, at the cost of cached ones; None: no room even then.
+
+    The oldest page goes first whatever its layout: chunks that it frees serve any layout, and an order by layout would keep
+    old pages of one model alive at the cost of fresh ones of another.
+    """
+    while (handle := pages.take(span, account)) is None:
+        if not evict_oldest(pages):
+            return None
+    return handle
+
+
+def evict_oldest(pages: PageTable) -> bool:
+    """Give up the page unused for longest; False when nothing is cached."""
+    for handle in pages.idle:
+        pages.evict(handle)
+        return True
+    return False
+
+
+def evict_components(pages: PageTable, components: frozenset[bytes]) -> None:
+    """Give up the cached pages whose KV one of these components made: nobody can make more of it, or use it, here."""
+    for handle in [h for h in pages.idle if pages.span(h).components & components]:
+        pages.evict(handle)
+
+
+def shortage(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]) -> int:
+    """Chunks that lack before ``need`` slots, by arena, can be taken by and by; 0 or less: they fit.
+
+    Idle pages of the same arenas count as free, because ``take_page`` will evict them, but for ``kept`` slots of them: pages
+    that the very sequence in question will list are idle now and will not be.
+    """
+    chunks = 0
+    for arena, slots in need.items():
+        chunks += pages.allocator(arena).lacks(slots - pages.idle.slots[arena] + kept.get(arena, 0))
+    return chunks - pages.free_chunks
+
+
+def make_room(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
+    """Whether ``need`` slots, by arena, can be taken by and by, cached pages giving way but for ``kept`` slots of them.
+
+    Nothing is evicted for an answer that is no. Where chunks lie in idle pages of *other* arenas, these are evicted now,
+    oldest first, because ``shortage`` counts only chunks that the pool has: how many come back is known only after the
+    fact, as a group of slots returns its chunks when its last slot is free.
+    """
+    lacking = shortage(pages, need, kept)
+    if lacking <= 0:
+        return True
+    others = [(arena, slots) for arena, slots in pages.idle.slots.items() if slots and arena not in need]
+    if lacking > sum(pages.allocator(arena).may_return(slots) for arena, slots in others):
+        return False
+    for handle in [h for h in pages.idle if pages.span(h).arena not in need]:
+        pages.evict(handle)
+        if shortage(pages, need, kept) <= 0:
+            return True
+    return False

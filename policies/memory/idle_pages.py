@@ -1,0 +1,67 @@
+"""The least recently used order of cached KV pages, and how many slots they hold."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+
+class IdlePages:
+    """Handles of idle pages, least recently released first, and how many slots they hold by layout.
+
+    A doubly linked list in two columns (place = handle + 1, place 0 is both ends), because pages leave from the middle when
+    they are shared again, and because columns copy fast.
+    """
+
+    def __init__(self) -> None:
+        self._after = array("i", [0])  # -1: not idle
+        self._before = array("i", [0])
+        self.slots: dict[str, int] = {}  # by arena
+        self.count = 0
+
+    def add(self, handle: int, arena: str, slots: int) -> None:
+        """The page has lost its last reader: it is the most recently used one."""
+        place, after, before = handle + 1, self._after, self._before
+        if (missing := place + 1 - len(after)) > 0:
+            after.extend([-1] * missing)
+            before.extend([-1] * missing)
+        last = before[0]
+        after[last] = before[0] = place
+        before[place], after[place] = last, 0
+        self.count += 1
+        self.slots[arena] += slots
+
+    def remove(self, handle: int, arena: str, slots: int) -> None:
+        place, after, before = handle + 1, self._after, self._before
+        left, right = before[place], after[place]
+        assert right >= 0, f"page {handle} is not idle"
+        after[left], before[right] = right, left
+        after[place] = before[place] = -1
+        self.count -= 1
+        self.slots[arena] -= slots
+
+    def __contains__(self, handle: int) -> bool:
+        return handle + 1 < len(self._after) and self._after[handle + 1] >= 0
+
+    def __iter__(self) -> Iterator[int]:
+        """Oldest first. Pages may be removed once they have been passed."""
+        place = self._after[0]
+        while place:
+            following = self._after[place]
+            yield place - 1
+            place = following
+
+    def check(self) -> None:
+        """The two columns say the same, and nothing of pages that are not idle."""
+        order = list(self)
+        assert [self._before[h + 1] - 1 for h in order] == [-1, *order][:-1], "the order of idle pages is broken"
+        assert self._before[0] - 1 == (order[-1] if order else -1), "the last idle page is lost"
+        rest = set(range(1, len(self._after))) - {h + 1 for h in order}
+        assert all(self._after[place] == self._before[place] == -1 for place in rest), "a page is half idle"
+        assert len(order) == self.count, "idle pages are counted wrongly"
+
+    def fork(self) -> IdlePages:
+        copy = IdlePages()
+        copy._after, copy._before = self._after[:], self._before[:]
+        copy.slots, copy.count = self.slots.copy(), self.count
+        return copy

@@ -1,0 +1,126 @@
+"""The memory of one worker as the sweep machine sees it: one pool of chunks, KV pages and resident components in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from blockwright.policies.memory import eviction
+from blockwright.policies.memory.chunks import ChunkPool
+from blockwright.policies.memory.pages import PageTable
+from blockwright.policies.memory.residence import Residence
+from blockwright.policies.model.chain import KvLayout
+from blockwright.policies.model.runs import Span
+from blockwright.policies.plain import Plain
+from blockwright.policies.plan.sweep_plan import MapGroup
+
+
+class WorkerMemory:
+    """Owns the pool, the page table and the residence; the only one that evicts."""
+
+    def __init__(self, budget: int, chunk_bytes: int, slot_unit: int) -> None:
+        self._pool = ChunkPool(budget // chunk_bytes, chunk_bytes)
+        self._slot_unit = slot_unit  # bytes; slots are padded to a multiple
+        self.pages = PageTable(self._pool)
+        self.residence = Residence(self._pool)
+
+    # KV --------------------------------------------------------------------------------------------------------------
+
+    def add_layout(self, layout: KvLayout) -> None:
+        self.pages.add_layout(layout.key, -(-layout.raw_bytes // self._slot_unit) * self._slot_unit)
+
+    def take_page(self, span: Span, account: str) -> int | None:
+        """A private page of one span, at the cost of cached ones."""
+        return eviction.take_page(self.pages, span, account)
+
+    def take_pages(self, spans: Sequence[Span], account: str) -> list[int] | None:
+        """One private page of each span, at the cost of cached ones, or nothing."""
+        taken: list[int] = []
+        for span in spans:
+            handle = eviction.take_page(self.pages, span, account)
+            if handle is None:
+                for other in taken:
+                    self.pages.release(other)
+                return None
+            taken.append(handle)
+        return taken
+
+    def fits(self, need: Mapping[str, int]) -> bool:
+        """Whether ``need`` slots, by arena, can be taken by and by without touching cached pages of other arenas."""
+        return eviction.shortage(self.pages, need, {}) <= 0
+
+    def make_room(self, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
+        """See ``eviction.make_room``."""
+        return eviction.make_room(self.pages, need, kept)
+
+    def pages_of(self, spans: Sequence[Span]) -> int:
+        """Pages of one sequence over ``spans`` that fit when no other sequence is here."""
+        slots = self.pages.allocator(spans[0].arena)
+        groups = (self._pool.total - self.residence.used) // slots.group_chunks
+        return groups * slots.group_slots // sum(span.layers for span in spans)
+
+    # parameters ------------------------------------------------------------------------------------------------------
+
+    def load(self, component: bytes, holder: str, nbytes: int) -> int | None:
+        """Byte offset of room for a component that is not resident, cached pages giving way; None: no room even then."""
+        while self._pool.free < self.residence.units(nbytes):
+            if not eviction.evict_oldest(self.pages):
+                return None
+        return self.residence.load(component, holder, nbytes)
+
+    def release(self, component: bytes, holder: str) -> bool:
+        """``holder`` needs it no more. True when nobody does: its memory and cached KV that it made are given back."""
+        gone = self.residence.release(component, holder)
+        if gone:
+            eviction.evict_components(self.pages, frozenset((component,)))
+        return gone
+
+    # both ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def total_bytes(self) -> int:
+        return self._pool.total * self._pool.chunk_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        return self._pool.free * self._pool.chunk_bytes
+
+    @property
+    def parameter_bytes(self) -> int:
+        return self.residence.used * self._pool.chunk_bytes
+
+    @property
+    def pending(self) -> bool:
+        """Whether the device has to be told of something even if nothing is to be computed."""
+        return self._pool.pending
+
+    def take_edits(self) -> list[MapGroup]:
+        """All mappings since the last call, for the plan that is being made."""
+        return self._pool.take_edits()
+
+    def fork(self) -> WorkerMemory:
+        copy = WorkerMemory(0, self._pool.chunk_bytes, self._slot_unit)
+        copy._pool = self._pool.fork()
+        copy.pages, copy.residence = self.pages.fork(copy._pool), self.residence.fork(copy._pool)
+        return copy
+
+    def snapshot(self) -> dict[str, Plain]:
+        return {
+            "slot_unit": self._slot_unit,
+            "pool": self._pool.snapshot(),
+            "pages": self.pages.snapshot(),
+            "residence": self.residence.snapshot(),
+        }
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain]) -> WorkerMemory:
+        memory = cls(0, 1, data["slot_unit"])
+        memory._pool = ChunkPool.restore(data["pool"])
+        memory.pages = PageTable.restore(data["pages"], memory._pool)
+        memory.residence = Residence.restore(data["residence"], memory._pool)
+        return memory
+
+    def check(self, listed: dict[int, int]) -> None:
+        """Every chunk, slot and page is free or owned once. ``listed``: how many sequences list each page."""
+        self._pool.check([*self.residence.chunks, *self.pages.chunks])
+        self.pages.check(listed)
+        self.residence.check()

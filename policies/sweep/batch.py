@@ -1,0 +1,149 @@
+"""The batch of a plan in the making, and how it is laid out: columns, steps, departures.
+
+Rows of one route stand together, so that the rows of most runs are contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.plan.sweep_plan import Arrival, Departure, FlightRow, Step, SweepPlan
+from blockwright.policies.sweep.columns import Place
+from blockwright.policies.sweep.events import Flight
+from blockwright.policies.sweep.parts import Parts
+
+
+class Batch:
+    """Rows picked for one plan. ``budget`` counts down the tokens that still fit."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.starved = False  # some row lacked memory: nobody is admitted
+        self.flights: list[tuple[Flight, list[int]]] = []  # with the guest of each row
+        self.picked: list[int] = []  # sequences at home, in the order of picking
+        self.starts: list[int] = []  # first position of each
+        self.decodes = 0  # the first so many are of one token, which is drawn after it
+        self._counts: dict[int, int] = {}  # sequence -> positions, where they are not one
+        self._undrawn: set[int] = set()  # sequences whose next token is not drawn
+
+    def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
+        self.flights.append((flight, guests))
+        self.budget -= tokens
+
+    def add(self, s: int, start: int, count: int, drawn: bool) -> None:
+        """``count`` positions of ``s`` from ``start`` on; ``drawn``: the token after them is wanted."""
+        self.picked.append(s)
+        self.starts.append(start)
+        self.budget -= count
+        if count != 1:
+            self._counts[s] = count
+        if not drawn:
+            self._undrawn.add(s)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all rows decode, and none came from elsewhere."""
+        return not self.flights and len(self.picked) == self.decodes and not self._undrawn
+
+    def lay_out(self, parts: Parts, plan: SweepPlan) -> list[int]:
+        """Fill the plan's columns; the sequence of each batch row."""
+        wanted: list[int] = []  # batch rows whose next token is drawn, here or at the route's end
+        sequences = self._lay_out_flights(plan, wanted)
+        picked, starts = self._by_route(parts)
+        first = len(sequences)
+        sequences += picked
+        plan.start += starts
+        if self._counts or self._undrawn:
+            plan.count += [self._counts.get(s, 1) for s in picked]
+            wanted += [first + i for i, s in enumerate(picked) if s not in self._undrawn]
+        else:
+            plan.count += [1] * len(picked)
+            wanted += range(first, first + len(picked))
+        rows = parts.rows
+        plan.row = [rows.row[s] for s in sequences]
+        local = not self.flights and all(rows.place[s] == Place.LOCAL for s in picked)
+        plan.sample = wanted if local else [i for i in wanted if rows.route[sequences[i]].next_worker is None]
+        if not self.plain or not local:
+            _score(parts, plan, sequences)
+        _lay_out_steps(parts, plan, sequences)
+        if not local:
+            _lay_out_departures(parts, plan, sequences, set(wanted))
+        plan.reasons = {"waiting": parts.queue.waiting, "starved": int(self.starved)}
+        return sequences
+
+    def _lay_out_flights(self, plan: SweepPlan, wanted: list[int]) -> list[int]:
+        sequences: list[int] = []
+        for flight, guests in self.flights:
+            plan.arrivals.append(Arrival(flight.number, list(range(len(sequences), len(sequences) + len(guests)))))
+            for s, row in zip(guests, flight.rows, strict=True):
+                if row.sample:
+                    wanted.append(len(sequences))
+                sequences.append(s)
+                plan.start.append(row.start)
+                plan.count.append(row.count)
+        return sequences
+
+    def _by_route(self, parts: Parts) -> tuple[list[int], list[int]]:
+        """Picked rows and their positions in the order of their routes' ids; nothing is sorted where there is one route."""
+        if len(parts.routes.planned()) < 2:
+            return self.picked, self.starts
+        names = [parts.rows.route[s].route.id for s in self.picked]
+        order = sorted(range(len(names)), key=names.__getitem__)
+        return [self.picked[i] for i in order], [self.starts[i] for i in order]
+
+
+def _score(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
+    """Batch rows whose prompt tokens' log-probabilities are wanted, where the head is here."""
+    rows = parts.rows
+    plan.score = [
+        i for i, s in enumerate(sequences) if rows.scores(s, plan.start[i]) and rows.route[s].next_worker is None
+    ]  # fmt: skip
+
+
+def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
+    """One step for each run that a row passes, in order of depth; a head only for rows that are sampled or scored."""
+    route = parts.rows.route
+    groups: dict[str, tuple[LocalRoute, list[int]]] = {}
+    if sequences and len(parts.routes.planned()) == 1:
+        groups[""] = (route[sequences[0]], list(range(len(sequences))))
+    else:
+        for i, s in enumerate(sequences):
+            groups.setdefault(route[s].route.id, (route[s], []))[1].append(i)
+    steps = _steps(parts, plan, groups.values())
+    for number, (_, members) in sorted(steps.items(), key=lambda item: (item[1][0], item[0])):
+        plan.steps.append(Step(number, members))
+
+
+def _steps(
+    parts: Parts, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]]
+) -> dict[int, tuple[int, list[int]]]:
+    """Number of each run -> its depth and batch rows, ascending."""
+    steps: dict[int, tuple[int, list[int]]] = {}
+    heads = {*plan.sample, *plan.score}
+    everyone = len(heads) == len(plan.row)
+    for local, batch in groups:
+        for run in local.runs:
+            members = [i for i in batch if i in heads] if run.head and not everyone else batch
+            if members:
+                number = parts.routes.number(run)
+                known = steps.get(number)
+                steps[number] = (run.depth, members if known is None else sorted([*known[1], *members]))
+    return steps
+
+
+def _lay_out_departures(parts: Parts, plan: SweepPlan, sequences: list[int], wanted: set[int]) -> None:
+    """Rows whose route goes on elsewhere, a flight for each route; those at home are away from now on."""
+    rows, leases = parts.rows, parts.leases
+    flights: dict[str, Departure] = {}
+    for i, s in enumerate(sequences):
+        local = rows.route[s]
+        if local.next_worker is None:
+            continue
+        if rows.place[s] == Place.FORWARD:
+            leases.depart(s, plan.number)
+        if (flight := flights.get(local.route.id)) is None:
+            flight = flights[local.route.id] = Departure(local.next_worker, local.route.home, local.width, [], [])
+            plan.departures.append(flight)
+        flight.batch.append(i)
+        flight.rows.append(FlightRow(leases.number(s), plan.start[i], plan.count[i], i in wanted))

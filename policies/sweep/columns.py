@@ -1,0 +1,240 @@
+"""The columns of a worker's sequences: what is known of each, how it is copied, travels and is checked.
+
+Long lists (tokens, hashes, pages) are append-only and shared by forks, each with a count of its own: whoever appends to a
+list that has grown beyond its own count, copies its part first. So a fork costs the columns, not what they hold.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Self
+
+from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.plain import Plain, from_plain, to_plain
+from blockwright.policies.sweep.events import Submission
+
+FOREVER = float("inf")
+
+
+class Status(IntEnum):
+    """Where a sequence is."""
+
+    FREE = 0  # the index is unused
+    WAITING = 1  # in the queue
+    PARKED = 2  # waits for a page that another sequence has announced
+    LEASING = 3  # waits for hosts of its route
+    RUNNING = 4
+    LEAVING = 5  # takes no part in new plans; its row and pages return when no open plan or flight names it
+
+
+class Place(IntEnum):
+    """Which part of a sequence's route is here."""
+
+    LOCAL = 0  # home, and the route ends here
+    FORWARD = 1  # home, and the route goes on elsewhere
+    GUEST = 2  # home elsewhere
+
+
+_PLAIN = (
+    "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "cached", "requeue", "deadline",
+    "delta",
+)  # fmt: skip
+_DERIVED = ("ready", "limit", "stop", "priority", "tenant", "cost_compute", "cost_memory")
+COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "submission", "route")
+
+
+class Columns:
+    """Every public list is indexed by sequence; its comment says what a value means. Written by ``RowTable`` alone."""
+
+    def __init__(self, rows: int, page_size: int, prefix_cache: bool) -> None:
+        self.page_size, self._prefix_cache = page_size, prefix_cache
+        self.submission: list[Submission] = []
+        self.route: list[LocalRoute] = []
+        self.status: list[int] = []
+        self.place: list[int] = []
+        self.row: list[int] = []  # device row; -1 when none
+        self.tokens: list[list[int]] = []  # prompt, then answer; the first ``length`` are this sequence's
+        self.length: list[int] = []  # known tokens
+        self.hashes: list[list[bytes]] = []  # of the full pages of tokens; none without the prefix cache
+        self.computed: list[int] = []  # positions whose KV is written
+        self.planned: list[int] = []  # the same once all open plans have ended
+        self.known: list[int] = []  # ``length`` once all open plans have ended
+        self.open: list[int] = []  # open plans and flights that name the sequence
+        self.pages: list[list[list[int]]] = []  # for each span of the route: handles, of which the first ``paged`` count
+        self.paged: list[int] = []  # pages, the same on every span
+        self.ready: list[int] = []  # LOCAL and RUNNING: decode positions below need no page, and are not the last
+        self.limit: list[int] = []  # most tokens, prompt and answer
+        self.stop: list[list[int]] = []  # tokens that end it
+        self.cached: list[int] = []  # positions found in the prefix cache when it was started
+        self.requeue: list[int] = []  # 1: LEAVING because preempted; returns to the queue
+        self.priority: list[int] = []  # its class: lower runs earlier
+        self.tenant: list[str] = []  # account of its pages
+        self.delta: list[int] = []  # number of the low-rank or bias change of its model's parameters; 0: the base model
+        self.cost_compute: list[int] = []  # bytes of parameters that a token of it passes on this worker
+        self.cost_memory: list[int] = []  # bytes of KV that a page of it takes on this worker
+        self.deadline: list[float] = []  # when it expires, on the clock of events; infinite: never
+        self._unused: list[int] = []
+        self._by_request: dict[str, int] = {}  # sequences at home that a gateway may still name
+        self._free_rows = list(range(rows - 1, -1, -1))
+        self.next_deadline = FOREVER  # no sequence expires before
+
+    # views -----------------------------------------------------------------------------------------------------------
+
+    def key(self, s: int) -> tuple[int, float, int]:
+        """Place in the queue and age: priority class, arrival, then index."""
+        return (self.priority[s], self.submission[s].arrival, s)
+
+    def is_guest(self, s: int) -> bool:
+        """Whether it is home elsewhere."""
+        return self.place[s] == Place.GUEST
+
+    def live(self) -> list[int]:
+        """Indices in use."""
+        return [s for s, status in enumerate(self.status) if status != Status.FREE]
+
+    def with_status(self, status: Status) -> list[int]:
+        return [s for s, other in enumerate(self.status) if other == status]
+
+    def scores(self, s: int, start: int) -> bool:
+        """Whether log-probabilities of the prompt tokens after position ``start`` are wanted."""
+        submission = self.submission[s]
+        return submission.scored and start + 1 < submission.prompt_length
+
+    @property
+    def free_rows(self) -> int:
+        return len(self._free_rows)
+
+    @property
+    def leaving(self) -> int:
+        """Sequences whose memory is on its way back."""
+        return self.status.count(Status.LEAVING)
+
+    def tokens_of(self, s: int) -> list[int]:
+        """A copy of its known tokens."""
+        return self.tokens[s][: self.length[s]]
+
+    def hashes_of(self, s: int) -> list[bytes]:
+        """Hashes of its full pages, a copy; empty without the prefix cache."""
+        return self.hashes[s][: self.length[s] // self.page_size]
+
+    def page(self, s: int, page: int) -> list[int]:
+        """Handles of one page, one for each span."""
+        return [handles[page] for handles in self.pages[s]]
+
+    def handles(self, s: int) -> list[int]:
+        """All that it lists, span by span, the last page first: in this order they are released."""
+        return [handle for handles in self.pages[s] for handle in handles[self.paged[s] - 1 :: -1]] if self.paged[s] else []
+
+    def _fill(self, s: int) -> None:
+        """Columns that follow from others."""
+        submission, route = self.submission[s], self.route[s]
+        self.limit[s], self.stop[s] = submission.max_length, submission.stop_tokens
+        self.priority[s], self.tenant[s] = submission.priority, submission.tenant
+        self.cost_compute[s], self.cost_memory[s] = route.cost_compute, route.cost_memory
+        self.ready[s] = self._ready(s)
+
+    def _ready(self, s: int) -> int:
+        if self.status[s] != Status.RUNNING or self.place[s] != Place.LOCAL:
+            return 0
+        last = self.submission[s].max_length - 1
+        return min(last, self.paged[s] * self.page_size) if self.pages[s] else last
+
+    # copies ----------------------------------------------------------------------------------------------------------
+
+    def fork(self) -> Self:
+        copy = type(self)(0, self.page_size, self._prefix_cache)
+        for name in COLUMNS:
+            setattr(copy, name, getattr(self, name).copy())
+        copy.pages = [spans.copy() if spans else spans for spans in self.pages]
+        copy._unused, copy._by_request, copy._free_rows = (
+            self._unused.copy(),
+            self._by_request.copy(),
+            self._free_rows.copy(),
+        )
+        copy.next_deadline = self.next_deadline
+        return copy
+
+    def snapshot(self) -> dict[str, Plain]:
+        routes = list(dict.fromkeys(self.route[s] for s in self.live()))
+        places = {route: n for n, route in enumerate(routes)}
+        columns: dict[str, Plain] = {name: to_plain(getattr(self, name)) for name in _PLAIN}
+        live = [(s, self.status[s] != Status.FREE) for s in range(len(self.status))]
+        return {
+            **columns,
+            "submission": [to_plain(self.submission[s]) if used else None for s, used in live],
+            "routes": to_plain(routes),
+            "route": [places[self.route[s]] if used else -1 for s, used in live],
+            "tokens": [self.tokens_of(s) if used else [] for s, used in live],
+            "hashes": [self.hashes_of(s) if used else [] for s, used in live],
+            "pages": [[listed[: self.paged[s]] for listed in self.pages[s]] if used else [] for s, used in live],
+            "unused": self._unused.copy(),
+            "next_deadline": self.next_deadline,
+            "page_size": self.page_size,
+            "prefix_cache": self._prefix_cache,
+            "by_request": self._by_request.copy(),
+            "free_rows": self._free_rows.copy(),
+        }
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain]) -> Self:
+        table = cls(0, data["page_size"], data["prefix_cache"])
+        routes = from_plain(list[LocalRoute], data["routes"])
+        for name in (*_PLAIN, "tokens", "hashes"):
+            setattr(table, name, [list(value) if isinstance(value, list) else value for value in data[name]])
+        table.pages = [[list(handles) for handles in spans] for spans in data["pages"]]
+        for name in (*_DERIVED, "submission", "route"):
+            setattr(table, name, [0] * len(table.status))
+        for s in data["unused"]:
+            for name in COLUMNS:
+                getattr(table, name)[s] = 0
+        for s in table.live():
+            table.submission[s] = from_plain(Submission, data["submission"][s])
+            table.route[s] = routes[data["route"][s]]
+            table._fill(s)
+        table._unused, table._free_rows = list(data["unused"]), list(data["free_rows"])
+        table._by_request = dict(data["by_request"])
+        table.next_deadline = data["next_deadline"]
+        return table
+
+    def least_deadline(self, now: float) -> float:
+        """The next one after ``now``, of sequences that stay."""
+        return min((self.deadline[s] for s in self.staying() if self.deadline[s] > now), default=FOREVER)
+
+    def staying(self) -> list[int]:
+        """Sequences that will go on, now or after a preemption."""
+        return [s for s in self.live() if self.status[s] != Status.LEAVING or self.requeue[s]]
+
+    def check(self, max_rows: int) -> None:
+        """Columns are equally long and agree with one another; rows and indices are owned once."""
+        count = len(self.status)
+        assert {len(getattr(self, name)) for name in COLUMNS} <= {count}, "columns are not equally long"
+        live = self.live()
+        assert sorted(self._unused) == sorted(set(range(count)) - set(live)), "an index is lost or unused twice"
+        held = [self.row[s] for s in live if self.row[s] >= 0]
+        assert sorted(held + self._free_rows) == list(range(max_rows)), "a row is lost or owned twice"
+        assert all(getattr(self, name)[s] == 0 for name in COLUMNS for s in self._unused), "an unused index is not empty"
+        for s in live:
+            self._check_sequence(s)
+        assert all(self.deadline[s] >= self.next_deadline for s in live if self.status[s] != Status.LEAVING), (
+            "a deadline is late"
+        )
+        for request, s in self._by_request.items():
+            assert self.submission[s].request == request, f"request {request} is served by another sequence"
+            assert self.status[s] != Status.FREE, f"request {request} is served by a sequence that has left"
+
+    def _check_sequence(self, s: int) -> None:
+        submission, route, pages = self.submission[s], self.route[s], self.paged[s]
+        assert len(self.tokens[s]) >= self.length[s], f"sequence {s} lacks tokens"
+        assert len(self.pages[s]) == len(route.spans), f"sequence {s} lists pages of other spans"
+        assert all(len(handles) >= pages for handles in self.pages[s]), f"sequence {s} lacks pages"
+        running = self.status[s] == Status.RUNNING
+        assert (self.row[s] >= 0) >= running, f"sequence {s} runs without a row"
+        assert running or self.status[s] == Status.LEAVING or self.row[s] < 0, f"sequence {s} has a row and does not run"
+        assert self.open[s] >= 0, f"sequence {s} is in fewer plans than none"
+        if self.place[s] != Place.GUEST:
+            forward = Place.LOCAL if route.next_worker is None else Place.FORWARD
+            assert self.place[s] == forward, f"sequence {s} has a wrong place in its route"
+        found = (self.limit[s], self.stop[s], self.priority[s], self.tenant[s], self.cost_compute[s], self.cost_memory[s])
+        told = (submission.max_length, submission.stop_tokens, submission.priority, submission.tenant)
+        assert found == (*told, route.cost_compute, route.cost_memory), f"columns of sequence {s} differ from its submission"
+        assert self.ready[s] == self._ready(s), f"sequence {s} is planned without a page, or not at all"

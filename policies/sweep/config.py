@@ -1,0 +1,22 @@
+"""The numbers of a worker's sweep machine: plain data, so that they travel with its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepConfig:
+    """Everything that a ``SweepState`` is made with."""
+
+    worker: str
+    numerics: str  # types and kernel family: seeds every lineage
+    budget: int  # bytes for parameters and KV
+    slot_unit: int = 1024  # bytes; the back end pads slots to a multiple
+    memory_chunk: int = 64 * 1024  # bytes that are mapped at a time: 64 KiB on a CPU, 2 MiB on a GPU
+    page_size: int = 16  # tokens
+    chunk_size: int = 256  # most prompt tokens of one sequence in one sweep
+    sweep_tokens: int = 512  # most tokens in one sweep
+    max_rows: int = 256  # sequences that own memory at a time
+    max_length: int = 1 << 30  # tokens that a row of the device tables holds
+    prefix_cache: bool = True

@@ -1,0 +1,148 @@
+"""The sub-states of a worker's sweep machine. Each owns its data, has its ``check``, and knows no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from blockwright.policies.memory.worker_memory import WorkerMemory
+from blockwright.policies.plain import Plain, from_plain, to_plain
+from blockwright.policies.plan.sweep_plan import Edit
+from blockwright.policies.sweep.announcements import Announcements
+from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.events import ComponentPlaced, Effect
+from blockwright.policies.sweep.leases import LeaseBook
+from blockwright.policies.sweep.local_routes import LocalRoutes
+from blockwright.policies.sweep.queue import SequenceQueue
+from blockwright.policies.sweep.rows import RowTable
+
+
+class Outgoing:
+    """What the machine has to say: effects for the shell, table edits for the next plan, counters for the metrics."""
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._with_plan: list[ComponentPlaced] = []  # told once the plan that maps their memory has been made
+        self._edits: list[Edit] = []
+        self.counters = dict.fromkeys(
+            ("prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired"), 0
+        )
+
+    def tell(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def tell_all(self, effects: Iterable[Effect]) -> None:
+        self._effects.extend(effects)
+
+    def tell_placed(self, placed: ComponentPlaced) -> None:
+        """A fresh one is told after the next plan, which maps its memory; and so is whoever needs it too meanwhile."""
+        if placed.fresh or any(other.component == placed.component for other in self._with_plan):
+            self._with_plan.append(placed)
+        else:
+            self._effects.append(placed)
+
+    def withdraw(self, component: bytes) -> bool:
+        """Do not tell that a component has its place after all; False: that was told already."""
+        kept = [placed for placed in self._with_plan if placed.component != component]
+        told = len(kept) == len(self._with_plan)
+        self._with_plan = kept
+        return not told
+
+    def plan_made(self) -> None:
+        self._effects += self._with_plan
+        self._with_plan = []
+
+    def edit(self, edit: Edit) -> None:
+        self._edits.append(edit)
+
+    def count(self, counter: str, n: int = 1) -> None:
+        self.counters[counter] += n
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def take_edits(self) -> list[Edit]:
+        edits, self._edits = self._edits, []
+        return edits
+
+    def fork(self) -> Outgoing:
+        """Without the effects: what has been said is no part of the state."""
+        copy = Outgoing()
+        copy._edits, copy._with_plan, copy.counters = self._edits.copy(), self._with_plan.copy(), self.counters.copy()
+        return copy
+
+    def snapshot(self) -> dict[str, Plain]:
+        counters = self.counters.copy()
+        return {"edits": to_plain(self._edits), "with_plan": to_plain(self._with_plan), "counters": counters}
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain]) -> Outgoing:
+        outgoing = cls()
+        outgoing._edits, outgoing.counters = from_plain(list[Edit], data["edits"]), dict(data["counters"])
+        outgoing._with_plan = from_plain(list[ComponentPlaced], data["with_plan"])
+        return outgoing
+
+
+class Parts:
+    """One of each."""
+
+    def __init__(self, config: SweepConfig) -> None:
+        self.config = config
+        self.rows = RowTable(config.max_rows, config.page_size, config.prefix_cache)
+        self.queue = SequenceQueue()
+        self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit)
+        self.leases = LeaseBook(config.worker)
+        self.announcements = Announcements()
+        self.routes = LocalRoutes(config.worker, config.numerics)
+        self.outgoing = Outgoing()
+
+    def fork(self) -> Parts:
+        copy = Parts(self.config)
+        copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
+        copy.memory, copy.leases = self.memory.fork(), self.leases.fork()
+        copy.announcements, copy.routes, copy.outgoing = self.announcements.fork(), self.routes.fork(), self.outgoing.fork()
+        return copy
+
+    def snapshot(self) -> dict[str, Plain]:
+        """Effects that nobody has taken yet are not in it."""
+        return {
+            "config": to_plain(self.config),
+            "rows": self.rows.snapshot(),
+            "queue": self.queue.snapshot(),
+            "memory": self.memory.snapshot(),
+            "leases": self.leases.snapshot(),
+            "announcements": self.announcements.snapshot(),
+            "routes": self.routes.snapshot(),
+            "outgoing": self.outgoing.snapshot(),
+        }
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain]) -> Parts:
+        config = from_plain(SweepConfig, data["config"])
+        parts = cls(config)
+        parts.queue = SequenceQueue.restore(data["queue"])
+        parts.rows = RowTable.restore(data["rows"])
+        parts.memory = WorkerMemory.restore(data["memory"])
+        parts.leases = LeaseBook.restore(data["leases"])
+        parts.announcements = Announcements.restore(data["announcements"])
+        parts.routes = LocalRoutes.restore(data["routes"])
+        parts.outgoing = Outgoing.restore(data["outgoing"])
+        return parts
+
+    def check(self) -> None:
+        """Every part is right, and they agree with one another."""
+        rows, live = self.rows, self.rows.live()
+        rows.check(self.config.max_rows)
+        self.routes.check()
+        self.leases.check(set(live))
+        running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
+        waiting = [rows.key(s) for s in rows.with_status(Status.WAITING)]
+        self.queue.check(waiting, [rows.key(s) for s in running])
+        makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s)}
+        self.announcements.check(makers, set(rows.with_status(Status.PARKED)))
+        listed: dict[int, int] = {}
+        for s in live:
+            for handle in rows.handles(s):
+                listed[handle] = listed.get(handle, 0) + 1
+        self.memory.check(listed)

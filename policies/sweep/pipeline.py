@@ -1,0 +1,198 @@
+"""Pipeline parallelism: sequences whose route crosses workers, as the home plans them and as a host serves them.
+
+Before a sequence starts, its home asks each host of the route for a lease (``leases.py``), one after the other. The grant
+says which pages the host has already. Hosts grant in the order of their queues, among their own sequences. Rows leave with
+a flight, the last host says what became of them, and each host publishes what it computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob, WriteTokens
+from blockwright.policies.requests.admission import admit
+from blockwright.policies.sweep.columns import FOREVER, Place, Status
+from blockwright.policies.sweep.events import (
+    Flight,
+    FlightDone,
+    LeaseGranted,
+    LeaseReturned,
+    LeaseWanted,
+    PeerLost,
+    Send,
+)
+from blockwright.policies.sweep.parts import Parts
+from blockwright.policies.sweep.sequences import Sequences, hosts
+
+
+class Pipeline:
+    """See the module. Owns nothing itself."""
+
+    def __init__(self, parts: Parts, sequences: Sequences) -> None:
+        self._parts, self._sequences = parts, sequences
+
+    # at the home -----------------------------------------------------------------------------------------------------
+
+    def ask(self, s: int) -> bool:
+        """True when ``s`` needs one more host's lease: it has been asked for, and ``s`` waits for the grant."""
+        parts, rows = self._parts, self._parts.rows
+        if rows.place[s] != Place.FORWARD:
+            return False
+        asked = hosts(rows.route[s].route)
+        granted = parts.leases.granted(s)
+        if granted == len(asked):
+            return False
+        lease = parts.leases.ask(s)
+        rows.lease(s)
+        self._sequences.announce(s)
+        submission = replace(rows.submission[s], tokens=rows.tokens_of(s), page_hashes=rows.hashes_of(s))
+        parts.outgoing.tell(Send(asked[granted], LeaseWanted(lease.home, lease.number, submission)))
+        return True
+
+    def granted(self, event: LeaseGranted) -> None:
+        """A host has made room: back to the queue, for the next host or to start."""
+        parts, rows, worker = self._parts, self._parts.rows, self._parts.config.worker
+        s = parts.leases.find(worker, event.lease)
+        if event.refused:
+            if s is not None:
+                self.abandon(s, event.refused)
+        elif s is None:  # it has left meanwhile, or was asked for by an earlier life of this worker
+            parts.outgoing.tell(Send(event.host, LeaseReturned(worker, event.lease)))
+        elif rows.status[s] == Status.LEASING:
+            parts.leases.grant(s, event.cached)
+            rows.wait(s)
+            parts.queue.push(rows.key(s))
+
+    def abandon(self, s: int, reason: str) -> None:
+        """A sequence at home cannot go on: back to its gateway, whatever it has in flight."""
+        rows = self._parts.rows
+        if self._parts.leases.is_away(s) and self._parts.leases.bring_back(s):
+            rows.close(s)
+        if rows.status[s] != Status.LEAVING or rows.requeue[s]:
+            self._sequences.give_back(rows.submission[s], reason)
+            self._sequences.drop(s)
+        self._sequences.settle(s)
+
+    def microbatch(self) -> int:
+        """How many decoding rows whose route goes on elsewhere may join this plan.
+
+        An equal share for each stage, so that all stages have work; at most stages + 1 microbatches are in flight, because
+        more of them would only wait in front of the slowest stage, with fewer rows each.
+        """
+        parts, rows = self._parts, self._parts.rows
+        hops = [len(rows.route[s].route.hops) for s in parts.queue.running if rows.place[s] == Place.FORWARD]
+        if not hops or parts.leases.microbatches > max(hops):
+            return 0
+        return -(-len(hops) // max(hops))
+
+    def returned(self, event: FlightDone) -> None:
+        """Rows have passed their last stage."""
+        parts, rows, sequences = self._parts, self._parts.rows, self._sequences
+        news = iter(zip(event.tokens, event.logprobs, strict=True))
+        scores = dict(event.scores)
+        for place, row in enumerate(event.rows):
+            token, logprob = next(news) if row.sample else (None, None)
+            s = parts.leases.find(parts.config.worker, row.lease)
+            if s is None or not parts.leases.is_in_flight(s):
+                continue
+            parts.leases.bring_back(s)
+            tokens = [] if token is None else [token]
+            if rows.status[s] == Status.RUNNING and tokens:
+                parts.outgoing.edit(WriteTokens(rows.row[s], rows.length[s], tokens))
+            if place in scores:
+                sequences.score(s, row.start, scores[place])
+            sequences.advance(s, row.start + row.count, tokens, [] if logprob is None else [logprob])
+            rows.close(s)
+            sequences.settle(s)
+
+    # at a host -------------------------------------------------------------------------------------------------------
+
+    def wanted(self, event: LeaseWanted) -> None:
+        """A home asks for a lease: it queues with our own sequences, by priority and arrival."""
+        parts, submission = self._parts, event.submission
+        local = parts.routes.guest(submission.route)
+        if local is None:
+            self._refuse(event.home, event.lease, "route")
+        elif reason := admit(submission.max_length, self._sequences.capacity(local)):
+            self._refuse(event.home, event.lease, "refused: " + reason)
+        else:
+            s = parts.rows.add(submission, local, FOREVER, guest=True)
+            parts.leases.queue(s, event.home, event.lease)
+            parts.queue.push(parts.rows.key(s))
+
+    def _refuse(self, home: str, lease: int, reason: str) -> None:
+        self._parts.outgoing.tell(Send(home, LeaseGranted(self._parts.config.worker, lease, 0, reason)))
+
+    def given_back(self, event: LeaseReturned) -> None:
+        """The home needs the lease no more. What was published stays as cache."""
+        s = self._parts.leases.find(event.home, event.lease)
+        if s is not None:
+            self._sequences.drop(s)
+
+    def dismiss(self, s: int) -> None:
+        """The route of a guest is no longer in force here. Its home may not know that yet, or never learn it."""
+        leases = self._parts.leases
+        if self._parts.rows.status[s] != Status.LEAVING:
+            self._refuse(leases.home(s), leases.number(s), "route")
+            self._sequences.drop(s)
+
+    def arrived(self, flight: Flight) -> None:
+        """Rows have come."""
+        for s in self._parts.leases.arrive(flight) or ():
+            self._parts.rows.hold(s)
+
+    def cancel_flights(self) -> None:
+        """Flights of guests that all leave are not planned: what would compute them may be gone. The device forgets them."""
+        parts = self._parts
+        for s in parts.leases.cancel_flights(set(parts.rows.with_status(Status.LEAVING))):
+            parts.rows.close(s)
+            self._sequences.settle(s)
+
+    # both ------------------------------------------------------------------------------------------------------------
+
+    def lost(self, event: PeerLost) -> None:
+        """A node died. A worker: its leases here end, sequences that need it go back. A gateway: nobody wants its
+        sequences.
+        """
+        rows, worker = self._parts.rows, event.worker
+        for s in rows.live():
+            if rows.is_guest(s):
+                if self._parts.leases.home(s) == worker:
+                    self._sequences.drop(s)
+            elif any(hop.worker == worker for hop in rows.route[s].route.hops[1:]):
+                self.abandon(s, "host-lost")
+            elif rows.submission[s].gateway.partition("/")[0] == worker:
+                self._sequences.drop(s)
+        self.cancel_flights()
+
+
+class Returns:
+    """Collects, during one commit, what each home must be told of its rows."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._homes: dict[str, FlightDone] = {}
+
+    def add(
+        self,
+        s: int,
+        start: int,
+        count: int,
+        tokens: Sequence[int],
+        logprob: TokenLogprob | None,
+        scores: list[TokenLogprob] | None,
+    ) -> None:
+        """A row of a guest has passed its last stage, which is here."""
+        leases = self._parts.leases
+        home = leases.home(s)
+        done = self._homes.setdefault(home, FlightDone(self._parts.config.worker, [], [], [], []))
+        if scores is not None:
+            done.scores.append((len(done.rows), scores))
+        done.rows.append(FlightRow(leases.number(s), start, count, bool(tokens)))
+        if tokens:
+            done.tokens.append(tokens[0])
+            done.logprobs.append(logprob)
+
+    def send(self) -> None:
+        self._parts.outgoing.tell_all([Send(home, done) for home, done in self._homes.items()])

@@ -1,0 +1,65 @@
+"""Who is preempted when KV memory runs out, and what must not be taken by those who start.
+
+Memory is taken page by page, so running sequences can ask for more than there is. Then one of them gives all its pages back,
+returns to its place in the queue and is computed again later: no page is copied out, because recomputing a prompt in large
+chunks is cheap beside what swapping would cost every plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blockwright.policies.memory.pages import PageTable
+from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.sweep.rows import RowTable
+
+
+def choose_victim(rows: RowTable, pages: PageTable, running: Sequence[int], s: int, busy: set[int]) -> int | None:
+    """The running sequence that gives its memory up for ``s``; None: ``s`` has to wait.
+
+    Only younger ones than ``s`` may be chosen, so that two sequences cannot take memory from one another for ever. The
+    oldest is never chosen and may choose anybody, so it always ends, and then the next oldest: the work done grows. Among
+    the candidates the one that loses the least of its own work goes; of equals the youngest. ``busy`` ones are in the plan
+    that is being made: their pages are about to be written.
+    """
+    oldest = running[0]
+    victims = [v for v in running if v not in (s, oldest) and v not in busy and (s == oldest or rows.key(v) > rows.key(s))]
+    if not victims:
+        return None
+    return min(victims, key=lambda v: (private_work(rows, pages, v), -rows.priority[v], -rows.submission[v].arrival))
+
+
+def private_work(rows: RowTable, pages: PageTable, s: int) -> int:
+    """Work that preempting ``s`` throws away: bytes of parameters that its tokens have to pass again.
+
+    Leading pages that others list too stay where they are, and ``s`` would find them again.
+    """
+    shared = 0
+    for page in range(rows.paged[s]):
+        if any(pages.references(handle) == 1 for handle in rows.page(s, page)):
+            break
+        shared += 1
+    kept = shared * rows.page_size
+    return (rows.computed[s] - min(rows.computed[s], kept)) * max(rows.cost_compute[s], 1)
+
+
+class Promises:
+    """Slots, by arena, that running sequences will still take for prompts that they have begun.
+
+    A prompt takes its pages chunk by chunk. Were only pages taken so far counted, several long prompts would start side by
+    side, meet in the middle and preempt one another; so who starts must fit beside what was promised. Answers are not
+    promised: most end long before their limit, and a preemption now and then costs less than memory that stays empty.
+    """
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self.slots: dict[str, int] = {}
+
+    def add(self, rows: RowTable, s: int) -> None:
+        """Count what the prompt of ``s`` has not taken yet."""
+        local: LocalRoute = rows.route[s]
+        unplanned = rows.known[s] - rows.planned[s]
+        tokens = rows.known[s] if unplanned > 1 else rows.planned[s]
+        if local.spans and (pages := -(-tokens // self._page_size) - rows.paged[s]) > 0:
+            for span in local.spans:
+                self.slots[span.arena] = self.slots.get(span.arena, 0) + pages * span.layers

@@ -1,0 +1,215 @@
+"""The life of a sequence across the sub-states: it is taken in, runs, produces tokens, publishes pages, and leaves.
+
+What a sequence owns (a row, pages, a lease) returns when it has left and no open plan or flight names it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from blockwright.policies.model.chain import Route
+from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.admission import admit
+from blockwright.policies.sweep.columns import FOREVER, Status
+from blockwright.policies.sweep.events import (
+    GivenBack,
+    LeaseReturned,
+    Progressed,
+    PromptScored,
+    Send,
+    Submission,
+    TokensEmitted,
+)
+from blockwright.policies.sweep.parts import Parts
+
+
+def hosts(route: Route) -> list[str]:
+    """The workers that a home asks for leases, in this order: the last hop first.
+
+    Every sequence acquires against the order of the workers, its home last, so that nobody waits in a circle as long as all
+    routes pass the workers in one order.
+    """
+    return [hop.worker for hop in route.hops[:0:-1]]
+
+
+class Sequences:
+    """See the module. Owns nothing itself: it calls the sub-states in the right order."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    # in --------------------------------------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission, now: float) -> None:
+        """A gateway wants a sequence to run here."""
+        parts = self._parts
+        if (old := parts.rows.find(submission.request)) is not None:
+            self.drop(old)
+        local = parts.routes.home(submission.route)
+        if local is None:
+            self.give_back(submission, "route")
+        elif reason := admit(submission.max_length, self.capacity(local)):
+            parts.outgoing.count("refused")
+            self.give_back(submission, "refused: " + reason)
+        else:
+            deadline = now + submission.timeout if submission.timeout > 0 else FOREVER
+            s = parts.rows.add(submission, local, deadline)
+            parts.outgoing.count("prompt_tokens", submission.prompt_length)
+            parts.queue.push(parts.rows.key(s))
+
+    def capacity(self, local: LocalRoute) -> int:
+        """Tokens of one sequence on this route that fit when nothing else is here."""
+        config = self._parts.config
+        if not local.spans:
+            return config.max_length
+        return min(self._parts.memory.pages_of(local.spans) * config.page_size, config.max_length)
+
+    def expire(self, now: float) -> None:
+        """Sequences at home whose deadline has passed go back to their gateways."""
+        rows = self._parts.rows
+        if now < rows.next_deadline:
+            return
+        for s in rows.expired(now):
+            self._parts.outgoing.count("expired")
+            self.give_back(rows.submission[s], "deadline")
+            self.drop(s)
+
+    def give_back(self, submission: Submission, reason: str) -> None:
+        self._parts.outgoing.tell(GivenBack(submission.gateway, submission.request, submission.attempt, reason))
+
+    # out -------------------------------------------------------------------------------------------------------------
+
+    def drop(self, s: int) -> None:
+        """End a sequence, wherever it is: no later plan names it."""
+        rows = self._parts.rows
+        rows.unname(s)
+        if rows.status[s] == Status.LEAVING:
+            rows.give_up(s)
+            return
+        if rows.status[s] == Status.WAITING:
+            self._parts.queue.remove(rows.key(s))
+        elif rows.status[s] == Status.PARKED:
+            self._parts.announcements.unpark(s)
+        self.leave(s, requeue=False)
+
+    def leave(self, s: int, *, requeue: bool) -> None:
+        """Out of all new plans; row and pages return now, or when the last open plan or flight that names it ends."""
+        rows = self._parts.rows
+        if not rows.is_guest(s):
+            if rows.status[s] == Status.RUNNING:
+                self._parts.queue.stop(rows.key(s))
+            spans = rows.route[s].spans
+            if spans:
+                self.made(s, [(token_hash, spans[-1].lineage) for token_hash in rows.hashes_of(s)])
+        rows.leave(s, requeue=requeue)
+        self.settle(s)
+
+    def settle(self, s: int) -> None:
+        """Finish leaving if nothing names the sequence any more."""
+        parts, rows = self._parts, self._parts.rows
+        if rows.status[s] != Status.LEAVING or rows.open[s]:
+            return
+        for handle in rows.handles(s):
+            parts.memory.pages.release(handle)
+        rows.clear(s)
+        lease = parts.leases.end(s)
+        if lease is not None and not rows.is_guest(s):
+            for host in hosts(rows.route[s].route)[: lease.granted + 1]:  # the last may just have been asked
+                parts.outgoing.tell(Send(host, LeaseReturned(lease.home, lease.number)))
+        if rows.requeue[s]:
+            rows.restart(s)
+            parts.queue.push(rows.key(s))
+        else:
+            rows.remove(s)
+
+    def made(self, s: int, keys: Iterable[tuple[bytes, bytes]]) -> None:
+        """``s`` has published these pages, or leaves: who waits for them goes back to the queue."""
+        parts = self._parts
+        for sleeper in parts.announcements.clear(keys, s):
+            parts.rows.wait(sleeper)
+            parts.queue.push(parts.rows.key(sleeper))
+
+    # on --------------------------------------------------------------------------------------------------------------
+
+    def advance(self, s: int, computed: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
+        """KV of ``s`` is written up to ``computed``, and ``tokens`` follow; tell the gateway, publish, perhaps finish."""
+        rows = self._parts.rows
+        if rows.status[s] == Status.LEAVING and not rows.requeue[s]:
+            return
+        position = rows.length[s]
+        self.compute(s, computed, tokens)
+        if not rows.is_guest(s):
+            self.tell(s, position, tokens, logprobs)
+
+    def compute(self, s: int, computed: int, tokens: Sequence[int]) -> None:
+        """What ``advance`` does to the sequence itself."""
+        rows = self._parts.rows
+        before = rows.computed[s]
+        self._parts.outgoing.count("computed_tokens", computed - before)
+        rows.compute(s, computed)
+        rows.append(s, tokens)
+        if computed // rows.page_size > before // rows.page_size and rows.status[s] == Status.RUNNING:
+            self.publish(s, before)
+
+    def tell(self, s: int, position: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
+        """The gateway hears of tokens from ``position`` on, or of progress without any. The last one ends the sequence."""
+        outgoing, rows = self._parts.outgoing, self._parts.rows
+        of = rows.submission[s]
+        if not tokens:
+            outgoing.tell(Progressed(of.gateway, of.request, of.attempt, rows.computed[s], rows.cached[s]))
+            return
+        outgoing.count("generated_tokens", len(tokens))
+        finish = "length" if rows.length[s] >= of.max_length else ""
+        if tokens[-1] in of.stop_tokens:
+            finish = "stop"
+        outgoing.tell(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish))
+        if finish:
+            self.drop(s)
+
+    def score(self, s: int, start: int, entries: list[TokenLogprob]) -> None:
+        """The prompt tokens behind position ``start`` of ``s`` have their log-probabilities."""
+        of = self._parts.rows.submission[s]
+        self._parts.outgoing.tell(PromptScored(of.gateway, of.request, of.attempt, start + 1, entries))
+
+    def publish(self, s: int, before: int) -> None:
+        """Full pages computed since position ``before`` can be found by others."""
+        rows, pages = self._parts.rows, self._parts.memory.pages
+        if not rows.route[s].spans:
+            return
+        lineage = rows.route[s].spans[-1].lineage
+        size, hashes = rows.page_size, rows.hashes[s]
+        full = min(rows.computed[s] // size, len(hashes), rows.length[s] // size)
+        for page in range(before // size, full):
+            for handle in rows.page(s, page):
+                pages.publish(handle, hashes[page])
+            self.made(s, [(hashes[page], lineage)])
+
+    def announce(self, s: int) -> None:
+        """Others can wait for the full prompt pages that ``s`` will make."""
+        rows, pages = self._parts.rows, self._parts.memory.pages
+        spans = rows.route[s].spans
+        if not spans or rows.is_guest(s):
+            return
+        for token_hash in rows.hashes_of(s)[rows.computed[s] // rows.page_size :]:
+            if any(pages.find(token_hash, span) is None for span in spans):
+                self._parts.announcements.announce((token_hash, spans[-1].lineage), s)
+
+    def park(self, s: int) -> bool:
+        """True when ``s``, the first of the queue, waits for pages of another sequence that it can then skip."""
+        rows, pages, announcements = self._parts.rows, self._parts.memory.pages, self._parts.announcements
+        spans = rows.route[s].spans
+        if not spans or rows.is_guest(s) or rows.submission[s].scored:
+            return False
+        last = None
+        for token_hash in rows.hashes_of(s)[: (rows.known[s] - 1) // rows.page_size]:
+            maker = announcements.maker((token_hash, spans[-1].lineage))
+            if maker is not None and maker != s:
+                last = token_hash
+            elif any(pages.find(token_hash, span) is None for span in spans):
+                break
+        if last is None or all(pages.find(last, span) is not None for span in spans):
+            return False
+        rows.park(s)
+        announcements.park((last, spans[-1].lineage), s)
+        return True

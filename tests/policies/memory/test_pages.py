@@ -1,0 +1,65 @@
+"""Pages with their prefix index: private, published, idle; counted right in every state."""
+
+from __future__ import annotations
+
+from blockwright.policies.memory.chunks import ChunkPool
+from blockwright.policies.memory.pages import PageTable
+from blockwright.policies.model.runs import Span
+
+CHUNK = 64 * 1024
+SPAN = Span(0, 3, b"line", "kv", frozenset({b"a0", b"a1", b"a2"}))
+OTHER = Span(3, 1, b"other", "kv", frozenset({b"a3"}))
+
+
+def table(chunks: int) -> PageTable:
+    """With four slots in a chunk."""
+    pages = PageTable(ChunkPool(chunks, CHUNK))
+    pages.add_layout("kv", CHUNK // 4)
+    return pages
+
+
+def test_a_private_page_is_freed_and_a_published_one_stays_as_cache() -> None:
+    pages = table(4)
+    private, known = pages.take(SPAN, ""), pages.take(SPAN, "")
+    assert private is not None
+    assert known is not None
+    pages.publish(known, b"hash")
+    pages.release(private)
+    pages.release(known)
+    pages.check({})
+    assert pages.find(b"hash", SPAN) == known
+    assert pages.find(b"hash", OTHER) is None
+    assert pages.cached == 1
+    pages.share(known)
+    assert pages.cached == 0
+    pages.check({known: 1})
+
+
+def test_no_room_is_an_answer_even_where_something_is_cached() -> None:
+    pages = table(1)
+    handle = pages.take(SPAN, "")
+    assert handle is not None
+    assert pages.take(SPAN, "") is None
+    pages.publish(handle, b"hash")
+    pages.release(handle)
+    assert pages.take(SPAN, "") is None
+
+
+def test_equal_pages_made_twice_stay_private() -> None:
+    pages = table(4)
+    first, second = pages.take(SPAN, ""), pages.take(SPAN, "")
+    assert first is not None
+    assert second is not None
+    pages.publish(first, b"hash")
+    pages.publish(second, b"hash")
+    pages.release(second)
+    assert pages.find(b"hash", SPAN) == first
+    assert pages.cached == 0
+
+
+def test_whoever_made_a_page_pays_for_it() -> None:
+    pages = table(4)
+    handles = [pages.take(span, account) for span, account in ((SPAN, "a"), (OTHER, "b"), (OTHER, "a"))]
+    assert pages.bytes_by_account() == {"a": 4 * CHUNK // 4, "b": CHUNK // 4}
+    pages.share(handles[0])  # type: ignore[arg-type]
+    assert pages.shared_now() == 1

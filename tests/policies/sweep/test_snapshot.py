@@ -1,0 +1,282 @@
+"""Digests, snapshots and forks cover the whole state: whatever is changed shows, and whatever is copied goes on alike."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.events import ComponentWanted, Event, Started
+from blockwright.policies.sweep.state import SweepState
+
+from ..sweep_world import World, chain, pipeline, replica, submission
+
+SAID = "_effects"  # what was told already is no part of the state
+SHARED = (("attribute", "tokens"), ("attribute", "hashes"), ("attribute", "pages"))  # beyond its count a list is a fork's
+PARTS = ("rows", "queue", "memory", "leases", "announcements", "routes", "outgoing", "_plans")
+
+
+def world() -> World:
+    """Two workers with pipelines and replicas, little memory and few rows."""
+    target = chain("base")
+    routes = [pipeline(["w0", "w1"], target), replica("w0", target)]
+    return World(["w0", "w1"], [target], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4, sweep_tokens=64)
+
+
+def busy(moves: int = 60, seed: int = 1) -> World:
+    """In the middle of everything: guests, flights, parked and waiting sequences, a component to be placed."""
+    made = world()
+    routes = list(made.routes)
+    for number, worker in enumerate(made.workers.values()):
+        worker.state.apply(Started(number), 0.0)
+        worker.state.apply(ComponentWanted(b"component", "base", 100_000), 0.0)
+    chance = random.Random(seed)
+    for i in range(10):
+        prompt = list(range(12)) if i % 3 else [chance.randrange(40) for _ in range(chance.randint(1, 20))]
+        more = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2), "priority": i % 2}
+        made.submit(submission(f"r{i}", prompt, len(prompt) + 12, routes[i % 2], stop=[3], **more))
+    for _ in range(moves):
+        kind, what = chance.choice(made.moves())
+        made._move(kind, what)
+    return made
+
+
+# what is changed shows -----------------------------------------------------------------------------------------------
+
+
+def places(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+    """Paths to the plain values of an object, deep down; of a long list the first three."""
+    if isinstance(value, bool | int | float | str | bytes) or value is None:
+        yield path
+    elif isinstance(value, list | tuple | array):
+        for i, item in enumerate(value[:3]):
+            yield from places(item, (*path, i))
+        if isinstance(value, list | array) and not value:
+            yield (*path, "new")
+    elif isinstance(value, dict):
+        for key in list(value)[:3]:
+            yield from places(value[key], (*path, ("key", key)))
+        if not value:
+            yield (*path, "new")
+    elif isinstance(value, set):
+        yield (*path, "new")
+    else:
+        for name in attributes(value):
+            if name != SAID:
+                yield from places(getattr(value, name), (*path, ("attribute", name)))
+
+
+def attributes(value: object) -> list[str]:
+    return list(getattr(value, "__dict__", None) or getattr(value, "__slots__", ()))
+
+
+def changed(state: SweepState, path: tuple[object, ...]) -> SweepState:
+    """A copy in which the value at ``path`` is another."""
+    copy = deepcopy(state)
+    holders: list[object] = [copy.parts if path[0] != ("attribute", "_plans") else copy]
+    for step in path[:-1]:
+        holders.append(_get(holders[-1], step))
+    new = _other(_get(holders[-1], path[-1]) if path[-1] != "new" else None)
+    for holder, step in zip(reversed(holders), reversed(path), strict=True):
+        if isinstance(holder, tuple):  # which is replaced in what holds it
+            assert isinstance(step, int)
+            new = (*holder[:step], new, *holder[step + 1 :])
+            continue
+        _set(holder, step, new)
+        break
+    return copy
+
+
+def _get(holder: object, step: object) -> object:
+    if isinstance(step, tuple):
+        return holder[step[1]] if step[0] == "key" else getattr(holder, step[1])  # type: ignore[index]
+    return holder[step]  # type: ignore[index]
+
+
+def _set(holder: object, step: object, new: object) -> None:
+    if step == "new":
+        if isinstance(holder, dict):
+            holder[b"new"] = 1
+        elif isinstance(holder, set):
+            holder.add(1 << 20)
+        else:
+            holder.append(1)  # type: ignore[attr-defined]
+    elif isinstance(step, tuple) and step[0] == "attribute":
+        object.__setattr__(holder, step[1], new)
+    else:
+        holder[step[1] if isinstance(step, tuple) else step] = new  # type: ignore[index]
+
+
+def _other(value: object) -> object:
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1 if value < float("inf") else 1.0
+        case str():
+            return value + "x"
+        case bytes():
+            return value + b"x"
+    return 1
+
+
+def shows(state: SweepState, other: SweepState) -> bool:
+    """Either the digest is another, or what follows from other parts does not follow any more."""
+    try:
+        other.check()
+        return other.digest() != state.digest()
+    except (AssertionError, LookupError, TypeError, ValueError, AttributeError):
+        return True
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("moves", [0, 25, 60, 120])
+def test_any_change_of_any_part_shows(part: str, moves: int) -> None:
+    seen, hidden = 0, []
+    for worker in busy(moves).workers.values():
+        state = worker.state
+        state.check()
+        root = state if part == "_plans" else state.parts
+        for path in places(getattr(root, part), (("attribute", part),)):
+            if part == "rows" and path[1] in SHARED and path[-1] == "new":
+                continue
+            seen += 1
+            if not shows(state, changed(state, path)):
+                hidden.append(path)
+    assert not hidden
+    assert seen > 3
+
+
+def test_another_configuration_shows() -> None:
+    state = busy(20).workers["w0"].state
+    for name in SweepConfig.__dataclass_fields__:
+        copy = state.fork()
+        copy.parts.config = replace(state.config, **{name: _other(getattr(state.config, name))})
+        assert copy.digest() != state.digest(), name
+
+
+def test_the_world_is_busy_enough_for_the_tests_above() -> None:
+    """Each part of a state has something in it at some time."""
+    seen: set[str] = set()
+    empty: set[str] = set()
+    for moves in range(0, 160, 4):
+        for worker in busy(moves).workers.values():
+            for part in PARTS:
+                owner = getattr(worker.state if part == "_plans" else worker.state.parts, part)
+                for name in attributes(owner):
+                    (seen if getattr(owner, name) else empty).add(f"{part}.{name}")
+    assert empty - seen <= {f"outgoing.{SAID}", "leases._void"}
+
+
+# what is copied goes on alike ----------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_plain_and_travels() -> None:
+    for moves in (0, 25, 60, 120):
+        for worker in busy(moves).workers.values():
+            snapshot = worker.state.snapshot()
+            assert all(type(value) in (int, float, str, bytes, bool, type(None)) for value in leaves(snapshot))
+            travelled = msgpack.unpackb(msgpack.packb(snapshot), strict_map_key=False)
+            restored = SweepState.restore(travelled)
+            restored.check()
+            assert restored.digest() == worker.state.digest()
+            assert restored.snapshot() == snapshot
+
+
+def leaves(value: object) -> Iterator[object]:
+    if isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from (key, *leaves(item))
+    else:
+        yield value
+
+
+class Logged(SweepState):
+    """Writes down all that happens to it."""
+
+    log: list[tuple[str, object, object]]
+
+    def apply(self, event: Event, now: float) -> None:
+        self.log.append(("apply", event, now))
+        super().apply(event, now)
+
+    def plan(self, now: float) -> SweepPlan | None:
+        plan = super().plan(now)
+        self.log.append(("plan", now, plan))
+        return plan
+
+    def commit(self, plan: SweepPlan, result: SweepResult, now: float) -> None:
+        self.log.append(("commit", plan, result))
+        super().commit(plan, result, now)
+
+
+@given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
+@settings(max_examples=40)
+def test_a_replica_restored_at_any_time_and_fed_by_the_log_agrees(seed: int, moves: int) -> None:
+    made = busy(moves, seed)
+    replicas = {}
+    for name, worker in made.workers.items():
+        replicas[name] = SweepState.restore(worker.state.snapshot())
+        worker.state.__class__ = Logged
+        worker.state.log = []  # type: ignore[attr-defined]
+    made.run(seed)
+    for name, worker in made.workers.items():
+        again = replicas[name]
+        for kind, first, second in worker.state.log:  # type: ignore[attr-defined]
+            if kind == "apply":
+                again.apply(first, second)
+            elif kind == "plan":
+                assert again.plan(first) == second
+            else:
+                again.commit(first, second, 0.0)
+        again.check()
+        assert again.digest() == worker.state.digest()
+
+
+@given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
+@settings(max_examples=40)
+def test_a_fork_is_independent(seed: int, moves: int) -> None:
+    """Whichever goes on, the other stays as it was, and both are right."""
+    made = busy(moves, seed)
+    for name, worker in made.workers.items():
+        ahead, behind = worker.state.fork(), worker.state.fork()
+        digest = worker.state.digest()
+        assert ahead.digest() == behind.digest() == digest
+        for _ in range(12):
+            plan = ahead.plan(0.0)
+            if plan is None:
+                break
+            while ahead.open_plans > 1:  # those of the live worker come first
+                ahead.commit(*_oldest(ahead), 0.0)
+            ahead.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), 0.0)
+            ahead.check()
+        assert worker.state.digest() == behind.digest() == digest, name
+        behind.check()
+    copies = {name: worker.state.fork() for name, worker in made.workers.items()}
+    digests = {name: copy.digest() for name, copy in copies.items()}
+    made.run(seed)
+    for name, copy in copies.items():
+        copy.check()
+        assert copy.digest() == digests[name]
+
+
+def _oldest(state: SweepState) -> tuple[SweepPlan, SweepResult]:
+    number, plan = next(iter(state._plans._plans.items()))
+    return SweepPlan(number), SweepResult(number, [0] * len(plan.sample), scores=[[] for _ in plan.score])
+
+
+def test_the_same_events_lead_to_the_same_digest() -> None:
+    first, second = (busy().workers["w0"].state for _ in range(2))
+    assert first.digest() == second.digest() == first.fork().digest()
