@@ -25,7 +25,7 @@ from blockwright.policies.sweep.config import SweepConfig
 
 VOCABULARY = 97
 CHUNK = SweepConfig(worker="", numerics="", budget=0).memory_chunk  # bytes
-SLOT = CHUNK // 4  # bytes
+SLOT = CHUNK // 2  # bytes
 MODULUS = (1 << 61) - 1
 ROOT = 1  # the history before the first token
 OPERATION = 0.0002  # virtual seconds of what is no sweep

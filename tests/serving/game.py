@@ -32,7 +32,7 @@ from blockwright.tests.serving.house import HEAD, House, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, KINDS, Strike, Strikes
 
 REQUESTS = 10
-WITHIN = 1.5  # virtual seconds in which requests come and random faults begin
+WITHIN = 1.0  # virtual seconds in which requests come and random faults begin
 READY = 20.0  # seconds until applications are first served
 PATIENCE = 200.0  # virtual seconds in which a request ends, whatever happens
 QUIET = 60.0  # until nothing is left of what is over
@@ -111,7 +111,7 @@ class Game:
             Application("c", "", chain("c", 2, random.choice((0, 4))), LONGEST, span),
         )
         parameters = len({c.id for a in applications for c in a.components})
-        room = random.choice((18, 24, 40, 100))  # chunks for KV; the longest sequence takes 9
+        room = random.choice((13, 13, 15, 24, 100))  # chunks for KV; the longest sequence takes 12
         return Plan(workers, gateways, applications, (parameters + room) * CHUNK, random.choice((3, 6, 16)),
                     random.choice((5, 16, 64)))  # fmt: skip
 
@@ -144,11 +144,12 @@ class Game:
         application = application or random.choice("aabbccc")
         stem = [random.randrange(VOCABULARY) for _ in range(3)] if random.random() < 0.2 else [7, 1, 4] * 5
         prompt = stem[: random.randint(1, 15)] + [random.randrange(4) for _ in range(random.randint(0, 6))]
-        most = random.randint(1, min(LONGEST - len(prompt), random.choice((4, 12, 24))))
+        most = random.randint(1, min(LONGEST - len(prompt), random.choice((6, 24, 40))))
         expected = answer(plan.components(application), prompt, most, [])
         stop = [random.choice(expected)] if random.random() < 0.3 else []
         expected = answer(plan.components(application), prompt, most, stop)
-        at, leaving = random.uniform(0.0, WITHIN) * (number > 3), 0.5 if "cancel" in self.kinds else 0.15
+        at = random.choice((0.0, 0.0, 0.0, 0.4)) + random.uniform(0.0, 0.01)  # in bursts, so that memory is scarce
+        leaving = 0.5 if "cancel" in self.kinds else 0.15
         leaves = random.randint(1, most) if random.random() < leaving else 0
         gateway = gateway or random.choice((HEAD, *plan.gateways))
         salt, priority = random.choice((b"", b"", b"", b"salt")), random.choice((0, 0, 1))

@@ -15,7 +15,7 @@ PROMPT = [5, 6, 7, 8, 9]
 
 @pytest.fixture
 def executor() -> SimulatedExecutor:
-    """With one application of one layer, as runs 0 (body) and 1 (head), and memory for eight slots."""
+    """With one application of one layer, as runs 0 (body) and 1 (head), and memory for four slots."""
     assert LAYOUT is not None
     made = SimulatedExecutor()
     made.map(MapGroup("parameters", 0, [0, 1, 2, 3], back=False))
