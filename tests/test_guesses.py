@@ -34,7 +34,7 @@ GUESSES = (
     ("what a worker is told and tells", "policies/sweep/events.py", "TokensEmitted"),
     ("replaying a worker from its event log", "policies/sweep/event_log.py", "Replayer"),
     ("what the gateway knows of one request", "actors/gateway/record.py", "RequestRecord"),
-    ("lost and repeated reports of a worker", "actors/gateway/report_sequence.py", "ReportSequence"),
+    ("lost and repeated reports of a worker", "actors/report_sequence.py", "ReportSequence"),
     ("which models the gateway serves", "actors/gateway/catalogue.py", "Catalogue"),
     ("what api/ may ask of the gateway", "actors/gateway/port.py", "GatewayPort"),
     ("all settings", "actors/config.py", "Settings"),

@@ -81,7 +81,7 @@ class Controller(Actor):
         self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
         self._sent = 0  # version that was published last
-        self._behind: dict[str, int] = {}  # node -> version that its last heartbeat should have named
+        self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version that its last heartbeat lacked
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._history = History()
 
@@ -206,26 +206,23 @@ class Controller(Actor):
             log.error("a task of the controller failed", exc_info=error)
 
     def _beat(self, peer: PeerInfo) -> None:
-        name, incarnation = peer.id.name, peer.id.incarnation
+        name = peer.id.name
         if name in self._state.workers:
             age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
-            self.handle(Beat(name, incarnation, age, waiting, running))
-        if (taken := peer.payload.get("routes")) is not None and (taken < self._sent or name in self._behind):
-            self._remind(name, incarnation, taken)
+            self.handle(Beat(name, peer.id.incarnation, age, waiting, running))
+        self._retell(peer)
 
-    def _remind(self, name: str, incarnation: int, taken: int) -> None:
-        """Publish again to a worker or gateway that said twice that it has not taken what was sent: the message was lost."""
-        if taken >= self._sent or self._behind.get(name) != self._sent:
-            self._behind.pop(name, None)
-            if taken < self._sent:
-                self._behind[name] = self._sent
+    def _retell(self, peer: PeerInfo) -> None:
+        """Two heartbeats in a row that know older routes than were published: a publication was lost on its way there."""
+        name, taken = peer.id.name, peer.payload.get("routes", self._sent)
+        known = self._behind.pop(name, None)
+        if taken == self._sent or self._sent != self._state.version or self._publishing.locked():
             return
-        del self._behind[name]
-        if name in self._state.workers:
-            if self._state.workers[name].incarnation == incarnation:
-                self._worker(name, incarnation).routes.cast(self._state.publication())
-        elif f"{name}/gateway" in self._gateways:
-            self.node.ref(f"{name}/gateway").routes.cast(self._state.publication())
+        if known != (peer.id.incarnation, self._sent):
+            self._behind[name] = peer.id.incarnation, self._sent
+        else:
+            actor = "worker" if name in self._state.workers else "gateway"
+            self.node.ref(f"{name}/{actor}#{peer.id.incarnation}").routes.cast(self._state.publication())
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")

@@ -293,7 +293,7 @@ class GatewayState:
         if known is not None:
             self._down(worker, known, "replaced by a newer incarnation", now)
         self.workers.up(worker, incarnation)
-        self.table.join(worker)
+        self.table.join(worker, now)
 
     def _down(self, worker: str, incarnation: int, cause: str, now: float) -> None:
         if self.workers.incarnation(worker) != incarnation:

@@ -7,7 +7,7 @@ an incarnation that was replaced, are fenced.
 from __future__ import annotations
 
 from blockwright.actors.gateway.messages import Acknowledge, Replay
-from blockwright.actors.gateway.report_sequence import ReportSequence
+from blockwright.actors.report_sequence import ReportSequence
 from blockwright.actors.worker.messages import SweepReport
 
 

@@ -7,7 +7,6 @@ the one that runs and the next, made before the tokens of the first are known. D
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import time
@@ -15,26 +14,28 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from blockwright.actors.worker.component_loader import ComponentLoader
-from blockwright.actors.worker.device_thread import DeviceThread, Swept
+from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
+from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, start_device
 from blockwright.actors.worker.event_log_writer import EventLogWriter
 from blockwright.actors.worker.event_recorder import EventRecorder, Machine
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
+    PeerReport,
     Submission,
+    SweepReport,
     WorkerConfig,
     WorkerStatus,
 )
 from blockwright.actors.worker.outbox import Outbox
+from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
 from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
-from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Run
-from blockwright.policies.plan.cost import Coefficients
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
@@ -44,10 +45,6 @@ from blockwright.policies.sweep.events import (
     Effect,
     Event,
     Flight,
-    FlightDone,
-    LeaseGranted,
-    LeaseReturned,
-    LeaseWanted,
     PeerLost,
     RoutesChanged,
     Started,
@@ -64,11 +61,20 @@ IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 
 
 class Worker(Actor):
-    """See the module. ``on_fatal`` is called when the device thread has failed: the process must end."""
+    """See the module. ``on_fatal`` is called when the device thread has failed: the process must end. The simulated cluster
+    gives ``open_device`` and ``read_specs``: a device in virtual time, components without files."""
 
-    def __init__(self, config: WorkerConfig, backend: Backend, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        backend: Backend,
+        on_fatal: Callable[[BaseException], None],
+        *,
+        open_device: OpenDevice = start_device,
+        read_specs: ReadSpecs = read_specs,
+    ) -> None:
         self.config, self.backend = config, backend
-        self._end = on_fatal
+        self._end, self._open_device, self._read_specs = on_fatal, open_device, read_specs
         self.state = SweepState(
             SweepConfig(
                 worker=config.name,
@@ -84,12 +90,12 @@ class Worker(Actor):
             )
         )
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
-        self._pace = Coefficients.from_table(json.loads(Path(config.pace).read_text())) if config.pace else None
         self._machine: Machine = self.state  # what events, plans and commits go through; ``state`` is for reading
         self._recorder: EventRecorder | None = None
         self._composed: dict[int, Run] = {}
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
+        self._routes = 0  # version taken
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # for a sequence that expires while nothing else happens
@@ -98,28 +104,17 @@ class Worker(Actor):
         self._seconds = {"sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
 
     async def on_start(self) -> None:
-        config = self.config
+        config, chunk = self.config, self.state.config.memory_chunk
         if config.event_log:
             writer = EventLogWriter(Path(config.event_log), config.name, self.node.incarnation, config.event_log_size)
             self._machine = self._recorder = EventRecorder(self.state, writer)
-        executor = Executor(
-            self.backend,
-            rows=config.max_rows,
-            max_length=config.max_length,
-            kv_layers=config.kv_layers,
-            max_tokens=config.sweep_tokens,
-            page_size=config.page_size,
-            budget=config.memory,
-            chunk=self.state.config.memory_chunk,
-            protect=config.check,
-        )
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
-        self.device = DeviceThread(executor, swept, self._on_fatal, self._outbox.lay_out, self._pace)
-        self.device.start()
+        self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, config.name, config.memory)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
+        self._peers = Peers(f"{config.name}/worker")
         self._apply(Started(self.node.incarnation))
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.heartbeat = self._heartbeat
@@ -139,17 +134,20 @@ class Worker(Actor):
         self._end(error)
 
     def _heartbeat(self) -> dict[str, object]:
+        """Ours goes out: time also to look at those of others."""
+        for worker, answer in self._peers.heartbeats(self.node.peers()):
+            self._answer(worker, answer)
         return {
             "sweep_age": self.device.lateness(),
             "waiting": self.state.waiting,
             "running": self.state.running,
             "reports": dict(self._reports.serials),
-            "routes": self.state.parts.routes.version,
+            "routes": self._routes,
         }
 
     def _apply(self, event: Event) -> None:
         """Something has happened: the machine takes note now, and plans soon."""
-        self._machine.apply(event, time.monotonic())
+        self._machine.apply(event, self._loop.time())
         self._wake()
 
     # requests --------------------------------------------------------------------------------------------------------
@@ -165,23 +163,33 @@ class Worker(Actor):
             self._apply(Cancelled(request))
 
     @endpoint
-    async def ack(self, gateway: str, serial: int) -> None:
-        self._reports.acknowledge(gateway, serial)
+    async def ack(self, listener: str, serial: int) -> None:
+        self._reports.acknowledge(listener, serial)
 
     @endpoint
-    async def replay(self, gateway: str, serial: int) -> None:
-        for report in self._reports.since(gateway, serial):
-            self.node.ref(gateway).tokens.cast(report)
+    async def replay(self, listener: str, serial: int) -> None:
+        for report in self._reports.since(listener, serial):
+            self._tell(listener, report)
+
+    def _tell(self, listener: str, report: SweepReport | PeerReport) -> None:
+        ref = self.node.ref(listener)
+        (ref.tokens if isinstance(report, SweepReport) else ref.peer).cast(report)
 
     # other workers ---------------------------------------------------------------------------------------------------
 
     @endpoint
-    async def peer(self, messages: list[LeaseWanted | LeaseGranted | LeaseReturned | FlightDone]) -> None:
+    async def peer(self, report: PeerReport) -> None:
         """What another worker has to say, in its order."""
-        for message in messages:
-            if isinstance(message, LeaseWanted):
-                self._watch(message.home)
+        self._watch(report.worker)
+        taken, answer = self._peers.take(report)
+        if answer is not None:
+            self._answer(report.worker, answer)
+        for message in report.messages if taken else ():
             self._apply(message)
+
+    def _answer(self, worker: str, answer: Answer) -> None:
+        endpoint, serial = answer
+        getattr(self.node.ref(f"{worker}/worker"), endpoint).cast(f"{self.config.name}/worker", serial)
 
     def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
         """Hidden states have come: the device keeps them until a plan takes them, or tells it to forget them."""
@@ -202,16 +210,16 @@ class Worker(Actor):
     def _lost(self, down: Down) -> None:
         self._apply(PeerLost(down.node))
         self._reports.forget(down.node)
+        self._peers.forget(down.node)
 
     # blocks and routes -----------------------------------------------------------------------------------------------
 
     @endpoint(concurrent=True)
     async def load(self, block: LoadBlock) -> BlockLoaded:
         """Make components resident, one after the other between sweeps; on failure none of them is counted."""
-        began, added = time.monotonic(), 0
+        began, added = self._loop.time(), 0
         kv_dtype = str(self.backend.dtype).removeprefix("torch.")
-        checkpoint = await asyncio.to_thread(Checkpoint.open, block.checkpoint)
-        specs = checkpoint.specs_with_ids(self.config.page_size, kv_dtype, block.ids, block.first)
+        specs = await self._read_specs(block, self.config.page_size, kv_dtype)
         done: list[bytes] = []
         try:
             for spec in specs:
@@ -220,7 +228,7 @@ class Worker(Actor):
         except BaseException:
             self._loader.release(block.holder, done)
             raise
-        return BlockLoaded(added, time.monotonic() - began)
+        return BlockLoaded(added, self._loop.time() - began)
 
     @endpoint
     async def unload(self, holder: str, ids: list[bytes]) -> int:
@@ -236,18 +244,19 @@ class Worker(Actor):
         """The device has no use for a component that nobody holds, nor for the runs that it is part of."""
         for number in [n for n, run in self._composed.items() if component in run.components]:
             del self._composed[number]
-            self._do(partial(Executor.drop, run=number))
-        self._do(partial(Executor.unload, component_id=component))
+            self._do(partial(_drop, run=number))
+        self._do(partial(_unload, component_id=component))
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
         layouts = {c.kv for chain in update.chains for c in chain.components if c.kv is not None}
         for layout in sorted(layouts, key=lambda layout: layout.key):
-            self._do(partial(Executor.add_layout, layout=layout))
-        for worker in {hop.worker for route in update.planned for hop in route.hops}:
+            self._do(partial(_add_layout, layout=layout))
+        for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
             self._watch(worker)
         self._perform()  # what was unloaded before must be forgotten before runs are composed anew
         self._apply(update)
+        self._routes = max(self._routes, update.version)
         routes = self.state.parts.routes
         for local in routes.all_in_force():
             for run in local.runs:
@@ -289,7 +298,7 @@ class Worker(Actor):
         self._perform()
         while state.open_plans < OPEN_PLANS:
             began = time.perf_counter()
-            plan = self._machine.plan(time.monotonic())
+            plan = self._machine.plan(self._loop.time())
             self._seconds["plan_seconds"] += time.perf_counter() - began
             if plan is None:
                 break
@@ -309,11 +318,11 @@ class Worker(Actor):
         due = self.state.next_deadline
         self._expiry = None
         if due < float("inf"):
-            self._expiry = self._loop.call_later(max(0.0, due - time.monotonic()), self._wake)
+            self._expiry = self._loop.call_later(max(0.0, due - self._loop.time()), self._wake)
 
     def _swept(self, swept: Swept) -> None:
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
-        self._machine.commit(swept.plan, swept.result, time.monotonic())
+        self._machine.commit(swept.plan, swept.result, self._loop.time())
         self._seconds["sweep_seconds"] += swept.result.seconds
         self._seconds["kernel_seconds"] += swept.result.kernel_seconds
         if swept.plan.row:
@@ -341,7 +350,8 @@ class Worker(Actor):
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)
-                    self.node.ref(f"{worker}/worker").peer.cast(messages)
+                    address = f"{worker}/worker"
+                    self._tell(address, self._reports.for_worker(address, messages))
                 else:
                     self._apply(PeerLost(worker))
 
@@ -377,3 +387,15 @@ class Worker(Actor):
             kv_by_tenant=memory.pages.bytes_by_account(),
             slow=self._slow,
         )
+
+
+def _add_layout(executor: Executor, *, layout: KvLayout) -> None:
+    executor.add_layout(layout)
+
+
+def _drop(executor: Executor, *, run: int) -> None:
+    executor.drop(run)
+
+
+def _unload(executor: Executor, *, component_id: bytes) -> None:
+    executor.unload(component_id)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-from blockwright.actors.worker.device_thread import DeviceThread
+from blockwright.actors.worker.device_thread import Device
+from blockwright.actors.worker.messages import LoadBlock
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.sweep.events import (
     ComponentFailed,
     ComponentPlaced,
@@ -20,14 +22,19 @@ from blockwright.policies.sweep.events import (
 )
 
 Outcome = asyncio.Future[None] | ComponentRefused | None  # what the device does; no room; resident for somebody else
+ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
+
+
+async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[ComponentSpec]:
+    """The components of a block, from their checkpoint's files. Raises CheckpointError, OSError."""
+    checkpoint = await asyncio.to_thread(Checkpoint.open, block.checkpoint)
+    return checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first)
 
 
 class ComponentLoader:
     """What waits for its place, by component and holder. ``apply`` gives an event to the sweep machine."""
 
-    def __init__(
-        self, device: DeviceThread, backend: Backend, apply: Callable[[Event], None], worker: str, memory: int
-    ) -> None:
+    def __init__(self, device: Device, backend: Backend, apply: Callable[[Event], None], worker: str, memory: int) -> None:
         self._device, self._backend, self._apply = device, backend, apply
         self._worker, self._memory = worker, memory  # for the sentence that says what is missing
         self._specs: dict[bytes, ComponentSpec] = {}
@@ -71,7 +78,11 @@ class ComponentLoader:
         if isinstance(effect, ComponentRefused):
             outcome = effect
         elif effect.fresh:
-            outcome = self._device.call(partial(Executor.load, spec=self._specs.pop(effect.component), offset=effect.offset))
+            outcome = self._device.call(partial(_load, spec=self._specs.pop(effect.component), offset=effect.offset))
         answer = self._waiting.get((effect.component, effect.holder))
         if answer is not None and not answer.done():
             answer.set_result(outcome)
+
+
+def _load(executor: Executor, *, spec: ComponentSpec, offset: int) -> None:
+    executor.load(spec, offset)

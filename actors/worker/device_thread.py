@@ -7,13 +7,17 @@ return to the loop as callbacks. The thread never touches a socket and decides n
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
+from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.policies.plan.cost import Coefficients, cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
@@ -31,6 +35,47 @@ class Swept:
     departed: list[memoryview | Slot]
 
 
+OnSwept = Callable[[Swept], None]
+OnFatal = Callable[[BaseException], None]
+LayOut = Callable[[str, memoryview], memoryview | Slot]
+
+
+class Device(Protocol):
+    """What a worker asks of its device: ``DeviceThread``, or a simulated one under virtual time."""
+
+    def stop(self) -> None: ...
+
+    def lateness(self) -> float: ...
+
+    def sweep(self, plan: SweepPlan) -> None: ...
+
+    def call(self, operation: Callable[[Executor], T]) -> asyncio.Future[T]: ...
+
+
+OpenDevice = Callable[[WorkerConfig, Backend, int, OnSwept, OnFatal, LayOut], Device]  # the int: bytes of a chunk
+
+
+def start_device(
+    config: WorkerConfig, backend: Backend, chunk: int, on_swept: OnSwept, on_fatal: OnFatal, lay_out: LayOut
+) -> DeviceThread:
+    """A device thread that runs, with the executor that a worker's configuration asks for."""
+    executor = Executor(
+        backend,
+        rows=config.max_rows,
+        max_length=config.max_length,
+        kv_layers=config.kv_layers,
+        max_tokens=config.sweep_tokens,
+        page_size=config.page_size,
+        budget=config.memory,
+        chunk=chunk,
+        protect=config.check,
+    )
+    pace = Coefficients.from_table(json.loads(Path(config.pace).read_text())) if config.pace else None
+    thread = DeviceThread(executor, on_swept, on_fatal, lay_out, pace)
+    thread.start()
+    return thread
+
+
 class DeviceThread:
     """Owns the executor from ``start`` to ``stop``. ``on_swept`` and ``on_fatal`` run on the loop, ``lay_out``
     (of ``Outbox``) on the thread."""
@@ -38,9 +83,9 @@ class DeviceThread:
     def __init__(
         self,
         executor: Executor,
-        on_swept: Callable[[Swept], None],
-        on_fatal: Callable[[BaseException], None],
-        lay_out: Callable[[str, memoryview], memoryview | Slot],
+        on_swept: OnSwept,
+        on_fatal: OnFatal,
+        lay_out: LayOut,
         pace: Coefficients | None = None,
     ) -> None:
         self._executor, self._pace = executor, pace

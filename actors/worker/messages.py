@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blockwright.policies.sweep.events import (
+    FlightDone,
     GivenBack,
+    LeaseGranted,
+    LeaseReturned,
+    LeaseWanted,
     Preempted,
     Progressed,
     PromptScored,
@@ -22,6 +26,7 @@ __all__ = [
     "BlockLoaded",
     "GatewayNews",
     "LoadBlock",
+    "PeerReport",
     "Submission",
     "SweepReport",
     "WorkerConfig",
@@ -41,6 +46,16 @@ class SweepReport:
     serial: int
     sweep: int
     news: list[GatewayNews]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReport:
+    """worker -> worker, numbered as sweep reports are: one that is lost would leave a lease waiting or held for ever."""
+
+    worker: str
+    incarnation: int
+    serial: int
+    messages: list[LeaseWanted | LeaseGranted | LeaseReturned | FlightDone]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""What a turn of the worker makes it say: to each gateway one numbered report, to each worker few messages.
+"""What a turn of the worker makes it say: to each gateway one numbered report, to each worker few.
 
-Pure bookkeeping. A report holds everything that one gateway must know of the turn, and is kept until it is acknowledged.
+Pure bookkeeping. A report holds everything that one gateway or worker must know of the turn, and is kept until it is
+acknowledged.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from blockwright.actors.worker.messages import GatewayNews, SweepReport
+from blockwright.actors.worker.messages import GatewayNews, PeerReport, SweepReport
 from blockwright.policies.sweep.events import (
     Effect,
     FlightDone,
@@ -23,11 +24,11 @@ TOGETHER = 64
 
 
 class Reports:
-    """Reports of one worker incarnation, by gateway address."""
+    """Reports of one worker incarnation, by the address of a gateway or another worker."""
 
     def __init__(self, worker: str, incarnation: int) -> None:
         self._worker, self._incarnation = worker, incarnation
-        self._unacknowledged: dict[str, deque[SweepReport]] = {}
+        self._unacknowledged: dict[str, deque[SweepReport | PeerReport]] = {}
         self.serials: dict[str, int] = {}  # last serial made
 
     def make(self, effects: Iterable[Effect], sweep: int) -> list[tuple[str, SweepReport]]:
@@ -39,26 +40,35 @@ class Reports:
         return [(gateway, self._report(gateway, sweep, told)) for gateway, told in news.items()]
 
     def _report(self, gateway: str, sweep: int, news: list[GatewayNews]) -> SweepReport:
-        serial = self.serials[gateway] = self.serials.get(gateway, 0) + 1
-        report = SweepReport(self._worker, self._incarnation, serial, sweep, news)
+        report = SweepReport(self._worker, self._incarnation, self._next(gateway), sweep, news)
         self._unacknowledged.setdefault(gateway, deque()).append(report)
         return report
 
-    def acknowledge(self, gateway: str, serial: int) -> None:
+    def for_worker(self, address: str, messages: list[ToWorker]) -> PeerReport:
+        """A report for another worker."""
+        report = PeerReport(self._worker, self._incarnation, self._next(address), messages)
+        self._unacknowledged.setdefault(address, deque()).append(report)
+        return report
+
+    def _next(self, address: str) -> int:
+        serial = self.serials[address] = self.serials.get(address, 0) + 1
+        return serial
+
+    def acknowledge(self, address: str, serial: int) -> None:
         """All reports up to ``serial`` have arrived."""
-        kept = self._unacknowledged.get(gateway, deque())
+        kept = self._unacknowledged.get(address, deque())
         while kept and kept[0].serial <= serial:
             kept.popleft()
 
-    def since(self, gateway: str, serial: int) -> list[SweepReport]:
+    def since(self, address: str, serial: int) -> list[SweepReport | PeerReport]:
         """Kept reports from ``serial`` on."""
-        return [report for report in self._unacknowledged.get(gateway, ()) if report.serial >= serial]
+        return [report for report in self._unacknowledged.get(address, ()) if report.serial >= serial]
 
     def forget(self, node: str) -> None:
-        """The gateways of a node are gone."""
-        for gateway in [g for g in self.serials if g.partition("/")[0] == node]:
-            self._unacknowledged.pop(gateway, None)
-            del self.serials[gateway]
+        """The gateway or worker of a node is gone."""
+        for address in [a for a in self.serials if a.partition("/")[0] == node]:
+            self._unacknowledged.pop(address, None)
+            del self.serials[address]
 
 
 def by_worker(effects: Iterable[Effect]) -> list[tuple[str, list[ToWorker]]]:

@@ -17,6 +17,7 @@ class RoutingTable:
     def __init__(self, applications: Iterable[str]) -> None:
         self.version = 0  # of the last update taken
         self.alive: set[str] = set()  # workers
+        self._published: list[Route] = []  # in force as last told, less those through workers that ended since
         self.routes: dict[str, list[Route]] = {name: [] for name in applications}  # whole routes: every worker is alive
         self.capacity: dict[str, int] = {}  # route id -> tokens that fit, as last published
         self.room: dict[str, int] = {}  # application -> most tokens that any of its routes was last known to hold
@@ -47,22 +48,32 @@ class RoutingTable:
         chains = [chain for chain in chains if chain.application in present]
         self.max_length = {chain.application: chain.max_length for chain in chains}
         self.bases = bases(chains)
-        whole: dict[str, list[Route]] = {application: [] for application in present | set(self.routes)}
-        for route in routes:
-            if route.application in whole and self._whole(route):
+        for application in sorted(present):
+            self.routes.setdefault(application, [])
+        self._published = [route for route in routes if route.application in self.routes]
+        self._take(now)
+
+    def _take(self, now: float) -> None:
+        """Of the published routes those that are whole."""
+        whole: dict[str, list[Route]] = {application: [] for application in self.routes}
+        for route in self._published:
+            if self._whole(route):
                 whole[route.application].append(route)
         for application, found in whole.items():
             self._set_routes(application, found, now)
             if found and all(route.id in self.capacity for route in found):
                 self.room[application] = max(self.capacity[route.id] for route in found)
 
-    def join(self, worker: str) -> None:
-        """A worker lives; its routes come with the next update."""
+    def join(self, worker: str, now: float) -> None:
+        """A worker lives; its routes come with the next update, or came before this word."""
         self.alive.add(worker)
+        if any(hop.worker == worker for route in self._published for hop in route.hops):
+            self._take(now)
 
     def lose(self, worker: str, now: float) -> set[str]:
         """A worker is gone, and every route through it until an update says otherwise; the requests that ran on it."""
         self.alive.discard(worker)
+        self._published = [r for r in self._published if all(hop.worker != worker for hop in r.hops)]
         for application, routes in self.routes.items():
             self._set_routes(application, [route for route in routes if self._whole(route)], now)
         return set(self.on.get(worker, ()))

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
 
-from blockwright.runtime.testing.faults import BreakLink, Delay, Drop, Duplicate, HoldLane, Partition
+from blockwright.runtime.testing.faults import BreakLink, Delay, Drop, Duplicate, Fault, Kill, Partition, Pause
 from blockwright.runtime.testing.loop import LIFE, VirtualLoop
 from blockwright.runtime.testing.trace import Trace, message_name
 from blockwright.transport.address import PeerId
@@ -27,6 +28,7 @@ from blockwright.transport.wire import Traffic
 
 LATE = 1.0
 AnyLane = Lane | Traffic  # of a link, its class
+Strike = Callable[[PeerId, PeerId, AnyLane, bytes], Fault | None]  # source, target, lane, body (of a link: the first frame)
 
 
 @dataclass(slots=True)
@@ -101,6 +103,8 @@ class SimulatedNetwork(Network):
     ) -> None:
         super().__init__()
         self.loop, self.trace = loop, trace
+        self.strike: Strike | None = None  # asked of each message; see ``Simulation.strike``
+        self.inject: Callable[[Fault], None] = self.apply
         self.closed = False  # nothing gets across any more: the simulation is being taken down
         self._random, self._latency, self._patience = random, latency, patience
         self._pipes: dict[tuple[PeerId, PeerId, AnyLane], _Pipe] = {}
@@ -135,6 +139,18 @@ class SimulatedNetwork(Network):
         now = self.loop.time()
         due = now + self._random.uniform(*self._latency)
         pipe = self._pipe(source.peer, target, lane)
+        match self.strike(source.peer, target.peer, lane, message.body) if self.strike is not None else None:
+            case None:
+                pass
+            case Drop():
+                self.trace.add(now, "drop", source.peer, target.peer, *_described(lane, message))
+                return
+            case Delay(extra=extra):
+                due += extra
+            case Duplicate(lag=lag):
+                self.loop.call_at(due + lag, self._again, pipe, message, context=Context())
+            case fault:
+                self.loop.call_soon(self.inject, fault, context=Context())
         way = self._ways.get((source.peer.name, target.peer.name))
         if way is not None:
             if way.drops.get(lane):
@@ -171,7 +187,9 @@ class SimulatedNetwork(Network):
 
     # ---- faults
 
-    def apply(self, fault: Drop | Duplicate | BreakLink | Delay | HoldLane | Partition) -> None:
+    def apply(self, fault: Fault) -> None:
+        """Of all faults those that are the network's."""
+        assert not isinstance(fault, Kill | Pause), "a process, not a network, is killed or paused"
         now = self.loop.time()
         if isinstance(fault, Partition):
             self._partitions = [(partition, end) for partition, end in self._partitions if end > now]

@@ -34,7 +34,7 @@ from blockwright.runtime.node.node import Node
 from blockwright.runtime.testing.faults import Fault, FaultPlan, Kill, Pause
 from blockwright.runtime.testing.launcher import SimulatedLauncher
 from blockwright.runtime.testing.loop import LIFE, Life, VirtualLoop
-from blockwright.runtime.testing.network import SimulatedNetwork
+from blockwright.runtime.testing.network import SimulatedNetwork, Strike
 from blockwright.runtime.testing.trace import Trace
 from blockwright.transport.address import PeerId
 
@@ -90,6 +90,7 @@ class Simulation:
         self._setup, self._restart, self._intervals = setup, restart, (heartbeat, silence, startup)
         world = Random(f"{seed}/world")
         self.network = SimulatedNetwork(self.loop, world, self.trace, latency=latency, patience=patience)
+        self.network.inject = self.inject
         self._launcher = SimulatedLauncher(self.network, self.loop, world, self._start_node)
         self._head_life = Life(f"{HEAD}#1")
         self._calm_at, self._ending = 0.0, False
@@ -130,6 +131,11 @@ class Simulation:
     def note(self, *what: object) -> None:
         """Add to the trace. Only what is the same in every run: no addresses of objects."""
         self.trace.add(self.time, "note", *what)
+
+    def strike(self, choose: Strike) -> None:
+        """Let ``choose`` (source, target, lane, body) say of each message what happens when it is sent: None, or a fault
+        whose time and ends do not matter. A Drop, Delay or Duplicate hits this message alone; any other follows at once."""
+        self.network.strike = choose
 
     def inject(self, fault: Fault) -> None:
         """Let a fault happen now, whatever its ``at``."""

@@ -249,3 +249,19 @@ async def test_what_it_publishes_of_itself_changes_with_its_state(rig: Rig) -> N
     assert (seen.workers_up, seen.serves, seen.whole, seen.version) == (False, True, False, rig.state.version)
     rig.controller.handle(WorkerUp("w1", 2))
     await rig.progress.until(lambda progress: progress.whole)
+
+
+async def test_a_publication_that_was_lost_is_told_again_after_two_heartbeats_that_lack_it(rig: Rig) -> None:
+    worker, version = rig.workers[0], rig.state.version
+    rig.nodes[1].heartbeat = lambda: {"routes": max(worker.told, default=0)}
+    worker.told.clear()  # as if what was said had not come
+    rig.clock.advance(0.5)
+    await turns()
+    assert worker.told == [], "it may still be on its way"
+    rig.clock.advance(0.5)
+    await turns()
+    assert worker.told == [version]
+    for _ in range(3):
+        rig.clock.advance(0.5)
+        await turns()
+    assert worker.told == [version]

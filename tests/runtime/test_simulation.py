@@ -158,6 +158,31 @@ def test_a_delay_keeps_order_and_a_held_lane_is_overtaken():
     assert rig.lines == ["passes", "held", "slow", "after the slow one"]
 
 
+def test_a_strike_hits_the_message_that_is_chosen_and_no_other():
+    rig = Rig()
+    ways = {b"lost": Drop(0.0, "", ""), b"late": Delay(0.0, "", "", 0.5, 0.0), b"twice": Duplicate(0.0, "", "", lag=0.1)}
+
+    def choose(source, target, lane, body):
+        if b"the end" in body:
+            return Kill(0.0, target.name)
+        return next((fault for word, fault in ways.items() if word in body and source.name == "head"), None)
+
+    async def scenario(sim):
+        sim.strike(choose)
+        for text in ("first", "lost", "twice"):
+            rig.ref().add.cast(text)
+        start = sim.time
+        assert await rig.ref().add("late") == "late"
+        assert 0.5 < sim.time - start < 0.51
+        with pytest.raises(NodeDown):
+            await rig.ref().add("the end")
+
+    rig.sim.run(scenario)
+    assert rig.lines == ["first", "twice", "late"]
+    events = [line.split()[1] for line in rig.sim.trace.lines()]
+    assert (events.count("drop"), events.count("duplicate")) == (1, 1)
+
+
 def test_a_short_partition_delays_and_a_long_one_breaks():
     rig = Rig(Partition(0.0, ("w0",), 0.5), Partition(2.0, ("w1",), 1.5), patience=1.0)
 

@@ -15,7 +15,7 @@ def route(*workers: str) -> Route:
 def table(*workers: str, capacity: dict[str, int] | None = None) -> RoutingTable:
     made = RoutingTable(["m"])
     for worker in workers:
-        made.join(worker)
+        made.join(worker, 0.0)
     made.update(1, [CHAIN], [route("w0"), route("w0", "w1")], [], capacity or {}, 0.0)
     made.check()
     return made
@@ -24,9 +24,7 @@ def table(*workers: str, capacity: dict[str, int] | None = None) -> RoutingTable
 def test_a_route_is_whole_while_all_of_its_workers_live() -> None:
     made = table("w0")
     assert made.routes["m"] == [route("w0")]
-    made.join("w1")
-    assert made.routes["m"] == [route("w0")], "its routes come with the next update"
-    made.update(2, [CHAIN], [route("w0"), route("w0", "w1")], [], {}, 0.0)
+    made.join("w1", 0.0)
     assert made.routes["m"] == [route("w0"), route("w0", "w1")]
     made.lose("w0", 7.0)
     assert (made.routes["m"], made.vanished) == ([], {"m": 7.0})
@@ -66,3 +64,26 @@ def test_work_is_counted_on_each_worker_of_a_request_and_returns_to_nothing() ->
     made.remove("b", ("w1",), 5)
     assert made.work == {"w0": 0, "w1": 0}
     assert not any(made.on.values())
+
+
+def test_a_route_that_was_published_first_counts_once_all_its_workers_live() -> None:
+    made = RoutingTable(["m"])
+    made.update(1, [CHAIN], [route("w0", "w1")], [], {"m@w0+w1": 64}, 0.0)
+    made.join("w0", 1.0)
+    assert made.routes["m"] == []
+    made.join("w1", 2.0)
+    assert made.routes["m"] == [route("w0", "w1")]
+    assert made.room["m"] == 64
+
+
+def test_a_route_through_a_worker_that_ended_waits_for_the_next_update() -> None:
+    """Its next life has nothing loaded, whatever was published for the one before."""
+    made = RoutingTable(["m"])
+    made.update(1, [CHAIN], [route("w0"), route("w1")], [], {}, 0.0)
+    for worker in ("w0", "w1"):
+        made.join(worker, 1.0)
+    made.lose("w0", 2.0)
+    made.join("w0", 3.0)
+    assert made.routes["m"] == [route("w1")]
+    made.update(2, [CHAIN], [route("w0"), route("w1")], [], {}, 4.0)
+    assert made.routes["m"] == [route("w0"), route("w1")]

@@ -1,6 +1,6 @@
 """Reports are taken once each, in order; gaps are asked for, acknowledgements are cumulative."""
 
-from blockwright.actors.gateway.report_sequence import ACKNOWLEDGE_EVERY, ReportSequence
+from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY, ReportSequence
 
 
 def test_takes_in_order_and_ignores_duplicates():

@@ -1,7 +1,7 @@
 """The order of one worker incarnation's reports: which is next, which are missing, which may be forgotten.
 
-Owns the numbers of one worker's reports to this gateway, nothing of what they say. Reports are taken strictly in order of
-``serial``; what comes after a gap is dropped, for a replay brings everything from the first missing one on.
+Owns the numbers of one worker's reports to this gateway or worker, nothing of what they say. Reports are taken strictly in
+order of ``serial``; what comes after a gap is dropped, for a replay brings everything from the first missing one on.
 """
 
 from __future__ import annotations

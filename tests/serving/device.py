@@ -1,0 +1,272 @@
+"""A device of a simulated worker: obeys plans in virtual time and checks every position that attention reads.
+
+What a real device computes stands here for itself: the hidden state of a token is (lineage of the components passed, hash of
+the tokens before it, hash of the tokens up to it), KV is a copy of that, and a sampled token is a pure function of it. So
+the right answer to a prompt is known in advance, and a page that is shared wrongly, freed early, written late or taken from
+another sequence is an error at the position that reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from zlib import crc32
+
+import torch
+
+from blockwright.actors.worker.device_thread import Swept
+from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.plan.sweep_plan import MapGroup, SetPages, Step, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.sweep.config import SweepConfig
+
+VOCABULARY = 97
+CHUNK = SweepConfig(worker="", numerics="", budget=0).memory_chunk  # bytes
+SLOT = CHUNK // 2  # bytes
+MODULUS = (1 << 61) - 1
+ROOT = 1  # the history before the first token
+OPERATION = 0.0002  # virtual seconds of what is no sweep
+SWEEP, TOKEN = 0.002, 0.0001  # of a sweep, and of each of its tokens
+HIDDEN = struct.Struct("<QQQ")
+Hidden = tuple[int, int, int]  # lineage, history before the token, history with it
+
+
+def follow(history: int, token: int) -> int:
+    return (history * 1_000_003 + token + 7) % MODULUS
+
+
+def deepen(lineage: int, component: bytes) -> int:
+    return (lineage * 998_244_353 + crc32(component) + 1) % MODULUS
+
+
+def sampled(lineage: int, history: int) -> int:
+    return ((history ^ lineage) * 6_364_136_223_846_793_005 >> 31) % VOCABULARY
+
+
+def answer(components: Sequence[Component], prompt: Sequence[int], most: int, stop: Sequence[int]) -> list[int]:
+    """What a sequence must yield, whatever happens to workers."""
+    lineage, history = 0, ROOT
+    for component in components:
+        lineage = deepen(lineage, component.id)
+    for token in prompt:
+        history = follow(history, token)
+    tokens: list[int] = []
+    while len(tokens) < most and (not tokens or tokens[-1] not in stop):
+        tokens.append(sampled(lineage, history))
+        history = follow(history, tokens[-1])
+    return tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A component that can be loaded, as far as a worker looks."""
+
+    component: Component
+
+
+class SimulatedBackend:
+    """The sizes that a worker asks a back end for."""
+
+    name, numerics, dtype, slot_unit = "native", "simulated", torch.float32, SLOT
+
+    def slot_bytes(self, layout: KvLayout) -> int:
+        return SLOT
+
+    def packed_bytes(self, spec: Spec) -> int:
+        return spec.component.nbytes
+
+
+class SimulatedExecutor:
+    """Obeys plans as ``gpu.executor.Executor`` does; what does not fit raises AssertionError."""
+
+    def __init__(self) -> None:
+        self._components: dict[bytes, Component] = {}
+        self._runs: dict[int, tuple[list[Component], int]] = {}  # components, KV layer of the first attention
+        self._arenas = {"parameters"}
+        self._backed: dict[tuple[str, int], int] = {}  # (arena, chunk unit) -> chunk of the pool
+        self._tokens: dict[int, list[int]] = {}  # by row
+        self._slots: dict[tuple[int, int, int], int] = {}  # (row, layer, page) -> slot
+        self._kv: dict[tuple[str, int], list[Hidden | None]] = {}  # (arena, slot) -> by offset
+        self._flights: dict[int, list[Hidden]] = {}
+        self._departed: dict[tuple[int, int], bytes] = {}
+
+    # components and runs
+
+    def add_layout(self, layout: KvLayout) -> None:
+        self._arenas.add(layout.key)
+
+    def map(self, group: MapGroup) -> None:
+        assert group.arena in self._arenas, f"arena {group.arena} does not exist"
+        for unit, chunk in enumerate(group.chunks, group.offset):
+            if group.back:
+                assert self._backed.pop((group.arena, unit), None) == chunk, "a chunk is given back from where it is not"
+                for slot in range(unit * CHUNK // SLOT, (unit + 1) * CHUNK // SLOT):
+                    self._kv.pop((group.arena, slot), None)
+            else:
+                assert (group.arena, unit) not in self._backed, "memory is committed twice"
+                assert chunk not in self._backed.values(), "a chunk is in use elsewhere"
+                self._backed[group.arena, unit] = chunk
+
+    def load(self, spec: Spec, offset: int) -> None:
+        assert spec.component.id not in self._components, "a component is loaded twice"
+        assert ("parameters", offset // CHUNK) in self._backed, "parameters are loaded where no memory is"
+        self._components[spec.component.id] = spec.component
+
+    def unload(self, component_id: bytes) -> None:
+        assert not any(component_id in [c.id for c in parts] for parts, _ in self._runs.values()), "a run needs it"
+        del self._components[component_id]
+
+    def compose(self, run: int, component_ids: Sequence[bytes], kv_layer: int) -> None:
+        assert run not in self._runs, "a run is composed twice"
+        self._runs[run] = ([self._components[id] for id in component_ids], kv_layer)
+
+    def drop(self, run: int) -> None:
+        del self._runs[run]
+
+    # sweeps
+
+    def put_flight(self, flight: int, hidden: memoryview, tokens: int, width: int) -> None:
+        assert len(hidden) == tokens * HIDDEN.size, "a flight came with other rows than it says"
+        self._flights[flight] = list(HIDDEN.iter_unpack(hidden))  # type: ignore[arg-type]
+
+    def take_departure(self, number: int, index: int) -> memoryview:
+        return memoryview(self._departed.pop((number, index)))
+
+    def execute(self, plan: SweepPlan) -> SweepResult:
+        for group in plan.memory:
+            self.map(group)
+        for edit in plan.edits:
+            if isinstance(edit, WriteTokens):
+                self._tokens.setdefault(edit.row, [])[edit.position :] = edit.tokens
+            elif isinstance(edit, SetPages):
+                for layer, slot in enumerate(edit.slots, edit.layer):
+                    self._slots[edit.row, layer, edit.page] = slot
+        hidden: dict[int, list[Hidden]] = {}  # by batch row
+        for arrival in plan.arrivals:
+            came = self._flights.pop(arrival.flight)
+            for i in arrival.batch:
+                hidden[i], came = came[: plan.count[i]], came[plan.count[i] :]
+            assert not (arrival.batch and came), "a flight carries more tokens than its rows"
+        drawn: dict[int, int] = {}
+        for step in plan.steps:
+            self._step(plan, step, hidden, drawn)
+        for index, departure in enumerate(plan.departures):
+            self._departed[plan.number, index] = b"".join(HIDDEN.pack(*h) for i in departure.batch for h in hidden[i])
+        return SweepResult(plan.number, [drawn[i] for i in plan.sample])
+
+    def _step(self, plan: SweepPlan, step: Step, hidden: dict[int, list[Hidden]], drawn: dict[int, int]) -> None:
+        components, layer = self._runs[step.run]
+        for component in components:
+            if component.kind is Kind.EMBEDDING:
+                for i in step.batch:
+                    hidden[i] = self._embed(plan.row[i], plan.start[i], plan.count[i])
+            for i in step.batch:
+                lineage = deepen(hidden[i][0][0], component.id)
+                hidden[i] = [(lineage, before, after) for _, before, after in hidden[i]]
+                if component.kv is not None:
+                    self._attend(component.kv, plan.row[i], layer, plan.start[i], hidden[i])
+            layer += component.kv is not None
+            if component.kind is Kind.HEAD:
+                for i in set(plan.sample) & set(step.batch):
+                    lineage, _, history = hidden[i][-1]
+                    drawn[i] = sampled(lineage, history)
+                    self._tokens.setdefault(plan.row[i], [])[plan.start[i] + plan.count[i] :] = [drawn[i]]
+
+    def _embed(self, row: int, start: int, count: int) -> list[Hidden]:
+        tokens, history, made = self._tokens[row], ROOT, []
+        assert len(tokens) >= start + count, "a position without a token is computed"
+        for position, token in enumerate(tokens[: start + count]):
+            before, history = history, follow(history, token)
+            if position >= start:
+                made.append((0, before, history))
+        return made
+
+    def _attend(self, layout: KvLayout, row: int, layer: int, start: int, hidden: list[Hidden]) -> None:
+        """Write the KV of these positions and read that of all up to the last: each must follow the one before."""
+        size, slots, kv = layout.page_size, self._slots, self._kv
+        for position, state in enumerate(hidden, start):
+            slot = slots[row, layer, position // size]
+            assert (layout.key, slot * SLOT // CHUNK) in self._backed, "a slot without memory is written"
+            kv.setdefault((layout.key, slot), [None] * size)[position % size] = state
+        lineage, history, end = hidden[0][0], ROOT, start + len(hidden)
+        for page in range(-(-end // size)):
+            held = kv.get((layout.key, slots[row, layer, page]), ())
+            for state in held[: end - page * size]:
+                assert state is not None, "attention reads a position that was not written"
+                assert state[0] == lineage, "attention reads KV of other components"
+                assert state[1] == history, "attention reads a position of another sequence"
+                history = state[2]
+        assert history == hidden[-1][2], "attention misses positions"
+
+
+class SimulatedDevice:
+    """``DeviceThread`` without a thread: one thing after the other, each taking virtual time."""
+
+    def __init__(
+        self,
+        random: Random,
+        on_swept: Callable[[Swept], None],
+        on_fatal: Callable[[BaseException], None],
+        lay_out: Callable[[str, memoryview], object],
+    ) -> None:
+        self.stalled = False  # what runs never ends
+        self._executor, self._random = SimulatedExecutor(), random
+        self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
+        self._loop = asyncio.get_running_loop()
+        self._work: deque[tuple[float, Callable[[], None]]] = deque()
+        self._began: float | None = None  # when what runs began
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def lateness(self) -> float:
+        return self._loop.time() - self._began if self.stalled and self._began is not None else 0.0
+
+    def sweep(self, plan: SweepPlan) -> None:
+        seconds = (SWEEP + TOKEN * plan.tokens) * self._random.uniform(0.5, 2.0)
+        self._give(seconds, lambda: self._sweep(plan))
+
+    def call(self, operation: Callable[[SimulatedExecutor], object]) -> asyncio.Future[object]:
+        future: asyncio.Future[object] = self._loop.create_future()
+
+        def work() -> None:
+            value = operation(self._executor)
+            if not future.cancelled():
+                future.set_result(value)
+
+        self._give(OPERATION, work)
+        return future
+
+    def _sweep(self, plan: SweepPlan) -> None:
+        result = self._executor.execute(plan)
+        departed = [
+            self._lay_out(departure.worker, self._executor.take_departure(plan.number, index))
+            for index, departure in enumerate(plan.departures)
+        ]
+        self._on_swept(Swept(plan, result, departed))  # type: ignore[arg-type]
+
+    def _give(self, seconds: float, work: Callable[[], None]) -> None:
+        self._work.append((seconds, work))
+        if self._began is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._began = self._loop.time()
+        self._loop.call_later(self._work[0][0], self._end)
+
+    def _end(self) -> None:
+        if self.stalled or self._stopped:
+            return
+        _, work = self._work.popleft()
+        try:
+            work()
+        except Exception as error:
+            self._on_fatal(error)
+            return
+        self._began = None
+        if self._work:
+            self._begin()

@@ -1,0 +1,342 @@
+"""One seed: requests of several kinds through several gateways, faults, and what must hold of every request.
+
+Owns the record of what clients were given. A violated property raises ``Violation``, whose text starts with its name:
+
+    device   a position that attention reads is not what its sequence wrote there, or a plan does not fit the device
+    tokens   a client got a token that is wrong, repeated, or out of order; or an end too early or too late
+    ended    a request has neither ended with its tokens nor with a typed error within ``PATIENCE``
+    leak     when nothing is asked any more, a gateway or a worker still holds something of what is over
+    serves   after all faults, an application that the controller has a route for is not served
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from blockwright.actors.controller.messages import Application
+from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway.port import Generation
+from blockwright.actors.worker.actor import Worker
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.requests.refusal import Refused
+from blockwright.runtime import RuntimeFault
+from blockwright.runtime.testing import Fault, FaultPlan, Kill, Pause
+from blockwright.tests.serving.device import CHUNK, VOCABULARY, answer
+from blockwright.tests.serving.house import HEAD, House, Plan, chain
+from blockwright.tests.serving.strikes import ACTIONS, KINDS, Strike, Strikes
+
+REQUESTS = 10
+WITHIN = 1.0  # virtual seconds in which requests come and random faults begin
+READY = 20.0  # seconds until applications are first served
+PATIENCE = 200.0  # virtual seconds in which a request ends, whatever happens
+QUIET = 60.0  # until nothing is left of what is over
+LONGEST = 48  # tokens of a sequence
+WHOLE = 5.0  # until all that was killed is back and loaded, unless the word to load was lost: that takes 600
+SETTLED = 1.0  # until all are told what the last fault has broken
+STRIKES = 3  # of each seed, on kinds of messages
+STALLS = 0.1  # of the seeds, in which a device hangs
+FAULTS = 1  # besides, of any kind, on everything between two nodes
+AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit"}  # and what they ask: there must be a second one
+RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "down", "cancel"}
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Violation(AssertionError):
+    def __init__(self, what: str, text: str) -> None:
+        super().__init__(f"{what}: {text}")
+        self.what = what
+
+
+@dataclass(slots=True)
+class Request:
+    """What a client asks, must get, and got."""
+
+    id: str
+    gateway: str  # node
+    at: float  # seconds after the first
+    application: str
+    prompt: list[int]
+    expected: list[int]
+    stop: list[int]
+    most: int
+    leaves: int  # cancelled after so many tokens; 0: never
+    salt: bytes = b""
+    priority: int = 0
+    got: list[int] = field(default_factory=list)
+    life: Any = None  # identity of the gateway's node once sent
+    since: float = 0.0
+    outcome: str = ""  # "done" | "cancelled" | a refusal | "connection lost"
+
+
+class Game:
+    """``play`` runs it. ``strikes``: faults at kinds of messages, or those that the seed draws."""
+
+    def __init__(self, seed: int, *, faults: bool = True, strikes: list[Strike] | None = None) -> None:
+        self.seed, self.random = seed, Random(f"{seed}/game")
+        wanted = self._draw() if strikes is None and faults else strikes or []
+        self.kinds = {kind for kind, _, _ in wanted}
+        self.house = House(self._plan(), seed, self._broken, self._clients)
+        self.sim = self.house.sim
+        self.strikes = Strikes(wanted, Random(f"{seed}/strikes"))
+        self.sim.strike(self.strikes.choose)
+        self.faults = self._random_faults() if faults else []
+        self.requests = [self._request(number) for number in range(REQUESTS)]
+        self.violation: BaseException | None = None
+        self.work: list[asyncio.Task[None]] = []
+        self.opened = 0.0  # when requests begin
+        self.outcomes: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()  # of all workers' last lives, and routes of three and more hops
+        self.attempts: Counter[int] = Counter()  # how many requests needed so many
+
+    def play(self) -> Game:
+        self.sim.run(self._scenario)
+        return self
+
+    # what the seed draws
+
+    def _plan(self) -> Plan:
+        random = self.random
+        workers = tuple(f"w{i}" for i in range(random.choice((2, 2, 3, 4))))
+        gateways = ("g1",) if random.random() < 0.5 or self.kinds & AMONG_GATEWAYS else ()
+        span = 3 if len(workers) == 3 else random.choice((2, len(workers)))
+        applications = (
+            Application("a", "", chain("a", 2, 99), LONGEST, 1),
+            Application("b", "", chain("b", 2, 3), LONGEST, 1),
+            Application("c", "", chain("c", 2, random.choice((0, 4))), LONGEST, span),
+        )
+        parameters = len({c.id for a in applications for c in a.components})
+        room = random.choice((13, 13, 15, 24, 100))  # chunks for KV; the longest sequence takes 12
+        return Plan(workers, gateways, applications, (parameters + room) * CHUNK, random.choice((3, 6, 16)),
+                    random.choice((5, 16, 64)))  # fmt: skip
+
+    def _draw(self) -> list[Strike]:
+        """One after the other each action at each kind, over the seeds; the rest by chance."""
+        random = Random(f"{self.seed}/draw")
+        cells = [(kind, action) for kind in KINDS for action in ACTIONS]
+        chosen = [cells[self.seed % len(cells)], *random.choices(cells, k=STRIKES - 1)]
+        drawn = [
+            (kind, action, random.choice((1, 1, 2) if kind in RARE else (1, 1, 2, 3, 5, 9, 20))) for kind, action in chosen
+        ]
+        if any(kind == "replay" for kind, _ in chosen):
+            drawn.append(("tokens", "drop", random.randint(1, 4)))
+        return drawn
+
+    def _random_faults(self) -> list[Fault]:
+        random, plan = Random(f"{self.seed}/faults"), self.house.plan
+        nodes = (HEAD, *plan.workers, *plan.gateways)
+        faults = list(FaultPlan.random(random, nodes, count=FAULTS, within=WITHIN, links=random.randint(0, 1)).faults)
+        worker = random.choice(plan.workers)
+        if self.kinds & {"down", "up"}:
+            faults.append(Kill(random.uniform(0.1, 1.0), worker))
+        if self.kinds & {"unfit", "answer to unfit"}:
+            faults.append(Kill(random.uniform(0.1, 1.0), worker))
+            self.house.unfit.add((worker, 2))
+        return faults
+
+    def _request(self, number: int, gateway: str = "", application: str = "") -> Request:
+        random, plan = self.random, self.house.plan
+        application = application or random.choice("aabbccc")
+        stem = [random.randrange(VOCABULARY) for _ in range(3)] if random.random() < 0.2 else [7, 1, 4] * 5
+        prompt = stem[: random.randint(1, 15)] + [random.randrange(4) for _ in range(random.randint(0, 6))]
+        most = random.randint(1, min(LONGEST - len(prompt), random.choice((6, 24, 40))))
+        expected = answer(plan.components(application), prompt, most, [])
+        stop = [random.choice(expected)] if random.random() < 0.3 else []
+        expected = answer(plan.components(application), prompt, most, stop)
+        at = random.choice((0.0, 0.0, 0.0, 0.4)) + random.uniform(0.0, 0.01)  # in bursts, so that memory is scarce
+        leaving = 0.5 if "cancel" in self.kinds else 0.15
+        leaves = random.randint(1, most) if random.random() < leaving else 0
+        gateway = gateway or random.choice((HEAD, *plan.gateways))
+        salt, priority = random.choice((b"", b"", b"", b"salt")), random.choice((0, 0, 1))
+        return Request(f"r{number}", gateway, at, application, prompt, expected, stop, most, leaves, salt, priority)
+
+    # clients, in the processes of gateways
+
+    def _clients(self, gateway: Gateway) -> list[Coroutine[Any, Any, None]]:
+        mine = [r for r in self.requests if r.gateway == gateway.node.name and r.life is None]
+        return [self._client(gateway, request) for request in mine]
+
+    async def _client(self, gateway: Gateway, request: Request) -> None:
+        while not self.opened:  # noqa: ASYNC110 - the server comes up
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(max(0.0, self.opened + request.at - self.sim.time))
+        if request.life is not None:
+            return
+        request.life, request.since = gateway.node.id, self.sim.time
+        try:
+            await self._converse(gateway, request)
+        except Refused as refused:
+            request.outcome = refused.why.value
+        except Exception as error:
+            self._broken(error)
+
+    async def _converse(self, gateway: Gateway, request: Request) -> None:
+        verdict = await gateway.charge("tenant", len(request.prompt) + request.most)
+        assert not verdict.refused, verdict
+        generation = Generation(
+            id=request.id, application=request.application, prompt=request.prompt, max_tokens=request.most,
+            stop_tokens=request.stop, sampling=GREEDY, salt=request.salt, priority=request.priority, tenant="tenant",
+        )  # fmt: skip
+        try:
+            stream = gateway.generate(generation)
+            async for delta in stream:
+                request.got += delta.tokens
+                if request.got != request.expected[: len(request.got)]:
+                    raise Violation("tokens", f"{request} got a wrong token")
+                if bool(delta.finish) != (request.got == request.expected):
+                    raise Violation("tokens", f"{request} got {delta}")
+                if delta.finish:
+                    request.outcome = "done"
+                elif request.leaves and len(request.got) >= request.leaves:
+                    stream.cancel()
+                    request.outcome = "cancelled"
+                    return
+        finally:
+            gateway.settle("tenant", len(request.prompt) + request.most, len(request.prompt) + len(request.got))
+        if not request.outcome:
+            raise Violation("tokens", f"{request} ended without an end")
+
+    def _broken(self, error: BaseException) -> None:
+        """Of a device or a client: the scenario raises it."""
+        if self.violation is None:
+            self.violation = error if isinstance(error, Violation) else Violation("device", repr(error))
+            self.violation.__cause__ = None if self.violation is error else error
+
+    # the scenario, on the head
+
+    async def _scenario(self, sim: Any) -> None:
+        house = self.house
+        await house.open()
+        await self._until(self._served, READY)
+        self.opened = start = sim.time
+        for fault in self.faults:
+            sim.loop.call_at(start + fault.at, self._inject, fault)
+        if self.kinds & {"unload", "answer to unload"}:
+            self.work.append(asyncio.create_task(self._withdraw("b", self.random.uniform(0.1, 0.6))))
+        if self.random.random() < STALLS and self.faults:
+            sim.loop.call_later(self.random.uniform(0.0, WITHIN), self._stall, self.random.choice(house.plan.workers))
+        await self._until(lambda: sim.time > start + WITHIN and not self._open(), PATIENCE)
+        if late := self._open():
+            raise Violation(
+                "ended", f"{len(late)} requests have not ended after {PATIENCE} s: {late[0]}\n{self._story(late[0])}"
+            )
+        await sim.until_calm()
+        await self._until(lambda: not self._leaks(), QUIET)
+        if leak := self._leaks():
+            raise Violation("leak", leak)
+        self._count()
+        await self._serves()
+
+    def _count(self) -> None:
+        self.outcomes.update(request.outcome for request in self.requests)
+        for worker in self.house.workers.values():
+            self.counters.update(worker.state.counters)
+        for gateway in self.house.gateways.values():
+            views = [view for request in self.requests if (view := gateway.describe(request.id)) is not None]
+            self.attempts.update(view.attempt for view in views)
+            self.counters["hops of 3"] += sum(len(view.route) >= 3 for view in views)
+
+    async def _withdraw(self, application: str, after: float) -> None:
+        """Take an application out and back in while it is asked for."""
+        await asyncio.sleep(after)
+        controller = self.sim.head.ref(f"{HEAD}/controller")
+        with contextlib.suppress(RuntimeFault):
+            await controller.undeploy(application)
+        await controller.deploy(application)
+
+    def _stall(self, worker: str) -> None:
+        """What its device runs never ends, so that the controller must kill it."""
+        self.house.devices[worker].stalled = True
+        self.sim.note("stall", worker)
+
+    async def _serves(self) -> None:
+        """Each gateway serves each application that the controller has a route for."""
+        house, sim = self.house, self.sim
+        sim.strike(lambda source, target, lane, body: None)
+        await asyncio.sleep(SETTLED)
+        await self._until(lambda: all(task.done() for task in self.work) and self._served(), WHOLE)
+        late = []
+        for gateway in house.gateways.values():
+            life = sim._launcher.lives[gateway.node.id].context.copy() if gateway.node.name != HEAD else None
+            for application in [a for a in house.plan.applications if house.controller.state.ready(a.name)]:
+                request = self._request(len(self.requests), gateway.node.name, application.name)
+                self.requests.append(request)
+                request.at, request.leaves = 0.0, 0
+                late.append(request)
+                self.work.append(asyncio.get_running_loop().create_task(self._client(gateway, request), context=life))
+        await self._until(lambda: all(request.outcome for request in late), PATIENCE)
+        for request in late:
+            if request.outcome != "done":
+                raise Violation("serves", f"after all faults {request}\n{self._story(request)}")
+
+    async def _until(self, condition: Any, seconds: float) -> None:
+        end = self.sim.time + seconds
+        while self.sim.time < end and not condition():
+            await asyncio.sleep(0.05)
+            if self.violation is not None:
+                raise self.violation
+
+    def _served(self) -> bool:
+        """Every route is in force, and every gateway's process is there."""
+        lives = self.sim._launcher.list()
+        up = [name for name, gateway in self.house.gateways.items() if gateway.node.id in lives]
+        return self.house.controller.state.whole and set(up) == set(self.house.plan.gateways)
+
+    def _inject(self, fault: Fault) -> None:
+        if isinstance(fault, Kill | Pause) and fault.node not in self.sim.cluster.members():
+            return
+        self.sim.inject(fault)
+
+    def _open(self) -> list[Request]:
+        """Requests that have not ended. Those of a gateway's process that is gone have lost their connection."""
+        lives = self.sim._launcher.list()
+        for request in self.requests:
+            if not request.outcome and request.life is not None and request.gateway != HEAD and request.life not in lives:
+                request.outcome = "connection lost"
+        return [request for request in self.requests if not request.outcome]
+
+    # what is left
+
+    def _leaks(self) -> str:
+        lives = self.sim._launcher.list()
+        for name, gateway in self.house.gateways.items():
+            if name == HEAD or gateway.node.id in lives:
+                gateway.state.check()
+                if gateway.state.active or gateway._streams or any(gateway.state.table.on.values()):
+                    return f"gateway {gateway.node.id} holds {[*gateway.state.active, *gateway._streams]}"
+        for worker in self.house.workers.values():
+            if worker.node.id in lives and (held := held_by(worker)):
+                return f"worker {worker.node.id} holds {held}"
+        self.house.controller.state.check()
+        return ""
+
+    def _story(self, request: Request) -> str:
+        """What the gateway and the workers know of a request, and what was done to messages."""
+        lines = [str(hit) for hit in self.strikes.hits] + [str(fault) for fault in self.faults]
+        for gateway in self.house.gateways.values():
+            record = gateway.state.active.get(request.id)
+            if record is not None:
+                lines += [f"{at:.3f} {event} {detail}" for at, event, detail in record.events]
+        lines += [f"{worker.node.id}: {held_by(worker)}" for worker in self.house.workers.values()]
+        return "\n".join(lines)
+
+
+def held_by(worker: Worker) -> str:
+    """What a worker holds of sequences; checks its memory when that is nothing."""
+    state = worker.state
+    held = {
+        "open plans": state.open_plans,
+        "sequences": len(state.parts.rows.live()),
+        "waiting": state.waiting,
+        "running": state.running,
+        "leases": len(state.parts.leases),
+    }
+    if any(held.values()):
+        return str({name: value for name, value in held.items() if value})
+    state.check()
+    return ""

@@ -1,0 +1,179 @@
+"""The serving actors on the simulated cluster: controller, gateways, limiter and workers are the product's own.
+
+Simulated are the device (``device.py``) and the files of checkpoints. Owns who runs on which node, and the clients of each
+gateway's process, which live and die with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.messages import Application, Serve
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.gateway.actor import MAILBOX, Gateway
+from blockwright.actors.gateway.port import ModelInfo
+from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.rate_limiter import Limiter
+from blockwright.actors.topology import Hub
+from blockwright.actors.worker.actor import Worker
+from blockwright.actors.worker.messages import LoadBlock, WorkerConfig
+from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.requests.rate_limit import Limits
+from blockwright.runtime import Down, Node
+from blockwright.runtime.testing import FaultPlan, Simulation
+from blockwright.runtime.testing import simulation as entrance
+from blockwright.tests.serving.device import SimulatedBackend, SimulatedDevice, Spec
+
+HEAD = "head"
+ENTRY = f"{entrance.__name__}:enter"
+PAGE = 4  # tokens
+GATEWAY_PAUSE = 0.3  # seconds until a gateway that ended is started again
+UNFIT = "there is not enough memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a seed serves, and with what."""
+
+    workers: tuple[str, ...]
+    gateways: tuple[str, ...]  # besides the head's, each on a node of its own
+    applications: tuple[Application, ...]
+    memory: int  # bytes of each worker
+    max_rows: int
+    chunk_size: int
+
+    def components(self, application: str) -> tuple[Component, ...]:
+        return next(a.components for a in self.applications if a.name == application)
+
+
+def chain(application: str, layers: int, own_from: int) -> tuple[Component, ...]:
+    """Embedding, (attention, MLP) * layers, head; from depth ``own_from`` on components are this application's alone."""
+    layout = KvLayout(1, 8, "float32", PAGE)
+    kinds = [Kind.EMBEDDING, *[Kind.ATTENTION, Kind.MLP] * layers, Kind.HEAD]
+    parts = []
+    for depth, kind in enumerate(kinds):
+        identity = f"{application if depth >= own_from else 'base'}/{depth}".encode().ljust(16, b".")
+        width_in = 0 if kind is Kind.EMBEDDING else 6
+        parts.append(Component(identity, kind, 1000, width_in, 6, layout if kind is Kind.ATTENTION else None))
+    return tuple(parts)
+
+
+@dataclass(slots=True)
+class House:
+    """One cluster of one seed. ``client``: the work of a client, run in each gateway's process by ``clients(gateway)``."""
+
+    plan: Plan
+    sim: Simulation = field(init=False)
+    seed: int
+    failed: Callable[[BaseException], None]  # told what a device found wrong
+    clients: Callable[[Gateway], list[Coroutine[Any, Any, None]]]
+    unfit: set[tuple[str, int]] = field(default_factory=set)  # lives of workers that say that they cannot start
+    workers: dict[str, Worker] = field(default_factory=dict)  # of the last life of each
+    devices: dict[str, SimulatedDevice] = field(default_factory=dict)
+    gateways: dict[str, Gateway] = field(default_factory=dict)
+    controller: Controller = field(init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sim = Simulation(
+            seed=self.seed, nodes=(), faults=FaultPlan(), setup=self._setup, restart=None, heartbeat=0.5, silence=2.5,
+            startup=4.0, limit=3000.0,
+        )  # fmt: skip
+
+    async def open(self) -> None:
+        """Start everything; on the head."""
+        sim, plan = self.sim, self.plan
+        configs = {name: self._config(name) for name in plan.workers}
+        state = ControllerState(plan.workers, stall_timeout=3.0)
+        self.controller = Controller(state, Hub(sim.cluster, ENTRY, configs), [f"{HEAD}/gateway"])
+        await sim.head.spawn(Limiter({"*": Limits(tokens_per_minute=1 << 30)}), name="limiter")
+        gateway = await self._gateway(sim.head, plan.gateways, self.controller.cluster)
+        await sim.head.spawn(self.controller, name="controller")
+        for listener in (gateway, self.controller):
+            sim.cluster.on_up(lambda name, life, to=listener: to.worker_up(name, life) if name in configs else None)
+            sim.cluster.on_down(
+                lambda down, to=listener: (
+                    to.worker_down(down.node, down.incarnation, down.cause) if down.node in configs else None
+                )
+            )
+        sim.cluster.on_up(lambda name, life: self._gateway_up(name))
+        sim.cluster.on_down(self._gateway_down)
+        for name in plan.gateways:
+            self._later(self._launch(name, 0.0))
+        self.controller.start()
+        self.controller.serve(Serve(plan.applications))
+
+    def _config(self, name: str) -> WorkerConfig:
+        plan = self.plan
+        longest = max(a.max_length for a in plan.applications)
+        return WorkerConfig(
+            name=name, memory=plan.memory, page_size=PAGE, chunk_size=plan.chunk_size, sweep_tokens=48,
+            max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0,
+        )  # fmt: skip
+
+    # nodes
+
+    async def _setup(self, node: Node) -> None:
+        """On each life of each node but the head."""
+        if node.name in self.plan.gateways:
+            await self._gateway(node, [HEAD, *[name for name in self.plan.gateways if name != node.name]], self._nothing)
+            return
+        if (node.name, node.incarnation) in self.unfit:  # as ``actors/worker/main.py`` does
+            await node.ref(f"{HEAD}/controller").unfit(node.name, node.incarnation, UNFIT)
+            await asyncio.Event().wait()
+        random = Random(f"{self.seed} {node.id} device")
+
+        def open_device(config, backend, chunk, on_swept, on_fatal, lay_out):  # type: ignore[no-untyped-def]
+            self.devices[node.name] = SimulatedDevice(random, on_swept, on_fatal, lay_out)
+            return self.devices[node.name]
+
+        backend: Any = SimulatedBackend()
+        worker = Worker(self._config(node.name), backend, self.failed, open_device=open_device, read_specs=self._read)
+        await node.spawn(worker, name="worker")
+        self.workers[node.name] = worker
+
+    async def _read(self, block: LoadBlock, page_size: int, kv_dtype: str) -> Any:
+        known = {c.id: c for application in self.plan.applications for c in application.components}
+        return [Spec(known[id]) for id in block.ids]
+
+    async def _gateway(self, node: Node, others: Any, cluster: Any) -> Gateway:
+        models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
+        state = GatewayState(
+            "", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways)
+        )
+        name = "g0" if node.name == HEAD else node.name
+        gateway = Gateway(state, name=name, cluster=cluster, limiter=f"{HEAD}/limiter", others=others)
+        await node.spawn(gateway, name="gateway", mailbox=MAILBOX)
+        self.gateways[node.name] = gateway
+        for work in self.clients(gateway):
+            self._later(work)
+        return gateway
+
+    async def _nothing(self) -> dict[str, Any]:
+        return {}
+
+    # further gateways, as ``api/serve/gateways.py`` keeps them
+
+    def _gateway_up(self, name: str) -> None:
+        if name in self.plan.gateways:
+            self.controller.gateway_up(f"{name}/gateway")
+
+    def _gateway_down(self, down: Down) -> None:
+        if down.node in self.plan.gateways:
+            self.controller.gateway_down(f"{down.node}/gateway")
+            self._later(self._launch(down.node, GATEWAY_PAUSE))
+
+    async def _launch(self, name: str, pause: float) -> None:
+        await asyncio.sleep(pause)
+        try:
+            await self.sim.cluster.launch(name, ENTRY, None)
+        except Exception:
+            self._later(self._launch(name, GATEWAY_PAUSE))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))

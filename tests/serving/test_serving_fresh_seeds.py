@@ -1,0 +1,27 @@
+"""The same over seeds that nobody has seen: ``--seeds`` of them from ``--seed`` on, for ``make nightly``.
+
+A failure says how to play its seed again.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.tests.serving.game import Game
+
+pytestmark = pytest.mark.nightly
+PART = 50
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    first, count = (metafunc.config.getoption(name) for name in ("seed", "seeds"))
+    metafunc.parametrize("part", [range(at, min(at + PART, first + count)) for at in range(first, first + count, PART)])
+
+
+def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: range) -> None:
+    for seed in part:
+        try:
+            Game(seed).play()
+        except Exception as error:
+            error.add_note(f"again: --nightly --seed {seed} --seeds 1")
+            raise

@@ -1,0 +1,76 @@
+"""The serving actors over 1,000 seeds of kills, drops, delays and duplicates: every request ends with the right tokens or a
+typed error, and nothing is left of it. ``game.py`` has the properties, ``strikes.py`` the kinds of messages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from blockwright.runtime.testing import seeds
+from blockwright.tests.serving.game import REQUESTS, Game
+from blockwright.tests.serving.strikes import ACTIONS, KINDS, Coverage
+
+PART, PARTS = 50, 20
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: int) -> None:
+    for seed in seeds(PART, first=part * PART):
+        game = Game(seed).play()
+        assert sum(game.outcomes.values()) == REQUESTS, seed
+
+
+def test_every_kind_of_message_was_lost_late_doubled_and_had_a_kill_at_it() -> None:
+    coverage, played = Coverage(), 0
+    for seed in seeds(PART * PARTS):
+        game = Game(seed).play()
+        coverage.add(game.strikes)
+        played += 1
+        if not coverage.missing():
+            break
+    assert not coverage.missing(), f"after {played} seeds never: {coverage.missing()}\n{coverage.table()}"
+    assert len(KINDS) * len(ACTIONS) >= 100
+
+
+def test_without_faults_every_request_gets_its_tokens() -> None:
+    for seed in range(10):
+        game = Game(seed, faults=False).play()
+        assert set(game.outcomes) <= {"done", "cancelled"}, seed
+
+
+def test_errors_are_the_exception_and_memory_is_scarce() -> None:
+    outcomes: Counter[str] = Counter()
+    counters: Counter[str] = Counter()
+    attempts: Counter[int] = Counter()
+    for seed in range(0, 600, 10):
+        game = Game(seed).play()
+        outcomes += game.outcomes
+        counters += game.counters
+        attempts += game.attempts
+    well = outcomes["done"] + outcomes["cancelled"]
+    assert well >= 0.9 * sum(outcomes.values()), outcomes
+    assert all(counters[name] > 0 for name in ("preemptions", "cached_tokens", "parked", "evicted_pages", "hops of 3")), (
+        counters
+    )
+    assert sum(attempts[n] for n in attempts if n > 1) >= 20, attempts
+
+
+def test_a_game_replays_in_another_process() -> None:
+    """Whatever the hashes of strings are there."""
+    seed, digest = 23, Game(23).play().sim.trace.digest
+    program = f"from blockwright.tests.serving.game import Game; print(Game({seed}).play().sim.trace.digest)"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split()[-1] == digest
+
+
+@pytest.mark.parametrize("kind", ["routes", "up", "down", "LeaseWanted", "LeaseGranted", "LeaseReturned", "FlightDone"])
+def test_each_of_the_first_messages_of_a_kind_may_be_lost(kind: str) -> None:
+    """Of these nobody waits for an answer: what is lost must be noticed by what comes after, or by a heartbeat."""
+    for number in range(1, 6):
+        game = Game(1000 + number, strikes=[(kind, "drop", number)]).play()
+        assert set(game.outcomes) <= {"done", "cancelled", "connection lost"}, game.outcomes
