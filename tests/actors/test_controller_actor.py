@@ -212,7 +212,7 @@ async def test_a_gateway_that_lacks_what_was_published_is_told_again(rig: Rig) -
     await node.spawn(far, name="gateway")
     rig.nodes[0].peering.greet(node.id, node.endpoint)
     await turns()
-    rig.controller.gateway_up("g1/gateway")
+    await rig.controller.gateway_up("g1/gateway")
     await turns()
     assert [update.version for update in far.updates] == [rig.state.version]
     node.heartbeat = lambda: {"routes": 0}
@@ -226,7 +226,8 @@ async def test_a_publication_that_waited_does_not_reach_the_next_life_of_a_worke
     w0, w1 = rig.workers
     w0.open.clear()
     rig.controller.handle(Serve((application("c", "xw"),)))
-    await rig.controller.until(lambda: rig.state.whole)
+    await turns()
+    assert rig.state.whole
     await turns()
     w1.told.clear()
     rig.controller.handle(WorkerDown("w1", 1, "killed"))
@@ -248,7 +249,7 @@ async def test_what_it_publishes_of_itself_changes_with_its_state(rig: Rig) -> N
     seen = rig.progress.value
     assert (seen.workers_up, seen.serves, seen.whole, seen.version) == (False, True, False, rig.state.version)
     rig.controller.handle(WorkerUp("w1", 2))
-    await rig.progress.until(lambda progress: progress.whole)
+    assert rig.progress.value.workers_up
 
 
 async def test_a_publication_that_was_lost_is_told_again_after_two_heartbeats_that_lack_it(rig: Rig) -> None:
