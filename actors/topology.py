@@ -219,7 +219,7 @@ async def start(
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }
-        _tell_of_nodes(cluster, running, configs.keys(), processes)
+        tell_of_nodes(cluster, running.controller, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
 
@@ -269,9 +269,14 @@ def _processes(settings: Settings) -> ForkserverLauncher:
     return ForkserverLauncher(directory, preload=["torch", "blockwright.actors.worker.main"])
 
 
-def _tell_of_nodes(cluster: ClusterHead, running: Running, workers: Collection[str], gateways: Collection[str]) -> None:
+def tell_of_nodes(
+    cluster: ClusterHead,
+    controller: Ref,
+    answering: Published[tuple[str, ...]],
+    workers: Collection[str],
+    gateways: Collection[str],
+) -> None:
     """What the membership knows of them, as messages to the controller, which tells the gateways."""
-    controller, answering = running.controller, running.answering
 
     def launched(name: str, incarnation: int, failure: str) -> None:
         if name in workers and failure:

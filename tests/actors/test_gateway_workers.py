@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from blockwright.actors.gateway.messages import Acknowledge, Replay
-from blockwright.actors.gateway.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.gateway.workers import Workers
+from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.worker.messages import SweepReport
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from blockwright.policies.cluster.restart_policy import Backoff
 from blockwright.runtime import ActorDied, Child, ManualClock, Node, NoSuchActor
-from blockwright.runtime.cluster.cluster import Cluster
+from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.launcher import LaunchError
 from blockwright.runtime.cluster.process import Process
@@ -59,7 +59,7 @@ class Rig:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.launcher = Flaky(clock=self.clock)
-        self.hub = Cluster("head", launcher=self.launcher, clock=self.clock, heartbeat=0.5, silence=1e6, startup=1e6)
+        self.hub = ClusterHead("head", launcher=self.launcher, clock=self.clock, heartbeat=0.5, silence=1e6, startup=1e6)
         self.launched: list[tuple[str, int, str]] = []
         self.downs: list[str] = []
         self.hub.on_launch(lambda *news: self.launched.append(news))

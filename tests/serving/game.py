@@ -24,7 +24,7 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.worker.actor import Worker
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.requests.refusal import Refused
+from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Fault, FaultPlan, Kill, Pause
 from blockwright.tests.serving.device import CHUNK, VOCABULARY, answer
@@ -170,7 +170,7 @@ class Game:
         request.life, request.since = gateway.node.id, self.sim.time
         try:
             await self._converse(gateway, request)
-        except Refused as refused:
+        except RequestRefused as refused:
             request.outcome = refused.why.value
         except Exception as error:
             self._broken(error)
@@ -263,7 +263,7 @@ class Game:
         late = []
         for gateway in house.gateways.values():
             life = sim._launcher.lives[gateway.node.id].context.copy() if gateway.node.name != HEAD else None
-            for application in [a for a in house.plan.applications if house.controller.state.ready(a.name)]:
+            for application in [a for a in house.plan.applications if house.state.ready(a.name)]:
                 request = self._request(len(self.requests), gateway.node.name, application.name)
                 self.requests.append(request)
                 request.at, request.leaves = 0.0, 0
@@ -285,7 +285,7 @@ class Game:
         """Every route is in force, and every gateway's process is there."""
         lives = self.sim._launcher.list()
         up = [name for name, gateway in self.house.gateways.items() if gateway.node.id in lives]
-        return self.house.controller.state.whole and set(up) == set(self.house.plan.gateways)
+        return self.house.state.whole and set(up) == set(self.house.plan.gateways)
 
     def _inject(self, fault: Fault) -> None:
         if isinstance(fault, Kill | Pause) and fault.node not in self.sim.cluster.members():
@@ -312,7 +312,7 @@ class Game:
         for worker in self.house.workers.values():
             if worker.node.id in lives and (held := held_by(worker)):
                 return f"worker {worker.node.id} holds {held}"
-        self.house.controller.state.check()
+        self.house.state.check()
         return ""
 
     def _story(self, request: Request) -> str:

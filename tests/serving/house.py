@@ -12,28 +12,34 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from blockwright.actors.controller.actor import Controller
-from blockwright.actors.controller.messages import Application, Serve
+from blockwright.actors.conditions import Published
+from blockwright.actors.config import Settings
+from blockwright.actors.controller.actor import Controller, Progress
+from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.gateway.actor import MAILBOX, Gateway
+from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.rate_limiter import Limiter
-from blockwright.actors.topology import Hub
+from blockwright.actors.rate_limiter import limits_of
+from blockwright.actors.supervision_tree import INSIDE_GATEWAY, INSIDE_WORKER, tree
+from blockwright.actors.topology import tell_of_nodes
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import LoadBlock, WorkerConfig
 from blockwright.policies.model.chain import Component, Kind, KvLayout
-from blockwright.policies.requests.rate_limit import Limits
-from blockwright.runtime import Down, Node
+from blockwright.runtime import Node
 from blockwright.runtime.testing import FaultPlan, Simulation
 from blockwright.runtime.testing import simulation as entrance
+from blockwright.runtime.tree import start_inside, start_tree
 from blockwright.tests.serving.device import SimulatedBackend, SimulatedDevice, Spec
 
 HEAD = "head"
 ENTRY = f"{entrance.__name__}:enter"
 PAGE = 4  # tokens
-GATEWAY_PAUSE = 0.3  # seconds until a gateway that ended is started again
 UNFIT = "there is not enough memory"
+
+
+class Quiet:
+    """A front that nobody asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class House:
     workers: dict[str, Worker] = field(default_factory=dict)  # of the last life of each
     devices: dict[str, SimulatedDevice] = field(default_factory=dict)
     gateways: dict[str, Gateway] = field(default_factory=dict)
-    controller: Controller = field(init=False)
+    state: ControllerState = field(init=False)  # the controller's, for the properties
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -86,27 +92,27 @@ class House:
         )  # fmt: skip
 
     async def open(self) -> None:
-        """Start everything; on the head."""
+        """Start everything, by the product's own supervision tree; on the head."""
         sim, plan = self.sim, self.plan
         configs = {name: self._config(name) for name in plan.workers}
-        state = ControllerState(plan.workers, stall_timeout=3.0)
-        self.controller = Controller(state, Hub(sim.cluster, ENTRY, configs), [f"{HEAD}/gateway"])
-        await sim.head.spawn(Limiter({"*": Limits(tokens_per_minute=1 << 30)}), name="limiter")
-        gateway = await self._gateway(sim.head, plan.gateways, self.controller.cluster)
-        await sim.head.spawn(self.controller, name="controller")
-        for listener in (gateway, self.controller):
-            sim.cluster.on_up(lambda name, life, to=listener: to.worker_up(name, life) if name in configs else None)
-            sim.cluster.on_down(
-                lambda down, to=listener: (
-                    to.worker_down(down.node, down.incarnation, down.cause) if down.node in configs else None
-                )
-            )
-        sim.cluster.on_up(lambda name, life: self._gateway_up(name))
-        sim.cluster.on_down(self._gateway_down)
-        for name in plan.gateways:
-            self._later(self._launch(name, 0.0))
-        self.controller.start()
-        self.controller.serve(Serve(plan.applications))
+        self.state = ControllerState(plan.workers, stall_timeout=3.0)
+        limits = {"*": 1 << 30}
+        settings = Settings(workers=len(plan.workers), gateways=1 + len(plan.gateways), tokens_per_minute=limits)
+        gateway = self._gateway(HEAD, list(plan.gateways))
+        controller = sim.head.ref(f"{HEAD}/controller", Controller)
+        values = {
+            "limiter": (limits_of(settings),),
+            "gateway": gateway,
+            "controller": (self.state, [f"{HEAD}/gateway"], Published(Progress())),
+            "peer": (Quiet(), list(plan.gateways)),
+            **configs,
+            **dict.fromkeys(plan.gateways),
+        }
+        tell_of_nodes(sim.cluster, controller, Published(()), configs.keys(), plan.gateways)
+        whole = tree(settings, first_in_head=True, worker_entry=ENTRY, gateway_entry=ENTRY)
+        await start_tree(sim.head, whole, values, nodes=sim.cluster)
+        self._serve_clients(gateway)
+        await controller.serve(list(plan.applications))
 
     def _config(self, name: str) -> WorkerConfig:
         plan = self.plan
@@ -121,7 +127,9 @@ class House:
     async def _setup(self, node: Node) -> None:
         """On each life of each node but the head."""
         if node.name in self.plan.gateways:
-            await self._gateway(node, [HEAD, *[name for name in self.plan.gateways if name != node.name]], self._nothing)
+            gateway = self._gateway(node.name, [HEAD, *[name for name in self.plan.gateways if name != node.name]])
+            await start_inside(node, INSIDE_GATEWAY, {"gateway": gateway, "peer": (Quiet(), [])})
+            self._serve_clients(gateway)
             return
         if (node.name, node.incarnation) in self.unfit:  # as ``actors/worker/main.py`` does
             await node.ref(f"{HEAD}/controller").unfit(node.name, node.incarnation, UNFIT)
@@ -134,46 +142,25 @@ class House:
 
         backend: Any = SimulatedBackend()
         worker = Worker(self._config(node.name), backend, self.failed, open_device=open_device, read_specs=self._read)
-        await node.spawn(worker, name="worker")
+        await start_inside(node, INSIDE_WORKER, {"worker": worker})
         self.workers[node.name] = worker
 
     async def _read(self, block: LoadBlock, page_size: int, kv_dtype: str) -> Any:
         known = {c.id: c for application in self.plan.applications for c in application.components}
         return [Spec(known[id]) for id in block.ids]
 
-    async def _gateway(self, node: Node, others: Any, cluster: Any) -> Gateway:
+    def _gateway(self, node: str, others: list[str]) -> Gateway:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
         state = GatewayState(
             "", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways)
         )
-        name = "g0" if node.name == HEAD else node.name
-        gateway = Gateway(state, name=name, cluster=cluster, limiter=f"{HEAD}/limiter", others=others)
-        await node.spawn(gateway, name="gateway", mailbox=MAILBOX)
-        self.gateways[node.name] = gateway
+        name, controller = "g0" if node == HEAD else node, f"{HEAD}/controller"
+        return Gateway(state, name=name, controller=controller, limiter=f"{HEAD}/limiter", others=others)
+
+    def _serve_clients(self, gateway: Gateway) -> None:
+        self.gateways[gateway.node.name] = gateway
         for work in self.clients(gateway):
             self._later(work)
-        return gateway
-
-    async def _nothing(self) -> dict[str, Any]:
-        return {}
-
-    # further gateways, as ``api/serve/gateways.py`` keeps them
-
-    def _gateway_up(self, name: str) -> None:
-        if name in self.plan.gateways:
-            self.controller.gateway_up(f"{name}/gateway")
-
-    def _gateway_down(self, down: Down) -> None:
-        if down.node in self.plan.gateways:
-            self.controller.gateway_down(f"{down.node}/gateway")
-            self._later(self._launch(down.node, GATEWAY_PAUSE))
-
-    async def _launch(self, name: str, pause: float) -> None:
-        await asyncio.sleep(pause)
-        try:
-            await self.sim.cluster.launch(name, ENTRY, None)
-        except Exception:
-            self._later(self._launch(name, GATEWAY_PAUSE))
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
