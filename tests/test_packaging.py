@@ -140,3 +140,19 @@ def test_the_status_page_is_shown_by_what_exists() -> None:
     assert "tests/test_packaging.py" in named
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
     assert all(cell.startswith("open") or "`" in cell or set(cell) <= set("- |") or cell == "shown by" for cell in cells)
+
+
+def test_the_architecture_page_draws_the_rooms_and_names_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    drawn = page.split("```")[1]
+    rooms, layer = set(), ""
+    for line in drawn.splitlines()[1:]:
+        if line.startswith("  "):
+            rooms |= {f"blockwright.{layer}.{room}" for room in re.findall(r"(\w+)/", re.split(r"  +", line.strip())[0])}
+        else:
+            layer = line.partition("/")[0]
+    assert rooms == {name for name in packages_on_disk() if name.count(".") == 2}
+    layers = {name.split(".")[1] for name in packages_on_disk() if "." in name}
+    named = {name for name in re.findall(r"`([\w./-]+)`", page) if name.partition("/")[0] in {*layers, "tests", "docs"}}
+    assert "policies/sweep/state.py" in named
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
