@@ -106,7 +106,7 @@ class Controller(Actor):
         """Serve a known application (again). KeyError for an unknown one."""
         self.handle(Deploy(application))
 
-    @endpoint
+    @endpoint(concurrent=True)  # a worker that does not answer must not keep deaths and starts waiting
     async def undeploy(self, application: str) -> None:
         """Withdraw an application and unload the blocks that no other needs; answers when they are unloaded."""
         tasks = self.handle(Undeploy(application))
@@ -221,8 +221,11 @@ class Controller(Actor):
         if known != (peer.id.incarnation, self._sent):
             self._behind[name] = peer.id.incarnation, self._sent
         else:
-            actor = "worker" if name in self._state.workers else "gateway"
-            self.node.ref(f"{name}/{actor}#{peer.id.incarnation}").routes.cast(self._state.publication())
+            worker = self._state.workers.get(name)
+            if worker is None:
+                self.node.ref(f"{name}/gateway#{peer.id.incarnation}").routes.cast(self._state.publication())
+            elif worker.incarnation == peer.id.incarnation:  # a life that is not known yet has nothing loaded
+                self._worker(name, worker.incarnation).routes.cast(self._state.publication())
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
