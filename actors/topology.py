@@ -21,7 +21,7 @@ from blockwright.actors.controller.actor import Controller, Progress
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
-from blockwright.actors.gateway.peers import Front, GatewayConfig, GatewayPeer
+from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
@@ -54,7 +54,7 @@ class StartError(Exception):
 class Http:
     """The head's HTTP front, and the port where every process that answers listens."""
 
-    front: Front
+    front: LocalFront
     port: int
 
 

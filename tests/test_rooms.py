@@ -97,13 +97,8 @@ def defined_often(sources: Mapping[str, str]) -> dict[str, list[str]]:
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
-# Circles that other branches remove: to be emptied when they are merged.
-STILL_CIRCULAR = ("blockwright.api.http.context",)
-
-
 def test_no_circle_of_imports_within_a_layer() -> None:
-    found = circles(neighbours(layer_modules()))
-    assert [circle for circle in found if not circle[0].startswith(STILL_CIRCULAR)] == []
+    assert circles(neighbours(layer_modules())) == []
 
 
 def test_no_two_rooms_of_a_layer_import_each_other() -> None:
@@ -111,8 +106,7 @@ def test_no_two_rooms_of_a_layer_import_each_other() -> None:
     found = {
         layer: room_faults(below, FLOORS.get(layer, ())) for layer, below in rooms(neighbours(modules), modules).items()
     }
-    assert found["api"] <= {("http", "serve"), ("serve", "http")}  # until gateway_peer.py is gone
-    assert {layer: faults for layer, faults in found.items() if faults and layer != "api"} == {}
+    assert {layer: faults for layer, faults in found.items() if faults} == {}
 
 
 def test_the_rule_of_circles_catches_offenders() -> None:
@@ -144,26 +138,9 @@ def test_the_rule_of_rooms_catches_offenders() -> None:
     assert room_faults({"node": {"new"}}, floors) == {("node", "new")}, "a new room is to be given its floor"
 
 
-# Until the branches that rename them are merged: names that two classes still share.
-STILL_SHARED = {
-    "Batch",
-    "Choice",
-    "Down",
-    "Kill",
-    "Kind",
-    "Piece",
-    "Running",
-    "Step",
-    "Stream",
-    "Tick",
-    "Worker",
-}
-
-
 def test_each_class_name_is_defined_once() -> None:
     sources = {str(path.relative_to(ROOT)): path.read_text() for path in layer_modules().values()}
-    shared = defined_often(sources)
-    assert {name: places for name, places in shared.items() if name not in STILL_SHARED} == {}
+    assert defined_often(sources) == {}
 
 
 def test_the_rule_of_class_names_catches_offenders() -> None:

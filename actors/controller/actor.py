@@ -24,7 +24,7 @@ from blockwright.actors.controller.messages import (
     Effect,
     Event,
     Fatal,
-    Kill,
+    KillWorker,
     Load,
     Loaded,
     LoadFailed,
@@ -178,7 +178,7 @@ class Controller(Actor):
 
     def _perform(self, effect: Effect) -> asyncio.Task[None] | None:
         match effect:
-            case Kill(worker, cause):
+            case KillWorker(worker, cause):
                 self._kill(worker, cause)
             case Load():
                 return self._spawn(self._load(effect))

@@ -114,7 +114,7 @@ Event = Serve | Deploy | Undeploy | WorkerStarting | WorkerUp | WorkerDown | Unf
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillWorker:
     worker: str
     cause: str
 
@@ -160,4 +160,4 @@ class Fatal:
     message: str
 
 
-Effect = Kill | Load | AskRoom | Publish | Unload | Fatal
+Effect = KillWorker | Load | AskRoom | Publish | Unload | Fatal

@@ -18,7 +18,7 @@ from blockwright.actors.controller.messages import (
     Effect,
     Event,
     Fatal,
-    Kill,
+    KillWorker,
     Load,
     Loaded,
     LoadFailed,
@@ -166,7 +166,7 @@ class ControllerState:
         if worker.state != "starting" or incarnation != worker.last:
             return
         if self._ever_ready:
-            self._effects.append(Kill(worker.name, f"it cannot start: {why}"))  # what it lacks may be there next time
+            self._effects.append(KillWorker(worker.name, f"it cannot start: {why}"))  # what it lacks may be there next time
         else:
             self._effects.append(Fatal(f"worker {worker.name} cannot start: {why}"))
 
@@ -179,7 +179,7 @@ class ControllerState:
             worker.condemned = True
             self.residency[worker.name].serve(False)
             self.touched[worker.name] = None
-            self._effects.append(Kill(worker.name, "stalled"))
+            self._effects.append(KillWorker(worker.name, "stalled"))
 
     # what workers answer
 

@@ -45,7 +45,7 @@ class Family:
     samples: list[tuple[str, dict[str, str], float]]
 
 
-class Front(Protocol):
+class LocalFront(Protocol):
     """What a peer asks of the front in its own process (``api/http/context.py``)."""
 
     def describe(self, name: str, key: str) -> RequestView | None: ...
@@ -64,7 +64,7 @@ async def _nothing() -> None:
 class GatewayPeer(Actor):
     """See the module. ``others``: nodes of the other fronts; ``close``: stops listening, when the node ends."""
 
-    def __init__(self, front: Front, others: Sequence[str], close: Callable[[], Awaitable[None]] = _nothing) -> None:
+    def __init__(self, front: LocalFront, others: Sequence[str], close: Callable[[], Awaitable[None]] = _nothing) -> None:
         self._front, self._others, self._close = front, list(others), close
 
     async def on_stop(self) -> None:

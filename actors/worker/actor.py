@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
+from blockwright.actors.worker.composed_runs import ComposedRuns
 from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, start_device
 from blockwright.actors.worker.event_log_writer import EventLogWriter
 from blockwright.actors.worker.event_recorder import EventRecorder, Machine
@@ -34,8 +35,6 @@ from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
-from blockwright.policies.model.chain import KvLayout
-from blockwright.policies.model.runs import Run
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
@@ -92,7 +91,7 @@ class Worker(Actor):
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
         self._machine: Machine = self.state  # what events, plans and commits go through; ``state`` is for reading
         self._recorder: EventRecorder | None = None
-        self._composed: dict[int, Run] = {}
+        self._composed = ComposedRuns(self._do)
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
         self._routes = 0  # version taken
@@ -240,18 +239,9 @@ class Worker(Actor):
         self._loader.release(holder, ids)
         return self.state.parts.memory.free_bytes - before
 
-    def _forget(self, component: bytes) -> None:
-        """The device has no use for a component that nobody holds, nor for the runs that it is part of."""
-        for number in [n for n, run in self._composed.items() if component in run.components]:
-            del self._composed[number]
-            self._do(partial(_drop, run=number))
-        self._do(partial(_unload, component_id=component))
-
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
-        layouts = {c.kv for chain in update.chains for c in chain.components if c.kv is not None}
-        for layout in sorted(layouts, key=lambda layout: layout.key):
-            self._do(partial(_add_layout, layout=layout))
+        self._composed.add_layouts({c.kv for chain in update.chains for c in chain.components if c.kv is not None})
         for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
             self._watch(worker)
         self._perform()  # what was unloaded before must be forgotten before runs are composed anew
@@ -260,12 +250,7 @@ class Worker(Actor):
         routes = self.state.parts.routes
         for local in routes.all_in_force():
             for run in local.runs:
-                self._compose(routes.number(run), run)
-
-    def _compose(self, number: int, run: Run) -> None:
-        if number not in self._composed:
-            self._composed[number] = run
-            self._do(lambda ex: ex.compose(number, run.components, run.kv_layer))
+                self._composed.compose(routes.number(run), run)
 
     def _do(self, operation: Callable[[Executor], object]) -> None:
         """An operation that must succeed: its failure ends the worker."""
@@ -344,7 +329,7 @@ class Worker(Actor):
             self._reported += effects
             for effect in effects:
                 if isinstance(effect, ComponentGone):
-                    self._forget(effect.component)
+                    self._composed.forget(effect.component)
                 elif isinstance(effect, ComponentPlaced | ComponentRefused):
                     self._loader.placed(effect)
             for worker, messages in by_worker(effects):
@@ -387,15 +372,3 @@ class Worker(Actor):
             kv_by_tenant=memory.pages.bytes_by_account(),
             slow=self._slow,
         )
-
-
-def _add_layout(executor: Executor, *, layout: KvLayout) -> None:
-    executor.add_layout(layout)
-
-
-def _drop(executor: Executor, *, run: int) -> None:
-    executor.drop(run)
-
-
-def _unload(executor: Executor, *, component_id: bytes) -> None:
-    executor.unload(component_id)

@@ -15,6 +15,7 @@ COUNTERS = {  # of a worker's life
     "computed_tokens": "Positions computed, repeated ones included.",
     "preemptions": "Sequences that lost their memory to others.",
     "refused": "Sequences refused because they can never fit.",
+    "expired": "Sequences not complete within their time.",
     "parked": "Times that a sequence waited for pages that another was computing.",
     "sweep_seconds": "Seconds spent in sweeps.",
     "kernel_seconds": "Of these, those spent in kernels.",

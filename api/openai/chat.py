@@ -16,7 +16,7 @@ from blockwright.api.http.context import Front
 from blockwright.api.openai.bodies import parse_chat
 from blockwright.api.openai.choice import ChoiceText, TextPiece
 from blockwright.api.openai.fields import TemplateOptions
-from blockwright.api.openai.generate import AnswerShape, GenerateCall, generate, open_call
+from blockwright.api.openai.generate import AnswerShape, GenerateHandler, generate, open_call
 from blockwright.api.openai.logprobs import chat_logprobs, prompt_logprobs
 from blockwright.api.text.chat_template import Rendering
 
@@ -56,7 +56,7 @@ class ChatShape(AnswerShape):
 
     _tail = '},"logprobs":null,"finish_reason":null}]'
 
-    def __init__(self, call: GenerateCall) -> None:
+    def __init__(self, call: GenerateHandler) -> None:
         super().__init__(call)
         self._prompt = [("prompt_token_ids", tokens) for tokens in call.prompts if call.options.return_token_ids]
 

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class GenerateCall:
+class GenerateHandler:
     """One HTTP request being answered. ``prompts`` are token ids; choice i answers prompt ``i // options.n``."""
 
     front: Front
@@ -83,14 +83,14 @@ class Checked(Protocol):
 Parsed = TypeVar("Parsed", bound=Checked)
 
 
-async def open_call(request: web.Request, parse: Callable[[Body, str], Parsed]) -> tuple[GenerateCall, Parsed]:
+async def open_call(request: web.Request, parse: Callable[[Body, str], Parsed]) -> tuple[GenerateHandler, Parsed]:
     """The checked body, and a call of the model that it names."""
     front = request.app[FRONT]
     body = await read_body(request, lambda raw: parse(raw, front.settings.unknown_fields))
     request[IGNORED] = body.options.ignored
     info = front.model(request, body.options.model)
     served = await front.catalog.load(info)
-    return GenerateCall(front=front, request=request, info=info, served=served, options=body.options), body
+    return GenerateHandler(front=front, request=request, info=info, served=served, options=body.options), body
 
 
 class AnswerShape:
@@ -99,7 +99,7 @@ class AnswerShape:
     prefix: ClassVar[str]  # of the ids of its requests
     default_tokens: ClassVar[int | None] = None  # new tokens where the request names no limit; None: all that fit
 
-    def __init__(self, call: GenerateCall) -> None:
+    def __init__(self, call: GenerateHandler) -> None:
         options = call.options
         self._call = call
         self._top = {"created": call.created, "model": call.info.id, "system_fingerprint": FINGERPRINT}
@@ -176,7 +176,12 @@ def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]
 
 
 async def generate(
-    call: GenerateCall, prompts: list[list[int]], shape: type[AnswerShape], *, continues: bool, echoes: Sequence[Echo] = ()
+    call: GenerateHandler,
+    prompts: list[list[int]],
+    shape: type[AnswerShape],
+    *,
+    continues: bool,
+    echoes: Sequence[Echo] = (),
 ) -> web.StreamResponse:
     """The response, complete. Raises ApiError or RequestRefused where nothing of it was sent.
 
@@ -208,7 +213,7 @@ async def generate(
     return await _answer(call, shape, charge)
 
 
-def _sequences(call: GenerateCall, limits: Sequence[int]) -> list[Generation]:
+def _sequences(call: GenerateHandler, limits: Sequence[int]) -> list[Generation]:
     """One for each choice of each prompt. Raises a 400."""
     options, caller = call.options, call.request[CALLER]
     sampling, ends = sampling_of(options, call.served), stop_tokens(options, call.served)
@@ -253,7 +258,7 @@ def _check_count(front: Front, prompts: int, n: int) -> None:
         raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")
 
 
-async def _answer(call: GenerateCall, shape_of: type[AnswerShape], charge: Charge) -> web.StreamResponse:
+async def _answer(call: GenerateHandler, shape_of: type[AnswerShape], charge: Charge) -> web.StreamResponse:
     options, usage = call.options, call.usage()
     shape = shape_of(call)
     meter = call.front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit)
@@ -277,7 +282,7 @@ async def _answer(call: GenerateCall, shape_of: type[AnswerShape], charge: Charg
         charge.end(call.usage()["total_tokens"])
 
 
-async def _stream(call: GenerateCall, shape: AnswerShape, meter: Meter, ended: set[int]) -> web.StreamResponse:
+async def _stream(call: GenerateHandler, shape: AnswerShape, meter: Meter, ended: set[int]) -> web.StreamResponse:
     keep_alive = call.front.settings.keep_alive
     async with EventStream(call.request, keep_alive, lambda: _progress(call.choices[0])) as out:
 

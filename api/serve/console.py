@@ -28,7 +28,7 @@ TYPICAL = 2048  # tokens of the requests that the capacity is told in
 LOGGER = "blockwright.server"
 
 
-class Running(Protocol):
+class RunningCluster(Protocol):
     """A started cluster (``actors/topology.py``)."""
 
     answering: Published[tuple[str, ...]]  # gateways that are processes and up
@@ -120,7 +120,7 @@ def capacity(models: Sequence[ModelInfo], rows: int) -> str:
 class Herald:
     """The lines of one start-up. ``offset``: seconds from the server's beginning to the cluster's; ``rows``: max_rows."""
 
-    def __init__(self, running: Running, speaker: Speaker, *, offset: float, rows: int) -> None:
+    def __init__(self, running: RunningCluster, speaker: Speaker, *, offset: float, rows: int) -> None:
         self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
         self._shown = 0  # stages
         self._warned = 0

@@ -17,7 +17,7 @@ import uvloop
 from aiohttp import web
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.gateway.peers import Front
+from blockwright.actors.gateway.peers import LocalFront
 from blockwright.actors.logs import set_up
 from blockwright.actors.resources import cores
 from blockwright.actors.supervision_tree import in_head
@@ -25,10 +25,10 @@ from blockwright.api.app.application import make_app
 from blockwright.api.http.context import FRONT, PEER
 from blockwright.api.http.listening import make_runner, tls
 from blockwright.api.http.starting import Stages, StartingPort
-from blockwright.api.serve.console import Herald, Running, Speaker
+from blockwright.api.serve.console import Herald, RunningCluster, Speaker
 from blockwright.gpu.errors import CheckpointError
 
-Start = Callable[[Settings, Front, int], Awaitable[Running]]  # the front of this process, and the port
+Start = Callable[[Settings, LocalFront, int], Awaitable[RunningCluster]]  # the front of this process, and the port
 
 
 def run(settings: Settings) -> int:
@@ -110,7 +110,7 @@ class Server:
         if host not in ("127.0.0.1", "localhost", "::1") and not (self._settings.api_keys or self._settings.admin_keys):
             self._speaker.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
 
-    async def _stand_in(self, running: Running, runner: web.AppRunner) -> None:
+    async def _stand_in(self, running: RunningCluster, runner: web.AppRunner) -> None:
         """Listen while no gateway does, answering that there is none, on connections that end with that. Never returns."""
         while True:
             await running.answering.until(bool)
@@ -169,7 +169,7 @@ class Server:
             asked.cancel()
         return not self._asked.is_set()
 
-    async def _drain(self, what: Running) -> None:
+    async def _drain(self, what: RunningCluster) -> None:
         self._speaker.reach("draining")
         drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())

@@ -14,7 +14,7 @@ from blockwright.policies.sweep.events import Flight
 from blockwright.policies.sweep.parts import Parts
 
 
-class Batch:
+class BatchBuilder:
     """Rows picked for one plan. ``budget`` counts down the tokens that still fit."""
 
     def __init__(self, budget: int) -> None:

@@ -30,7 +30,7 @@ class Stage(IntEnum):
     LENT = 7  # host: row and pages are reserved
 
 
-class Step(IntEnum):
+class LeaseStep(IntEnum):
     """What happens to a lease."""
 
     ASK = 0
@@ -42,17 +42,17 @@ class Step(IntEnum):
     QUEUE = 6
 
 
-_NEXT: dict[tuple[Stage, Step], Stage] = {
-    (Stage.NEW, Step.ASK): Stage.ASKED,
-    (Stage.ASKED, Step.GRANT): Stage.GRANTED,
-    (Stage.GRANTED, Step.ASK): Stage.ASKED,
-    (Stage.GRANTED, Step.START): Stage.HELD,
-    (Stage.HELD, Step.DEPART): Stage.PLANNED,
-    (Stage.PLANNED, Step.COMMIT): Stage.IN_FLIGHT,
-    (Stage.PLANNED, Step.RETURN): Stage.HELD,
-    (Stage.IN_FLIGHT, Step.RETURN): Stage.HELD,
-    (Stage.NEW, Step.QUEUE): Stage.QUEUED,
-    (Stage.QUEUED, Step.START): Stage.LENT,
+_NEXT: dict[tuple[Stage, LeaseStep], Stage] = {
+    (Stage.NEW, LeaseStep.ASK): Stage.ASKED,
+    (Stage.ASKED, LeaseStep.GRANT): Stage.GRANTED,
+    (Stage.GRANTED, LeaseStep.ASK): Stage.ASKED,
+    (Stage.GRANTED, LeaseStep.START): Stage.HELD,
+    (Stage.HELD, LeaseStep.DEPART): Stage.PLANNED,
+    (Stage.PLANNED, LeaseStep.COMMIT): Stage.IN_FLIGHT,
+    (Stage.PLANNED, LeaseStep.RETURN): Stage.HELD,
+    (Stage.IN_FLIGHT, LeaseStep.RETURN): Stage.HELD,
+    (Stage.NEW, LeaseStep.QUEUE): Stage.QUEUED,
+    (Stage.QUEUED, LeaseStep.START): Stage.LENT,
 }
 
 
@@ -67,7 +67,7 @@ class Lease:
     cached: int = 1 << 30  # home: leading pages that all hosts so far have in their prefix caches
     plan: int = 0  # home, PLANNED or IN_FLIGHT: number of the plan with which the row left
 
-    def take(self, step: Step) -> None:
+    def take(self, step: LeaseStep) -> None:
         """Go on in the table. Raises AssertionError for a step that cannot come now."""
         following = _NEXT.get((self.stage, step))
         assert following is not None, f"lease {self.number} of {self.home} is {self.stage.name}: {step.name} cannot come"
@@ -98,13 +98,13 @@ class LeaseBook:
         if lease is None:
             lease = self._enter(s, Lease(self._worker, self._next))
             self._next += 1
-        lease.take(Step.ASK)
+        lease.take(LeaseStep.ASK)
         return lease
 
     def grant(self, s: int, cached: int) -> None:
         """The host that was asked has made room; it has ``cached`` leading pages."""
         lease = self._leases[s]
-        lease.take(Step.GRANT)
+        lease.take(LeaseStep.GRANT)
         lease.granted += 1
         lease.cached = min(lease.cached, cached)
 
@@ -121,7 +121,7 @@ class LeaseBook:
     def depart(self, s: int, plan: int) -> int:
         """Plan ``plan`` sends the row on; the number of the lease."""
         lease = self._leases[s]
-        lease.take(Step.DEPART)
+        lease.take(LeaseStep.DEPART)
         lease.plan = plan
         self._away[plan] = self._away.get(plan, 0) + 1
         return lease.number
@@ -137,13 +137,13 @@ class LeaseBook:
 
     def sent(self, s: int) -> None:
         """The plan has run: the row is in flight."""
-        self._leases[s].take(Step.COMMIT)
+        self._leases[s].take(LeaseStep.COMMIT)
 
     def bring_back(self, s: int) -> bool:
         """The row is back, or never will be. True when it was in flight, False when its plan is still open."""
         lease = self._leases[s]
         flew = lease.stage is Stage.IN_FLIGHT
-        lease.take(Step.RETURN)
+        lease.take(LeaseStep.RETURN)
         self._away[lease.plan] -= 1
         if not self._away[lease.plan]:
             del self._away[lease.plan]
@@ -159,7 +159,7 @@ class LeaseBook:
 
     def queue(self, s: int, home: str, number: int) -> None:
         """``home`` wants a row and pages for ``s``, which waits for them."""
-        self._enter(s, Lease(home, number)).take(Step.QUEUE)
+        self._enter(s, Lease(home, number)).take(LeaseStep.QUEUE)
 
     def arrive(self, flight: Flight) -> list[int] | None:
         """Rows have come: their guests. None when leases are gone (the route vanished meanwhile): the flight is void."""
@@ -215,7 +215,7 @@ class LeaseBook:
     def start(self, s: int) -> None:
         """``s`` has a row and pages here."""
         if (lease := self._leases.get(s)) is not None:
-            lease.take(Step.START)
+            lease.take(LeaseStep.START)
 
     def find(self, home: str, number: int) -> int | None:
         """The sequence that a lease is for."""

@@ -8,7 +8,7 @@ younger sequence is preempted (``preemption.py`` says which).
 from __future__ import annotations
 
 from blockwright.policies.plan.sweep_plan import SetPages, SetSampling, WriteTokens
-from blockwright.policies.sweep.batch import Batch
+from blockwright.policies.sweep.batch import BatchBuilder
 from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.events import LeaseGranted, Preempted, Progressed, Send
 from blockwright.policies.sweep.parts import Parts
@@ -26,15 +26,15 @@ class Planner:
         self._parts, self._sequences, self._pipeline = parts, sequences, pipeline
         self._rows = parts.rows
 
-    def pick(self) -> Batch:
+    def pick(self) -> BatchBuilder:
         """The rows of the next plan; the state already counts on it."""
-        batch = Batch(self._parts.config.sweep_tokens)
+        batch = BatchBuilder(self._parts.config.sweep_tokens)
         self._take_flights(batch)
         self._pick_running(batch)
         self._admit(batch)
         return batch
 
-    def _take_flights(self, batch: Batch) -> None:
+    def _take_flights(self, batch: BatchBuilder) -> None:
         """Flights in order of arrival; at least one, however long, or it would never fit."""
         leases = self._parts.leases
         while (following := leases.next_flight()) is not None:
@@ -47,7 +47,7 @@ class Planner:
 
     # who runs --------------------------------------------------------------------------------------------------------
 
-    def _pick_running(self, batch: Batch) -> None:
+    def _pick_running(self, batch: BatchBuilder) -> None:
         """Decoding rows, then prompts, oldest first.
 
         Most rows of most plans need only a place; they are picked by one loop over columns, which stops where more is to be
@@ -84,7 +84,7 @@ class Planner:
             if rows.status[s] == Status.RUNNING and not self._parts.leases.is_away(s):
                 self._pick(batch, s, min(rows.known[s] - rows.planned[s], chunk, batch.budget))
 
-    def _pick(self, batch: Batch, s: int, count: int) -> None:
+    def _pick(self, batch: BatchBuilder, s: int, count: int) -> None:
         """Give ``s`` pages for ``count`` more tokens and a place in the batch, or leave it for a later sweep."""
         rows = self._rows
         start = rows.planned[s]
@@ -93,7 +93,7 @@ class Planner:
 
     # memory ----------------------------------------------------------------------------------------------------------
 
-    def _grow(self, batch: Batch, s: int, positions: int) -> bool:
+    def _grow(self, batch: BatchBuilder, s: int, positions: int) -> bool:
         """Pages of ``s`` cover ``positions``, at the cost of younger sequences where need be."""
         rows = self._rows
         if not rows.route[s].spans:
@@ -120,7 +120,7 @@ class Planner:
         for span, handle in zip(rows.route[s].spans, handles, strict=True):
             outgoing.edit(SetPages(rows.row[s], span.layer, page, pages.slots(handle)))
 
-    def _make_room(self, batch: Batch, s: int) -> bool:
+    def _make_room(self, batch: BatchBuilder, s: int) -> bool:
         """Preempt one sequence for ``s``. True when its memory is free now; False: ``s`` must wait."""
         parts, rows = self._parts, self._rows
         batch.starved = True
@@ -137,7 +137,7 @@ class Planner:
 
     # admissions ------------------------------------------------------------------------------------------------------
 
-    def _admit(self, batch: Batch) -> None:
+    def _admit(self, batch: BatchBuilder) -> None:
         """Start waiting sequences in order, until one does not fit.
 
         None overtakes one that does not fit, however small: otherwise a long prompt would wait as long as short ones come.

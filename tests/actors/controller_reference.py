@@ -69,7 +69,7 @@ class Reference:
             case m.Unfit(name, incarnation, why):
                 if self.workers[name].state == "starting" and incarnation == self.workers[name].last:
                     fatal = m.Fatal(f"worker {name} cannot start: {why}")
-                    self.effects.append(m.Kill(name, f"it cannot start: {why}") if self.ever_ready else fatal)
+                    self.effects.append(m.KillWorker(name, f"it cannot start: {why}") if self.ever_ready else fatal)
             case m.Loaded() | m.LoadFailed() | m.Room() | m.Beat():
                 worker = self.workers[event.worker]
                 if worker.alive and worker.incarnation == event.incarnation:
@@ -96,7 +96,7 @@ class Reference:
                 worker.waiting, worker.running = waiting, running
                 if sweep_age > self.stall_timeout and not worker.condemned:
                     worker.condemned = True
-                    self.effects.append(m.Kill(name, "stalled"))
+                    self.effects.append(m.KillWorker(name, "stalled"))
             case m.Room(_, _, nbytes):
                 held.asking, held.room = False, nbytes
                 self.check_room(name, nbytes)

@@ -20,7 +20,7 @@ from blockwright.actors.controller.messages import (
     Beat,
     Deploy,
     Event,
-    Kill,
+    KillWorker,
     Load,
     Loaded,
     LoadFailed,
@@ -150,7 +150,7 @@ def test_it_decides_what_a_computation_from_scratch_decides(seed: int) -> None:
     world = World(seed)
     for _ in range(800):
         world.step()
-    assert world.seen >= {"Load", "AskRoom", "Publish", "Unload", "Kill"}, "the walk went everywhere"
+    assert world.seen >= {"Load", "AskRoom", "Publish", "Unload", "KillWorker"}, "the walk went everywhere"
     assert world.state.version > 10
 
 
@@ -183,7 +183,7 @@ def at_rest(workers: int, applications: int) -> ControllerState:
                 effects += state.handle(Loaded(worker, incarnation, load), 0.0)
             case AskRoom(worker, incarnation):
                 effects += state.handle(Room(worker, incarnation, 65536), 0.0)
-            case Publish() | Kill():
+            case Publish() | KillWorker():
                 pass
     assert state.whole
     return state

@@ -10,7 +10,7 @@ from blockwright.actors.controller.messages import (
     Beat,
     Deploy,
     Fatal,
-    Kill,
+    KillWorker,
     Load,
     Loaded,
     LoadFailed,
@@ -205,10 +205,10 @@ def test_an_old_incarnations_death_is_no_news():
 
 def test_a_stalled_worker_is_killed_once_and_comes_back():
     bench = started("w0")
-    assert kinds(bench(Beat("w0", 1, 10.0, 0, 1)), Kill) == []
-    assert kinds(bench(Beat("w0", 1, 10.1, 0, 1)), Kill) == [Kill("w0", "stalled")]
+    assert kinds(bench(Beat("w0", 1, 10.0, 0, 1)), KillWorker) == []
+    assert kinds(bench(Beat("w0", 1, 10.1, 0, 1)), KillWorker) == [KillWorker("w0", "stalled")]
     assert bench.routes() == []
-    assert kinds(bench(Beat("w0", 1, 10.6, 0, 1)), Kill) == []
+    assert kinds(bench(Beat("w0", 1, 10.6, 0, 1)), KillWorker) == []
     bench.down("w0", cause="stalled")
     bench.up("w0")
     assert bench.routes() == ["a@w0"]
@@ -302,7 +302,7 @@ def test_a_worker_that_cannot_start_again_is_killed_for_that_reason_and_tried_la
     bench = started("w0", "w1", applications=(application("a"),))
     bench.down("w0")
     bench.starting("w0")
-    assert kinds(bench(Unfit("w0", 3, "no kernels")), Kill) == [Kill("w0", "it cannot start: no kernels")]
+    assert kinds(bench(Unfit("w0", 3, "no kernels")), KillWorker) == [KillWorker("w0", "it cannot start: no kernels")]
     assert not bench(Unfit("w1", 2, "no kernels")), "it runs: a late word of nobody"
     bench(WorkerDown("w0", 3, "it cannot start: no kernels"))
     bench.starting("w0")

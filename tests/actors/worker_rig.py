@@ -112,12 +112,14 @@ class Rig:
         stop: Sequence[int] = (),
         route: str = "",
         gateway: str = "w0/gateway",
+        expires: float = 0.0,
     ) -> None:  # fmt: skip
         self.record.expect(request)
         submission = Submission(
             request=request, attempt=1, gateway=gateway, route=route or f"{application}@w0", route_version=1,
             tokens=prompt, prompt_length=len(prompt), page_hashes=page_hashes(prompt, self.worker.config.page_size),
             max_length=len(prompt) + new, stop_tokens=list(stop), sampling=sampling, arrival=float(len(self.record.tokens)),
+            timeout=expires,
         )  # fmt: skip
         self.ref.submit.cast(submission)
         await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sysconfig
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,8 +30,9 @@ python3() {
 def lend(folder: Path) -> None:
     """Links to all packages that are installed here, without ours."""
     folder.mkdir()
-    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if "blockwright" not in path.name and path.suffix != ".pth" and path.name != "pip":
+    for path in (path for place in sys.path if place.endswith("-packages") for path in Path(place).iterdir()):
+        theirs = "blockwright" not in path.name and path.suffix != ".pth" and path.name not in ("pip", "__pycache__")
+        if theirs and not (folder / path.name).exists():
             (folder / path.name).symlink_to(path)
 
 

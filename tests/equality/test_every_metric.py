@@ -90,7 +90,8 @@ async def gone(server: Served) -> None:
 
 
 async def refused(seen: Seen, checkpoint: Path) -> None:
-    """A worker refuses what it can never hold; a gateway does that itself, so this one is asked without."""
+    """A worker refuses what it can never hold and ends what is late; a gateway refuses both itself, so this one is asked
+    without."""
     rig = await Rig.start([checkpoint], memory=2 << 20)
     try:
         for _ in range(2):
@@ -99,6 +100,8 @@ async def refused(seen: Seen, checkpoint: Path) -> None:
             assert {name for name in counters if not SWEEP_SIZE.fullmatch(name)} == set(COUNTERS)
             await rig.submit("r", PROMPT, 100_000)
             await rig.finish("r")
+            await rig.submit("late", PROMPT, 100, expires=1e-9)
+            await rig.finish("late")
             await rig.quiet()
         counters = (await rig.worker.status()).counters
         note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": counters}]}).decode())

@@ -14,7 +14,7 @@ import pytest
 
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.gateway.peers import Front
+from blockwright.actors.gateway.peers import LocalFront
 from blockwright.actors.gateway.port import Readiness, Service
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
@@ -48,7 +48,7 @@ class FakeCluster:
         self.stopped = False
         self._refuse = refuse
 
-    async def start(self, settings: Settings, front: Front, port: int) -> "FakeCluster":
+    async def start(self, settings: Settings, front: LocalFront, port: int) -> "FakeCluster":
         await self.gate.wait()
         if self._refuse is not None:
             raise self._refuse

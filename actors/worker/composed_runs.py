@@ -1,0 +1,47 @@
+"""What the device was told of besides plans: KV layouts, runs of components composed once, and what it may forget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from blockwright.gpu.executor import Executor
+from blockwright.policies.model.chain import KvLayout
+from blockwright.policies.model.runs import Run
+
+
+class ComposedRuns:
+    """Runs that the device has composed, by number. ``do`` gives it an operation that must succeed, in order."""
+
+    def __init__(self, do: Callable[[Callable[[Executor], object]], None]) -> None:
+        self._do = do
+        self._runs: dict[int, Run] = {}
+
+    def add_layouts(self, layouts: set[KvLayout]) -> None:
+        for layout in sorted(layouts, key=lambda layout: layout.key):
+            self._do(partial(_add_layout, layout=layout))
+
+    def compose(self, number: int, run: Run) -> None:
+        """Once: what was composed under this number stays until one of its components is forgotten."""
+        if number not in self._runs:
+            self._runs[number] = run
+            self._do(lambda ex: ex.compose(number, run.components, run.kv_layer))
+
+    def forget(self, component: bytes) -> None:
+        """The device has no use for a component that nobody holds, nor for the runs that it is part of."""
+        for number in [n for n, run in self._runs.items() if component in run.components]:
+            del self._runs[number]
+            self._do(partial(_drop, run=number))
+        self._do(partial(_unload, component_id=component))
+
+
+def _add_layout(executor: Executor, *, layout: KvLayout) -> None:
+    executor.add_layout(layout)
+
+
+def _drop(executor: Executor, *, run: int) -> None:
+    executor.drop(run)
+
+
+def _unload(executor: Executor, *, component_id: bytes) -> None:
+    executor.unload(component_id)

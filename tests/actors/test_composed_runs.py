@@ -1,0 +1,46 @@
+"""What the device is told of runs: each is composed once, and anew after one of its components was forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from blockwright.actors.worker.composed_runs import ComposedRuns
+from blockwright.policies.model.chain import KvLayout
+from blockwright.policies.model.runs import Run
+
+
+class Recorder:
+    """An executor that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: self.asked.append((name, *arguments))
+
+    def do(self, operation: Callable[[Any], object]) -> None:
+        operation(self)
+
+
+def test_a_run_is_composed_once_and_anew_after_a_component_is_forgotten() -> None:
+    device = Recorder()
+    runs, first, second = ComposedRuns(device.do), Run(0, (b"a", b"b"), 0, False), Run(2, (b"c",), 1, True)
+    for _ in range(2):
+        runs.compose(1, first)
+        runs.compose(2, second)
+    assert device.asked == [("compose", 1, (b"a", b"b"), 0), ("compose", 2, (b"c",), 1)]
+    device.asked.clear()
+    runs.forget(b"b")
+    assert device.asked == [("drop", 1), ("unload", b"b")], "the run before its component; the other stays"
+    device.asked.clear()
+    runs.compose(1, first)
+    runs.compose(2, second)
+    assert device.asked == [("compose", 1, (b"a", b"b"), 0)]
+
+
+def test_layouts_are_added_in_the_same_order_everywhere() -> None:
+    device = Recorder()
+    small, large = KvLayout(1, 64, "bfloat16", 16), KvLayout(2, 64, "bfloat16", 16)
+    ComposedRuns(device.do).add_layouts({large, small})
+    assert device.asked == [("add_layout", small), ("add_layout", large)]
