@@ -10,8 +10,9 @@ import os
 import sys
 from collections.abc import Sequence
 from hashlib import sha256
+from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -44,7 +45,11 @@ class CompiledFinder:
         self.files = {path.name.removesuffix(SUFFIX): path for path in place.glob(f"*{SUFFIX}")}
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return spec_from_file_location(name, self.files[name]) if name in self.files else None
+        if name not in self.files:
+            return None
+        if name != LIBRARY:
+            import_module(LIBRARY)  # the compiled modules are parts of it
+        return spec_from_file_location(name, self.files[name])
 
 
 def use_compiled(folder: Path) -> bool:
@@ -53,10 +58,7 @@ def use_compiled(folder: Path) -> bool:
     if place is None:
         return False
     finder = CompiledFinder(place)
-    spec = finder.find_spec(LIBRARY)
-    if spec is None or spec.loader is None:
+    if LIBRARY not in finder.files:
         return False
-    sys.modules[LIBRARY] = library = module_from_spec(spec)
-    spec.loader.exec_module(library)
     sys.meta_path.insert(0, finder)
     return True
