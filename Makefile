@@ -65,10 +65,10 @@ types: setup
 	$(BIN)/mypy
 	MYPYPATH=examples:benchmarks $(BIN)/mypy examples/*.py benchmarks/*.py
 
-# Where the policies are compiled, their tests run once more as the sources.
+# Where the policies are compiled, the tests of the hot ones run once more as the sources.
 test: lint types
 	$(PYTEST)
-	BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies
+	BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies/sweep tests/policies/memory
 
 # Nothing beside transformers, no processes, no thousand seeds.
 quick: lint
