@@ -76,7 +76,6 @@ class Gateway(Actor):
         self._idle = asyncio.Event()  # set while nothing is active
         self._sending: set[asyncio.Task[None]] = set()
         self._unwanted: dict[str, list[str]] = {}  # worker -> requests that it is told to end with this turn of the loop
-        self._gone: dict[str, int] = {}  # worker -> its last life that ended
         self._conditions = Conditions()
         self._timer: Timer | None = None
 
@@ -117,7 +116,6 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def down(self, worker: str, incarnation: int, cause: str) -> None:
         """A worker has ended."""
-        self._gone[worker] = max(incarnation, self._gone.get(worker, 0))
         self._handle(WorkerEnded(worker, incarnation, cause))
 
     @endpoint(urgent=True)
@@ -224,12 +222,8 @@ class Gateway(Actor):
             self._share()
 
     def _beat(self, peer: PeerInfo) -> None:
-        if (reports := peer.payload.get("reports")) is None:
-            return  # no worker
-        name = peer.id.name
-        if peer.incarnation > self._gone.get(name, 0):  # the word that it is up may have been lost
-            self._handle(WorkerJoined(name, peer.incarnation))
-        self._handle(Heard(name, peer.incarnation, reports.get(self.state.address, 0)))
+        if (reports := peer.payload.get("reports")) is not None:  # a worker's
+            self._handle(Heard(peer.id.name, peer.incarnation, reports.get(self.state.address, 0)))
 
     def _share(self) -> None:
         """Tell the other gateways what this one holds, and take a part of what is free in all."""

@@ -102,6 +102,7 @@ class GatewayState:
                 if record is not None and record.workers and record.attempt == attempt:
                     self._given_back(record, reason, now)
             case Heard(worker, incarnation, serial):
+                self._up(worker, incarnation, now)  # the word that it is up may have been lost
                 self._effects += self.workers.heard(worker, incarnation, serial)
             case GatewayTick():
                 self._expire(now)
@@ -288,7 +289,7 @@ class GatewayState:
 
     def _up(self, worker: str, incarnation: int, now: float) -> None:
         known = self.workers.incarnation(worker)
-        if known is not None and known >= incarnation:
+        if self.workers.has_ended(worker, incarnation) or (known is not None and known >= incarnation):
             return
         if known is not None:
             self._down(worker, known, "replaced by a newer incarnation", now)
@@ -296,9 +297,8 @@ class GatewayState:
         self.table.join(worker, now)
 
     def _down(self, worker: str, incarnation: int, cause: str, now: float) -> None:
-        if self.workers.incarnation(worker) != incarnation:
+        if not self.workers.down(worker, incarnation):
             return  # known, or fenced long ago
-        self.workers.down(worker)
         ran = [self.active[request] for request in self.table.lose(worker, now)]
         for record in sorted(ran, key=lambda record: record.key):
             record.note(now, "worker_died", worker=worker, cause=cause)

@@ -16,6 +16,7 @@ class Workers:
 
     def __init__(self) -> None:
         self._sequences: dict[str, ReportSequence] = {}  # of those that live, by name
+        self._ended: dict[str, int] = {}  # the last incarnation of each that ended
 
     def incarnation(self, worker: str) -> int | None:
         """Of one that lives."""
@@ -25,8 +26,16 @@ class Workers:
     def up(self, worker: str, incarnation: int) -> None:
         self._sequences[worker] = ReportSequence(incarnation)
 
-    def down(self, worker: str) -> None:
+    def down(self, worker: str, incarnation: int) -> bool:
+        """It has ended. Whether it counted as alive."""
+        self._ended[worker] = max(incarnation, self._ended.get(worker, 0))
+        if self.incarnation(worker) != incarnation:
+            return False
         del self._sequences[worker]
+        return True
+
+    def has_ended(self, worker: str, incarnation: int) -> bool:
+        return incarnation <= self._ended.get(worker, 0)
 
     def heard(self, worker: str, incarnation: int, serial: int) -> list[Acknowledge | Replay]:
         """A heartbeat says that ``serial`` is the last report."""
@@ -54,5 +63,6 @@ class Workers:
     def check(self, alive: set[str]) -> None:
         """Raise AssertionError when an invariant is broken. ``alive``: as the routing table has it."""
         assert set(self._sequences) == alive
+        assert all(sequence.incarnation > self._ended.get(name, 0) for name, sequence in self._sequences.items())
         for sequence in self._sequences.values():
             sequence.check()

@@ -336,3 +336,17 @@ def test_readiness_follows_the_routes():
     ready = bench.state.catalogue.ready(bench.state.draining)
     assert not ready.ready
     assert ready.applications["m"] == "waiting"
+
+
+def test_a_heartbeat_stands_in_for_a_lost_word_that_a_worker_is_up_but_not_for_one_that_ended():
+    bench = Bench(routes=[])
+    bench(Heard("w0", 1, 0), 1.0)
+    assert bench.state.workers.incarnation("w0") == 1
+    bench(WorkerEnded("w0", 1, "killed"), 2.0)
+    bench(Heard("w0", 1, 0), 3.0)
+    assert bench.state.workers.incarnation("w0") is None
+    bench(WorkerEnded("w0", 2, "killed before it was known"), 4.0)
+    bench(Heard("w0", 2, 0), 5.0)
+    assert bench.state.workers.incarnation("w0") is None
+    bench(Heard("w0", 3, 0), 6.0)
+    assert bench.state.workers.incarnation("w0") == 3

@@ -29,12 +29,15 @@ def test_another_incarnation_is_fenced_and_begins_anew() -> None:
     workers.up("w0", 1)
     assert workers.take(report(1, incarnation=2)) is False
     assert workers.heard("w0", 2, 9) == []
-    workers.down("w0")
+    assert workers.down("w0", 2) is False
+    assert workers.down("w0", 1) is True
     assert workers.incarnation("w0") is None
-    workers.up("w0", 2)
+    assert workers.has_ended("w0", 2)
+    workers.up("w0", 3)
+    assert not workers.has_ended("w0", 3)
     assert workers.take(report(1)) is False
-    assert workers.take(report(1, incarnation=2)) is True
-    assert workers.incarnation("w0") == 2
+    assert workers.take(report(1, incarnation=3)) is True
+    assert workers.incarnation("w0") == 3
 
 
 def test_heartbeats_acknowledge_what_is_left_and_tell_what_was_lost() -> None:
