@@ -63,3 +63,26 @@ def test_whoever_made_a_page_pays_for_it() -> None:
     assert pages.bytes_by_account() == {"a": 4 * CHUNK // 4, "b": CHUNK // 4}
     pages.share(handles[0])  # type: ignore[arg-type]
     assert pages.shared_now() == 1
+
+
+def test_a_border_splits_handles_and_moves_no_slot() -> None:
+    pages = table(6)
+    listed, cached, other = pages.take(SPAN, "a"), pages.take(SPAN, "b"), pages.take(OTHER, "")
+    assert listed is not None
+    assert cached is not None
+    assert other is not None
+    slots = {handle: pages.slots(handle) for handle in (listed, cached)}
+    pages.publish(cached, b"hash")
+    pages.release(cached)
+    pieces = pages.cut({(1, b"l1"), (3, b"other"), (2, b"foreign")})
+    assert set(pieces) == {listed, cached}
+    for handle, (lower, upper) in pieces.items():
+        assert pages.slots(lower) + pages.slots(upper) == slots[handle]
+        assert (pages.span(lower).lineage, pages.span(upper).lineage) == (b"l0", b"line")
+    lower, upper = SPAN.cut({(1, b"l1")})
+    assert [pages.find(b"hash", span) for span in (lower, upper)] == pieces[cached]
+    assert pages.find(b"hash", SPAN) is None or SPAN.layer != upper.layer
+    pages.check({**dict.fromkeys(pieces[listed], 1), other: 1})
+    assert pages.bytes_by_account()["b"] == 3 * CHUNK // 4
+    assert list(pages.idle) == pieces[cached]
+    assert pages.cut({(1, b"l1")}) == {}
