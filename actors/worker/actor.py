@@ -328,7 +328,8 @@ class Worker(Actor):
             self._reported += effects
             for effect in effects:
                 if isinstance(effect, ComponentGone):
-                    self._composed.forget(effect.component)
+                    self._loader.forget(effect.component)
+                    self._composed.forget(effect.component, effect.tensors)
                 elif isinstance(effect, ComponentPlaced | ComponentRefused):
                     self._loader.placed(effect)
             for worker, messages in by_worker(effects):

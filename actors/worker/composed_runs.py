@@ -32,12 +32,12 @@ class ComposedRuns:
             self._runs[number] = run
             self._do(lambda ex: ex.compose(number, run.components, run.kv_layer))
 
-    def forget(self, component: bytes) -> None:
-        """The device has no use for a component that nobody holds, nor for the runs that it is part of."""
+    def forget(self, component: bytes, tensors: Sequence[bytes]) -> None:
+        """The device has no use for a component that nobody holds, its packed tensors, nor the runs that it is part of."""
         for number in [n for n, run in self._runs.items() if component in run.components]:
             del self._runs[number]
             self._do(partial(_drop, run=number))
-        self._do(partial(_unload, component_id=component))
+        self._do(partial(_unload, component_id=component, tensors=tensors))
 
 
 def _add_layout(executor: Executor, *, layout: KvLayout) -> None:
@@ -48,5 +48,5 @@ def _drop(executor: Executor, *, run: int) -> None:
     executor.drop(run)
 
 
-def _unload(executor: Executor, *, component_id: bytes) -> None:
-    executor.unload(component_id)
+def _unload(executor: Executor, *, component_id: bytes, tensors: Sequence[bytes]) -> None:
+    executor.unload(component_id, tensors)
