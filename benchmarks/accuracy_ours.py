@@ -55,7 +55,7 @@ class Loaded:
         specs = checkpoint.specs(page_size, str(backend.dtype).removeprefix("torch."))
         layout = next(spec.component.kv for spec in specs if spec.component.kv is not None)
         backend.add_arena(layout, _aligned(slots.size * backend.slot_bytes(layout)).fill_(0xFF))
-        packed = [backend.pack(spec, read_tensors(spec), _aligned(backend.packed_bytes(spec))) for spec in specs]
+        packed = [backend.pack(spec, read_tensors(spec.tensors), _aligned(backend.packed_bytes(spec))) for spec in specs]
         layers = np.cumsum([0, *(spec.component.kv is not None for spec in specs)])
         bounds = pairwise([0, *cuts, len(packed) - 1])
         self._runs = [backend.compose(packed[first:last], int(layers[first])) for first, last in bounds]

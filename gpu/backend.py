@@ -10,7 +10,7 @@ worker's longest chain, P pages of the longest sequence, M longest sequence in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +34,7 @@ class Batch:
     start_N: np.ndarray
     count_N: np.ndarray
     hidden_TD: torch.Tensor  # model type; read and overwritten in place (an embedding only writes it)
+    delta_N: np.ndarray | None = None  # number of each row's deltas in the run, 0 for none; None: no row has any
 
 
 class Packed(Protocol):
@@ -60,6 +61,12 @@ class Backend(Protocol):
     def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
         """Convert raw tensors (by role, any float type, CPU) into ``memory`` (uint8 [packed_bytes], 64-byte aligned)."""
 
+    def delta_bytes(self, spec: ComponentSpec) -> int:
+        """Bytes that ``pack_delta`` needs for the delta of a variant."""
+
+    def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Any:
+        """Convert the raw tensors of a variant's delta into ``memory`` (uint8 [delta_bytes], 64-byte aligned)."""
+
     def reserve(self, tables: Any, max_tokens: int, max_rows: int) -> None:
         """Learn the tables (``gpu/tables.py``) and size all scratch. Called once, before any run is composed."""
 
@@ -69,11 +76,17 @@ class Backend(Protocol):
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> Any:
         """A run over consecutive components; ``kv_layer`` is the KV layer of its first attention. Pointers only."""
 
+    def attach(self, run: Any, number: int, deltas: Mapping[int, Any]) -> None:
+        """From now on rows of ``number`` (from 1 on) meet these packed deltas, by place of their component in the run."""
+
+    def detach(self, run: Any, number: int) -> None:
+        """Forget deltas that were attached."""
+
     def forward(self, run: Any, batch: Batch) -> None:
         """One native call: all components of the run over the batch. Never called for a head."""
 
-    def logits(self, run: Any, hidden_ND: torch.Tensor) -> torch.Tensor:
-        """float32 [N, V] of a run that is a single head; valid until the next call."""
+    def logits(self, run: Any, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
+        """float32 [N, V] of a run that is a single head; valid until the next call. ``delta_N`` as in ``Batch``."""
 
     def settle(self) -> None:
         """Return when nothing reads the memory of earlier calls any more: hidden states, tables, slots, packed components.

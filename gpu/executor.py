@@ -7,12 +7,13 @@ does not fit what is here raises ``ExecutorError``. Legend: T tokens, N rows, D 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
 from blockwright.gpu.backend import Backend, Batch, Packed
 from blockwright.gpu.errors import ExecutorError
@@ -39,6 +40,12 @@ class ComposedRun:
     width: int  # of the hidden states that the run reads and leaves
     body: Any | None
     head: Any | None
+    deltas: dict[int, tuple[bytes, ...]] = field(default_factory=dict)  # ids of what is attached under each number
+
+    @property
+    def names(self) -> set[bytes]:
+        """Ids of all components and deltas that it computes with."""
+        return {*self.components, *(id for ids in self.deltas.values() for id in ids)}
 
 
 @dataclass(slots=True)
@@ -97,6 +104,7 @@ class Executor:
         self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
         self._pool: set[int] = set()  # chunk ids in use
         self._packed: dict[bytes, Packed] = {}
+        self._deltas: dict[bytes, Any] = {}  # packed, by delta id
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}
         self._departed: dict[tuple[int, int], memoryview] = {}
@@ -141,23 +149,37 @@ class Executor:
 
     def load(self, spec: ComponentSpec, offset: int) -> None:
         """Read a component's tensors and pack them at byte ``offset`` of the parameters arena, which is committed there."""
-        component = spec.component
-        if component.id in self._packed:
-            raise ExecutorError(f"component {component.id.hex()} is already loaded; load it once and count its holders")
-        if offset % ALIGNMENT:
-            raise ExecutorError(f"offset {offset} of component {component.id.hex()} is no multiple of {ALIGNMENT}")
-        memory = self._arenas[PARAMETERS].view(offset, self.backend.packed_bytes(spec))
-        self._packed[component.id] = self.backend.pack(spec, read_tensors(spec), memory)
+        component = spec.component.shared
+        if component in self._packed:
+            raise ExecutorError(f"component {component.hex()} is already loaded; load it once and count its holders")
+        self._packed[component] = self.backend.pack(
+            spec, read_tensors(spec.tensors), self._place(component, offset, self.backend.packed_bytes(spec))
+        )
         self._hidden.add_width(_width(spec))
 
+    def load_delta(self, spec: ComponentSpec, offset: int) -> None:
+        """The same for the delta of a variant."""
+        assert spec.delta is not None
+        delta = spec.delta.id
+        if delta in self._deltas:
+            raise ExecutorError(f"delta {delta.hex()} is already loaded; load it once and count its holders")
+        memory = self._place(delta, offset, self.backend.delta_bytes(spec))
+        self._deltas[delta] = self.backend.pack_delta(spec, read_tensors(spec.delta.tensors), memory)
+
+    def _place(self, name: bytes, offset: int, nbytes: int) -> torch.Tensor:
+        if offset % ALIGNMENT:
+            raise ExecutorError(f"offset {offset} of component {name.hex()} is no multiple of {ALIGNMENT}")
+        return self._arenas[PARAMETERS].view(offset, nbytes)
+
     def unload(self, component_id: bytes) -> None:
-        """Forget a component, so that its chunks may be given back. No run may name it."""
-        runs = [run for run, composed in self._runs.items() if component_id in composed.components]
-        if runs or component_id not in self._packed:
+        """Forget a component or a delta, so that its chunks may be given back. No run may name it."""
+        runs = [run for run, composed in self._runs.items() if component_id in composed.names]
+        if runs or not (component_id in self._packed or component_id in self._deltas):
             reason = f"is part of runs {runs}; drop them first" if runs else "is not loaded"
             raise ExecutorError(f"component {component_id.hex()} {reason}")
         self.backend.settle()
-        del self._packed[component_id]
+        self._packed.pop(component_id, None)
+        self._deltas.pop(component_id, None)
 
     def compose(self, run: int, component_ids: Sequence[bytes], kv_layer: int) -> None:
         """Make run ``run`` of consecutive loaded components; ``kv_layer`` is the KV layer of its first attention.
@@ -179,6 +201,31 @@ class Executor:
             body=self.backend.compose(body, kv_layer) if body else None,
             head=self.backend.compose(parts[-1:], kv_layer) if heads else None,
         )
+
+    def attach(self, run: int, number: int, delta_ids: Mapping[int, bytes]) -> None:
+        """From now on rows of ``number`` meet these loaded deltas in the run, by place of their component in it."""
+        composed = self._runs.get(run)
+        missing = [id.hex() for id in delta_ids.values() if id not in self._deltas]
+        if composed is None or not number or number in composed.deltas or missing:
+            why = f"delta {missing[0]} is not loaded" if missing else "the run is not composed, or has that number"
+            raise ExecutorError(f"deltas {number} of run {run} cannot be attached: {why}")
+        packed = {place: self._deltas[id] for place, id in delta_ids.items()}
+        last = len(composed.components) - 1
+        if composed.head is not None and last in packed:
+            self.backend.attach(composed.head, number, {0: packed.pop(last)})
+        elif composed.head is not None:
+            self.backend.attach(composed.head, number, {})
+        if composed.body is not None:
+            self.backend.attach(composed.body, number, packed)
+        composed.deltas[number] = tuple(delta_ids.values())
+
+    def detach(self, run: int, number: int) -> None:
+        """Forget deltas of a run, so that they can be unloaded."""
+        composed = self._runs[run]
+        del composed.deltas[number]
+        for part in (composed.body, composed.head):
+            if part is not None:
+                self.backend.detach(part, number)
 
     def _check_chain(self, run: int, specs: list[ComponentSpec], kv_layer: int) -> None:
         components = [spec.component for spec in specs]
@@ -273,21 +320,26 @@ class Executor:
         run = self._runs.get(step.run)
         if run is None:
             raise ExecutorError(f"plan {sweep.plan.number} names run {step.run}, which is not composed; compose it first")
+        if unknown := set(step.delta) - run.deltas.keys() - {0}:
+            raise ExecutorError(
+                f"plan {sweep.plan.number} names deltas {sorted(unknown)} of run {step.run}, which are not attached"
+            )
         if run.body is not None:
             offset_N, count_N = sweep.offset_N[step.batch], sweep.count_N[step.batch]
             with self._hidden.rows(run.width, offset_N, count_N) as hidden_TD:
-                batch = Batch(sweep.row_N[step.batch], sweep.start_N[step.batch], count_N, hidden_TD)
+                batch = Batch(sweep.row_N[step.batch], sweep.start_N[step.batch], count_N, hidden_TD, _numbers(step.delta))
                 began = time.perf_counter()
                 self.backend.forward(run.body, batch)
                 sweep.kernel_seconds += time.perf_counter() - began
         if run.head is not None:
-            self._sample(sweep, run, [n for n in step.batch if n in wanted])
+            met = dict(zip(step.batch, step.delta, strict=True)) if step.delta else {}
+            self._sample(sweep, run, [n for n in step.batch if n in wanted], met)
             for n in sweep.plan.score:
                 if n in step.batch:
-                    self._score(sweep, run, n)
+                    self._score(sweep, run, n, met)
 
-    def _sample(self, sweep: Sweep, run: ComposedRun, batch: list[int]) -> None:
-        """Draw the next token of these batch rows and write it behind their last position."""
+    def _sample(self, sweep: Sweep, run: ComposedRun, batch: list[int], met: dict[int, int]) -> None:
+        """Draw the next token of these batch rows and write it behind their last position; ``met``: numbers of deltas."""
         if not batch:
             return
         last_N = sweep.offset_N[batch] + sweep.count_N[batch] - 1
@@ -295,7 +347,7 @@ class Executor:
         position_N = sweep.start_N[batch] + sweep.count_N[batch]
         hidden_ND = self._hidden.pick(run.width, last_N)
         began = time.perf_counter()
-        logits_NV = self.backend.logits(run.head, hidden_ND)
+        logits_NV = self.backend.logits(run.head, hidden_ND, _numbers([met[n] for n in batch] if met else []))
         tokens, logprobs = sample(logits_NV, row_N.tolist(), position_N.tolist(), self.tables, self.backend.argmax)
         sweep.kernel_seconds += time.perf_counter() - began
         sweep.tokens.update(zip(batch, tokens, strict=True))
@@ -303,7 +355,7 @@ class Executor:
         inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, never read
         self.tables.tokens[row_N[inside_N], position_N[inside_N]] = np.asarray(tokens, dtype=np.int32)[inside_N]
 
-    def _score(self, sweep: Sweep, run: ComposedRun, n: int) -> None:
+    def _score(self, sweep: Sweep, run: ComposedRun, n: int, met: dict[int, int]) -> None:
         """Log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""
         row, first, offset = int(sweep.row_N[n]), int(sweep.start_N[n]), int(sweep.offset_N[n])
         count = min(int(sweep.count_N[n]), int(self.tables.prompt_length[row]) - 1 - first)
@@ -314,7 +366,8 @@ class Executor:
         for at in range(0, count, together):
             some = tokens[at : at + together]
             place_N = np.arange(offset + at, offset + at + len(some), dtype=np.int64)
-            logits_NV = self.backend.logits(run.head, self._hidden.pick(run.width, place_N))
+            numbers = _numbers([met[n]] * len(some) if met else [])
+            logits_NV = self.backend.logits(run.head, self._hidden.pick(run.width, place_N), numbers)
             scored += score_prompt(logits_NV, some, self.tables.sampling[row].prompt_logprobs)
         sweep.kernel_seconds += time.perf_counter() - began
 
@@ -322,3 +375,8 @@ class Executor:
 def _width(spec: ComponentSpec) -> int:
     """Of the hidden states that a component reads, or writes where it reads none."""
     return spec.component.width_in or spec.component.width_out
+
+
+def _numbers(deltas: list[int]) -> np.ndarray | None:
+    """As back ends take them; None where no row has deltas."""
+    return np.asarray(deltas, dtype=np.int32) if any(deltas) else None

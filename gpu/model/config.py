@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.policies.model.chain import Component
 
 
@@ -151,12 +152,30 @@ class TensorRef:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaSpec:
+    """A component's delta that can be loaded: identity, configuration, raw tensors by role."""
+
+    id: bytes  # 16 bytes
+    config: DeltaConfig
+    tensors: dict[str, TensorRef] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Raw."""
+        return sum(ref.nbytes for ref in self.tensors.values())
+
+
+@dataclass(frozen=True, slots=True)
 class ComponentSpec:
-    """A component that can be loaded: identity, configuration, raw tensors by role."""
+    """A component that can be loaded: identity, configuration, raw tensors by role.
+
+    Of a variant they are those of the shared component, and ``delta`` is what makes it another.
+    """
 
     component: Component
     config: ComponentConfig
     tensors: dict[str, TensorRef] = field(default_factory=dict)
+    delta: DeltaSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -165,7 +165,19 @@ class NativeBackend:
         if code:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
 
-    def logits(self, run: NativeRun, hidden_ND: torch.Tensor) -> torch.Tensor:
+    def delta_bytes(self, spec: ComponentSpec) -> int:
+        raise BackendError("the native back end computes no deltas; set backend to torch")
+
+    def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> NativePacked:
+        raise BackendError("the native back end computes no deltas; set backend to torch")
+
+    def attach(self, run: NativeRun, number: int, deltas: Mapping[int, NativePacked]) -> None:
+        raise BackendError("the native back end computes no deltas; set backend to torch")
+
+    def detach(self, run: NativeRun, number: int) -> None:
+        raise BackendError("the native back end computes no deltas; set backend to torch")
+
+    def logits(self, run: NativeRun, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
         self._check(run, hidden_ND, is_head=True)
         rows = hidden_ND.shape[0]
         code = self._lib.bw_logits(self._ctx, run.address, hidden_ND.data_ptr(), rows, self._logits.data_ptr())

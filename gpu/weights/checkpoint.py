@@ -18,6 +18,7 @@ from blockwright.gpu.model.config import (
     AttentionConfig,
     ComponentConfig,
     ComponentSpec,
+    DeltaSpec,
     EmbeddingConfig,
     GenerationDefaults,
     HeadConfig,
@@ -27,10 +28,11 @@ from blockwright.gpu.model.config import (
     TensorRef,
     attention_of,
 )
+from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.gpu.model.fields import Fields, named, shown
-from blockwright.gpu.model.parts import Architecture, Source
+from blockwright.gpu.model.parts import Architecture, Part, Source
 from blockwright.gpu.model.registry import find
-from blockwright.gpu.weights.identity import component_id, hash_tensor
+from blockwright.gpu.weights.identity import component_id, delta_id, hash_tensor
 from blockwright.gpu.weights.tensor_files import check_dtype, read_tensors
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 
@@ -38,7 +40,7 @@ __all__ = ["Checkpoint", "CheckpointError"]
 
 STORED_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-HUB_FILES = ["*.json", "model*.safetensors", "tokenizer*", "*.jinja"]
+HUB_FILES = ["*.json", "model*.safetensors", "adapter_model*.safetensors", "tokenizer*", "*.jinja"]
 PACKED = ("qweight", "weight_packed", "weight_quantized", "SCB")  # what quantisers store in place of a weight
 KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
@@ -49,17 +51,32 @@ KINDS: dict[type[ComponentConfig], Kind] = {
 }
 
 Parts = list[tuple[ComponentConfig, dict[str, TensorRef]]]
+DeltaPart = tuple[DeltaConfig, dict[str, TensorRef]]
 Progress = Callable[[int, int], None]  # bytes hashed, bytes to hash in all
 
 
 class Checkpoint:
-    """See the module. Made by ``open``; immutable."""
+    """See the module. Made by ``open``, or by an adapter over a base (``gpu/weights/adapter.py``); immutable.
 
-    def __init__(self, path: Path, config: ModelConfig, generation: GenerationDefaults, parts: Parts) -> None:
-        self.path = path
+    chain: what the configuration asks for. deltas: by place in the chain, of an adapter. source: the adapter's folder.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: ModelConfig,
+        generation: GenerationDefaults,
+        parts: Parts,
+        chain: list[Part],
+        deltas: dict[int, DeltaPart] | None = None,
+        source: Path | None = None,
+    ) -> None:
+        self.path = path  # with the tokenizer: of an adapter that of its base
         self.config = config
         self.generation = generation
-        self._parts = parts
+        self.parts, self.chain = parts, chain
+        self.deltas = deltas or {}
+        self.source = source or path
 
     @classmethod
     def open(cls, source: str | Path) -> Checkpoint:
@@ -67,7 +84,7 @@ class Checkpoint:
 
         Raises ``CheckpointError`` when it cannot be served.
         """
-        path = _locate(source)
+        path = locate(source)
         if not (path / "config.json").is_file():
             raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
         fields = Fields.read(path / "config.json")
@@ -88,16 +105,16 @@ class Checkpoint:
             )
         tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
         parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
-        return cls(path, config, _generation(path, config), parts)
+        return cls(path, config, _generation(path, config), parts, chain)
 
     @property
     def nbytes(self) -> int:
         """Raw bytes of all components; a tied tensor counts in each component that uses it."""
-        return sum(ref.nbytes for _, roles in self._parts for ref in roles.values())
+        return sum(ref.nbytes for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values())
 
     def __len__(self) -> int:
         """Number of components."""
-        return len(self._parts)
+        return len(self.parts)
 
     def specs(self, page_size: int, kv_dtype: str, progress: Progress | None = None) -> list[ComponentSpec]:
         """The chain with its identities: reads and hashes every tensor once, wherever it is used.
@@ -105,7 +122,8 @@ class Checkpoint:
         ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") are of the KV layout, which is no part of an
         identity. Raises ``CheckpointError`` when a file has changed since it was opened.
         """
-        places = {ref for _, roles in self._parts for ref in roles.values()}
+        changes = self.deltas.values()
+        places = {ref for _, roles in (*self.parts, *changes) for ref in roles.values()}
         total, done = sum(ref.nbytes for ref in places), 0
 
         def advance(n: int) -> None:
@@ -117,21 +135,41 @@ class Checkpoint:
         hashes = {ref: hash_tensor(ref, advance) for ref in sorted(places, key=lambda ref: (ref.path, ref.offset))}
         ids = [
             component_id(KINDS[type(config)], config, {role: hashes[ref] for role, ref in roles.items()})
-            for config, roles in self._parts
+            for config, roles in self.parts
         ]
-        return self.specs_with_ids(page_size, kv_dtype, ids)
+        deltas = [
+            delta_id(self.parts[place][0], change[0], {role: hashes[ref] for role, ref in change[1].items()})
+            if (change := self.deltas.get(place)) is not None
+            else b""
+            for place in range(len(self.parts))
+        ]
+        return self.specs_with_ids(page_size, kv_dtype, ids, deltas=deltas)
 
-    def specs_with_ids(self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0) -> list[ComponentSpec]:
+    def specs_with_ids(
+        self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0, deltas: Sequence[bytes] = ()
+    ) -> list[ComponentSpec]:
         """Components ``first`` .. ``first + len(ids) - 1`` with identities that are known; reads no tensor.
 
-        Raises ``CheckpointError`` when the chain has fewer components.
+        ids: of the shared components. deltas: of their deltas, empty where there is none (no list: nowhere).
+        Raises ``CheckpointError`` when the chain has fewer components, or other deltas.
         """
-        parts = self._parts[first : first + len(ids)]
+        parts = self.parts[first : first + len(ids)]
         if len(parts) != len(ids) or first < 0:
             raise CheckpointError(
-                f"{self.path} has {len(self._parts)} components, not {first + len(ids)}; the folder has changed: restart"
+                f"{self.path} has {len(self.parts)} components, not {first + len(ids)}; the folder has changed: restart"
             )
-        return [_spec(config, roles, id, page_size, kv_dtype) for (config, roles), id in zip(parts, ids, strict=True)]
+        changes = [self.deltas.get(place) for place in range(first, first + len(ids))]
+        deltas = deltas or [b""] * len(ids)
+        if [change is not None for change in changes] != [bool(delta) for delta in deltas]:
+            raise CheckpointError(f"{self.source} changes other components than it did; the folder has changed: restart")
+        specs = []
+        for (config, roles), id, change, delta in zip(parts, ids, changes, deltas, strict=True):
+            spec = _spec(config, roles, id, page_size, kv_dtype)
+            if change is not None:
+                small = DeltaSpec(delta, *change)
+                spec = dataclasses.replace(spec, component=spec.component.variant(delta, small.nbytes), delta=small)
+            specs.append(spec)
+        return specs
 
 
 def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> ComponentSpec:
@@ -148,7 +186,7 @@ def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_
     return ComponentSpec(component, config, dict(roles))
 
 
-def _locate(source: str | Path) -> Path:
+def locate(source: str | Path) -> Path:
     """The folder of a path or hub id."""
     try:
         path = Path(source).expanduser()
@@ -214,12 +252,15 @@ def _assign(
                 f"{ref.path}: tensor {ref.name} has shape {list(ref.shape)} where config.json asks for "
                 f"{list(source.shape)}; use the config.json that was saved with the weights"
             )
-        refs[role] = ref if source.rows is None else _rows(ref, *source.rows)
+        refs[role] = rows_of(ref, source)
     return refs
 
 
-def _rows(ref: TensorRef, first: int, count: int, period: int) -> TensorRef:
-    """The rows of a fused tensor that play one role."""
+def rows_of(ref: TensorRef, source: Source) -> TensorRef:
+    """The rows of a fused tensor that play one role: its part of a weight, a bias or a low-rank term."""
+    if source.rows is None:
+        return ref
+    first, count, period = source.rows
     periods = ref.shape[0] // period
     row = ref.nbytes // ref.shape[0]
     shape = (count * periods, *ref.shape[1:])

@@ -2,7 +2,8 @@
 
 A component's id is a 128-bit BLAKE2b of its kind, its configuration (JSON with sorted keys) and, per role in alphabetical
 order, the hash of the raw tensor (type, shape, bytes as stored). Where a tensor lies, whether it is a part of a fused one,
-and how it is packed do not enter.
+and how it is packed do not enter. A delta's id is made alike, of its own configuration and tensors and the component's
+configuration.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import asdict
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentConfig, TensorRef
+from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.policies.model.chain import Kind
 
 PIECE = 1 << 20  # bytes read at a time
@@ -50,6 +52,15 @@ def component_id(kind: Kind, config: ComponentConfig, contents: dict[str, bytes]
     """16 bytes; ``contents`` are tensor hashes by role."""
     digest = hashlib.blake2b(digest_size=16, person=b"blockwright/comp")
     digest.update(json.dumps([kind.value, asdict(config)], sort_keys=True).encode())
+    for role in sorted(contents):
+        digest.update(b"\0" + role.encode() + b"\0" + contents[role])
+    return digest.digest()
+
+
+def delta_id(config: ComponentConfig, delta: DeltaConfig, contents: dict[str, bytes]) -> bytes:
+    """16 bytes; ``contents`` are tensor hashes by role. What the shared component's parameters are does not enter."""
+    digest = hashlib.blake2b(digest_size=16, person=b"blockwright/dlta")
+    digest.update(json.dumps([asdict(config), asdict(delta)], sort_keys=True).encode())
     for role in sorted(contents):
         digest.update(b"\0" + role.encode() + b"\0" + contents[role])
     return digest.digest()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 import mmap
+from collections.abc import Mapping
 
 import torch
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import ComponentSpec, TensorRef
+from blockwright.gpu.model.config import TensorRef
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -42,6 +43,6 @@ def read_tensor(ref: TensorRef) -> torch.Tensor:
     return raw.view(dtype).view(ref.shape)
 
 
-def read_tensors(spec: ComponentSpec) -> dict[str, torch.Tensor]:
-    """All raw tensors of a component by role."""
-    return {role: read_tensor(ref) for role, ref in spec.tensors.items()}
+def read_tensors(refs: Mapping[str, TensorRef]) -> dict[str, torch.Tensor]:
+    """All raw tensors of a component, or of a delta, by role."""
+    return {role: read_tensor(ref) for role, ref in refs.items()}

@@ -1,8 +1,9 @@
 """What a worker executes and caches, derived from the routes that touch it.
 
 A *run* is the longest stretch of local components that no route enters or leaves in the middle; a *span* the same for KV
-layers. Both are found on the graph whose nodes are (depth, component) and (layer, lineage): chains that share components
-at the same depth share runs, also above a part in which they differ; KV is shared only where everything below is equal.
+layers. Both are found on the graph whose nodes are (depth, shared component) and (layer, lineage): chains that share
+parameters at the same depth share runs, also above a part in which they differ, whatever their deltas; KV is shared only
+where everything below is equal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Run:
     """Consecutive components executed by one native call. A head is always a run of its own: few rows pass it."""
 
     depth: int  # of the first component
-    components: tuple[bytes, ...]
+    components: tuple[bytes, ...]  # ids of what is executed: of a variant its base
     kv_layer: int  # KV layer of the first attention in the run
     head: bool
 
@@ -47,6 +48,9 @@ class LocalRoute:
     width: int  # of the hidden states that leave here
     cost_compute: int  # bytes of parameters that a token passes here
     cost_memory: int  # bytes of KV of a page here, as keys and values are, without padding
+    deltas: tuple[tuple[int, bytes], ...] = ()  # (depth, delta id) of the variants among the components here
+    touched: tuple[bool, ...] = ()  # of each run: whether a delta is inside
+    delta: int = 0  # number of ``deltas`` on this worker (``LocalRoutes``); 0: there are none
 
 
 def _cuts(paths: Iterable[Sequence[Hashable]]) -> set[tuple[Hashable, Hashable]]:
@@ -81,7 +85,7 @@ def localize(worker: str, chains: Sequence[Chain], routes: Sequence[Route], nume
     layers: dict[str, list[tuple[int, int]]] = {}  # (KV layer, depth) of the local attentions
     for route, _, hop in here:
         components = parts[route.application]
-        nodes[route.id] = [(d, components[d].id) for d in range(hop.first, hop.last)]
+        nodes[route.id] = [(d, components[d].shared) for d in range(hop.first, hop.last)]
         attentions = [d for d, c in enumerate(components) if c.kv is not None]
         layers[route.id] = [(n, d) for n, d in enumerate(attentions) if hop.first <= d < hop.last]
     run_cuts = _cuts(nodes.values())
@@ -100,13 +104,24 @@ def localize(worker: str, chains: Sequence[Chain], routes: Sequence[Route], nume
         runs = []
         for a, b in _split_head(_stretches(nodes[route.id], run_cuts), components, hop.first):
             depth = hop.first + a
-            ids = tuple(c.id for c in components[depth : hop.first + b])
+            ids = tuple(c.shared for c in components[depth : hop.first + b])
             kv_layer = sum(1 for c in components[:depth] if c.kv is not None)
             runs.append(Run(depth, ids, kv_layer, components[depth].kind is Kind.HEAD))
         follower = route.hops[index + 1].worker if index + 1 < len(route.hops) else None
         local = components[hop.first : hop.last]
-        costs = (sum(c.nbytes for c in local), sum(c.kv.raw_bytes for c in local if c.kv is not None))
-        result[route.id] = LocalRoute(route, index, tuple(runs), tuple(spans), follower, local[-1].width_out, *costs)
+        costs = (sum(c.nbytes + c.delta_nbytes for c in local), sum(c.kv.raw_bytes for c in local if c.kv is not None))
+        changed = [(hop.first + d, c.delta) for d, c in enumerate(local) if c.delta]
+        result[route.id] = LocalRoute(
+            route,
+            index,
+            tuple(runs),
+            tuple(spans),
+            follower,
+            local[-1].width_out,
+            *costs,
+            deltas=tuple(changed),
+            touched=tuple(any(r.depth <= d < r.depth + len(r.components) for d, _ in changed) for r in runs),
+        )
     return result
 
 
