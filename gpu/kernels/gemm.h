@@ -63,6 +63,17 @@ static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long uni
     }
 }
 
+/* What the groups of a call change in a product. */
+typedef struct {
+    const bw_call *call;
+    const at *t; /* [tokens][ld]: what A made of the rows */
+    long ld;
+    int comp, second; /* of which component; whether it is its second product */
+    int border[2];    /* panels at which keys and values begin, else 0 */
+} changes;
+
+#include "deltas.h"
+
 /* What becomes of the sums: float; `at` after an activation, alone or times the other half of the panel; added to `st`. */
 typedef enum { TO_FLOAT, TO_ACTIVATED, TO_GATED, TO_RESIDUAL } target;
 
@@ -78,6 +89,7 @@ typedef struct {
     float divisor, softcap;     /* of logits; 1 and 0 elsewhere */
     int each;                   /* panels of a piece */
     float *own;                 /* [panels of a piece][rows of a piece][BW_PANEL] */
+    const changes *changed;     /* null: nothing */
 } product;
 
 static int groups_of(const product *g) { return (g->panels + g->each - 1) / g->each; }
@@ -166,6 +178,8 @@ static int multiply(void *work, int piece) {
                 ahead = next + 64 * t;
             tile_any(n, g->x + (p.row + row) * g->ld_x, g->ld_x, w, g->units, sums + row * BW_PANEL, ahead);
         }
+        if (g->changed)
+            add_terms(g->changed, p.row, p.rows, p.panel + i, sums);
         finish(g, &p, p.panel + i, sums);
     }
     return 1;
