@@ -1,8 +1,8 @@
 """The contract of a compute back end: torch reference, native CPU kernels, CUDA.
 
-A back end packs components, runs stretches of them over a batch, and owns the layout inside a slot and the packing of
-weights; nobody else indexes inside either. It never allocates on the path of a sweep: ``pack`` writes into memory that
-it is given, scratch is sized once by ``reserve``.
+A back end packs the tensors of components, runs stretches of these over a batch, and owns the layout inside a slot and the
+packing of weights; nobody else indexes inside either. It never allocates on the path of a sweep: ``pack`` writes into memory
+that it is given, scratch is sized once by ``reserve``.
 
 Shape legend: T tokens of a step, N batch rows of a step, D hidden width, V vocabulary, R table rows, L KV layers of the
 worker's longest chain, P pages of the longest sequence, M longest sequence in tokens.
@@ -37,6 +37,19 @@ class Batch:
     delta_N: np.ndarray | None = None  # number of each row's deltas in the run, 0 for none; None: no row has any
 
 
+@dataclass(frozen=True, slots=True)
+class PackedPart:
+    """One raw tensor of a component in the form that the back end computes with: what is in a worker's memory once."""
+
+    role: str
+    id: bytes  # 16 bytes; equal for equal packed bytes, whatever components and roles they serve
+    nbytes: int
+    form: str  # the back end's name for how it is packed
+    shape: tuple[int, ...]  # of the raw tensor
+    together: int  # rows of it that are packed together: slices begin at multiples
+    added: float = 0.0  # to every element
+
+
 class Packed(Protocol):
     """A component in the form the back end computes with. Lives in memory that the caller gave."""
 
@@ -55,17 +68,21 @@ class Backend(Protocol):
     def slot_bytes(self, layout: KvLayout) -> int:
         """Bytes of one slot; a multiple of 1024 (so that groups of whole chunks hold whole slots)."""
 
-    def packed_bytes(self, spec: ComponentSpec) -> int:
-        """Bytes that ``pack`` needs, before any tensor is read."""
+    def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        """What a component consists of, before any tensor is read. Two roles may have parts of one id.
 
-    def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
-        """Convert raw tensors (by role, any float type, CPU) into ``memory`` (uint8 [packed_bytes], 64-byte aligned)."""
+        A variant's delta is a single part, which ``pack_delta`` fills.
+        """
 
-    def delta_bytes(self, spec: ComponentSpec) -> int:
-        """Bytes that ``pack_delta`` needs for the delta of a variant."""
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
+        """Convert rows of a raw tensor (any float type, CPU), ``first`` being the first of them, into the part's ``memory``
+        (uint8 [part.nbytes], 64-byte aligned)."""
+
+    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
+        """A component of parts that are packed: the memory of each by role. Pointers only."""
 
     def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Any:
-        """Convert the raw tensors of a variant's delta into ``memory`` (uint8 [delta_bytes], 64-byte aligned)."""
+        """Convert the raw tensors of a variant's delta into ``memory`` (uint8 of its part's bytes, 64-byte aligned)."""
 
     def reserve(self, tables: Any, max_tokens: int, max_rows: int) -> None:
         """Learn the tables (``gpu/tables.py``) and size all scratch. Called once, before any run is composed."""

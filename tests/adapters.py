@@ -54,13 +54,12 @@ def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     import torch
 
     tokens = torch.tensor([list(prompt)])
+    model.generation_config.eos_token_id = None
     out = model.generate(
         input_ids=tokens,
         attention_mask=torch.ones_like(tokens),
         max_new_tokens=count,
-        min_new_tokens=count,
         do_sample=False,
-        eos_token_id=-1,
         pad_token_id=0,
     )
     found: list[int] = out[0, tokens.shape[1] :].tolist()

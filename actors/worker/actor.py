@@ -223,7 +223,7 @@ class Worker(Actor):
         try:
             for spec in specs:
                 added += await self._loader.load(spec, block.holder)
-                done.append(spec.component.id)
+                done.append(spec.name)
         except BaseException:
             self._loader.release(block.holder, done)
             raise
@@ -251,6 +251,7 @@ class Worker(Actor):
         for local in routes.all_in_force():
             for run in local.runs:
                 self._composed.compose(routes.number(run), run)
+                self._composed.attach(routes.number(run), run, local)
 
     def _do(self, operation: Callable[[Executor], object]) -> None:
         """An operation that must succeed: its failure ends the worker."""
@@ -329,7 +330,8 @@ class Worker(Actor):
             self._reported += effects
             for effect in effects:
                 if isinstance(effect, ComponentGone):
-                    self._composed.forget(effect.component)
+                    self._loader.forget(effect.component)
+                    self._composed.forget(effect.component, effect.tensors)
                 elif isinstance(effect, ComponentPlaced | ComponentRefused):
                     self._loader.placed(effect)
             for worker, messages in by_worker(effects):

@@ -11,8 +11,8 @@
 #define LOW_ROWS 1
 #endif
 
-/* sums[rows][BW_PANEL] += x times a panel of B; the two halves of a panel read x at places of their own. */
-AI void low_tile(const int rows, const at *x, const at *other, long ld, const uint32_t *w, long units, float *sums) {
+/* sums[rows][BW_PANEL] += x times a panel of B. */
+AI void low_tile(const int rows, const at *x, long ld, const uint32_t *w, long units, float *sums) {
     vf sum[LOW_ROWS][NV];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int j = 0; j < NV; j++) sum[r][j] = splat(0.0f);
@@ -21,8 +21,8 @@ AI void low_tile(const int rows, const at *x, const at *other, long ld, const ui
         pair ws[NV];
         UNROLL for (int j = 0; j < NV; j++) ws[j] = load_w(w + s * BW_PANEL + j * VW);
         UNROLL for (int r = 0; r < rows; r++) {
-            pair first = load_x(x + r * ld, s), second = load_x(other + r * ld, s);
-            UNROLL for (int j = 0; j < NV; j++) sum[r][j] = dot(sum[r][j], ws[j], j < NV / 2 ? first : second);
+            pair xs = load_x(x + r * ld, s);
+            UNROLL for (int j = 0; j < NV; j++) sum[r][j] = dot(sum[r][j], ws[j], xs);
         }
     }
     UNROLL for (int r = 0; r < rows; r++) {
@@ -35,9 +35,9 @@ AI void low_tile(const int rows, const at *x, const at *other, long ld, const ui
 
 #define LOW_CASE(n)                                    \
     case n:                                            \
-        low_tile(n, x, other, ld, w, units, sums);     \
+        low_tile(n, x, ld, w, units, sums);            \
         break;
-static void low_any(int rows, const at *x, const at *other, long ld, const uint32_t *w, long units, float *sums) {
+static void low_any(int rows, const at *x, long ld, const uint32_t *w, long units, float *sums) {
     switch (rows) {
         LOW_CASE(1)
 #if LOW_ROWS > 1
@@ -49,22 +49,18 @@ static void low_any(int rows, const at *x, const at *other, long ld, const uint3
     }
 }
 
-/* The terms of rows `row` .. `row + rows` in one panel of a product, added to sums[rows][BW_PANEL]. */
-static void add_terms(const changes *h, int row, int rows, int panel, float *sums) {
-    int term = h->second ? 3 : 0;
-    while (term < 2 && h->border[term] && panel >= h->border[term])
-        term++;
-    int own = panel - (term == 1 || term == 2 ? h->border[term - 1] : 0);
+/* The terms of rows `row` .. `row + rows` in one panel of a weight, added to sums[rows][BW_PANEL]. */
+static void add_terms(const changes *h, const packed *p, int row, int rows, float *sums) {
+    int term = h->second ? BW_PARTS : p->part;
     for (const bw_group *g = h->call->groups; g < h->call->groups + h->call->n_groups; g++) {
         const bw_delta *d = g->deltas + h->comp;
         int first = g->first > row ? g->first : row, last = g->last < row + rows ? g->last : row + rows;
         if (first >= last || !d->b[term])
             continue;
-        const uint32_t *w = (const uint32_t *)d->b[term] + (long)own * d->units[term] * BW_PANEL;
+        const uint32_t *w = (const uint32_t *)d->b[term] + (long)p->panel * d->units[term] * BW_PANEL;
         for (int n; first < last; first += n) {
             n = last - first < LOW_ROWS ? last - first : LOW_ROWS;
-            const at *t = h->t + first * h->ld;
-            low_any(n, t + d->from[term][0], t + d->from[term][1], h->ld, w, d->units[term], sums + (first - row) * BW_PANEL);
+            low_any(n, h->t + first * h->ld + d->from[term], h->ld, w, d->units[term], sums + (first - row) * BW_PANEL);
         }
     }
 }

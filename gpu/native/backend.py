@@ -19,8 +19,11 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from blockwright.gpu.backend import Batch, Packed
+from blockwright.gpu.backend import Batch, Packed, PackedPart
 from blockwright.gpu.errors import BackendError
+from blockwright.gpu.model.config import (
+    MLP as SECOND,
+)
 from blockwright.gpu.model.config import (
     AttentionConfig,
     ComponentSpec,
@@ -50,14 +53,20 @@ from blockwright.gpu.native.library import (
     DeltaRecord,
     library,
 )
-from blockwright.gpu.native.packing import DTYPES, SECOND, NativePacked, pack, packed_bytes, second
+from blockwright.gpu.native.packing import DTYPES, NativePacked, pack, parts_of
 from blockwright.gpu.reference.operations import rotary_table
 from blockwright.gpu.tables import Tables
+from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
 
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256
 MAX_HEAD_DIM = 1024  # elements; kernels keep one head on the stack
+FIELDS = {  # of a record, by role; norms have the name of their role
+    "weight": "w0", "q": "w0", "k": "w1", "v": "w2", "o": "w_out", "gate": "w0", "up": "w1", "down": "w_out",
+    "q_bias": "b0", "k_bias": "b1", "v_bias": "b2", "o_bias": "b_out",
+    "gate_bias": "b0", "up_bias": "b1", "down_bias": "b_out",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +113,17 @@ class NativeBackend:
     def slot_bytes(self, layout: KvLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
-    def packed_bytes(self, spec: ComponentSpec) -> int:
-        return packed_bytes(spec, self.dtype)
+    def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        if spec.delta is not None:
+            name = packed_id(spec, "delta", f"delta {self.dtype}")
+            return [PackedPart("delta", name, delta_bytes(spec, self.dtype), "delta", (1,), 1)]
+        return parts_of(spec, self.dtype)
 
-    def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
-        return pack(spec, tensors, memory, self.dtype)
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
+        pack(part, raw, memory, first, self.dtype)
 
-    def delta_bytes(self, spec: ComponentSpec) -> int:
-        return delta_bytes(spec, self.dtype)
+    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
+        return NativePacked(spec, memory, self.dtype)
 
     def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> NativeDelta:
         return pack_delta(spec, tensors, memory, self.dtype)
@@ -253,8 +265,8 @@ class NativeBackend:
                 follower = next(records)
                 follower.width, follower.side = config.hidden, JOIN
                 self._describe_mlp(config.mlp, follower)
-                _point(follower, second(part.parts))
-        _point(record, {name: address for name, address in part.parts.items() if not name.startswith(SECOND)})
+                _point(follower, {r.removeprefix(SECOND): a for r, a in part.addresses().items() if r.startswith(SECOND)})
+        _point(record, {role: address for role, address in part.addresses().items() if not role.startswith(SECOND)})
 
     def _describe_attention(
         self, part: NativePacked, config: AttentionConfig, record: ComponentRecord, kv_layer: int
@@ -301,9 +313,9 @@ def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:
     record.norm_kind = LAYER if norm.kind == "layer" else RMS
 
 
-def _point(record: ComponentRecord, parts: dict[str, int]) -> None:
-    for name, address in parts.items():
-        setattr(record, name, address)
+def _point(record: ComponentRecord, addresses: dict[str, int]) -> None:
+    for role, address in addresses.items():
+        setattr(record, FIELDS.get(role, role), address)
 
 
 def _address(array: np.ndarray) -> int:

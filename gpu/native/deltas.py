@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from blockwright.gpu.model.config import (
+    MLP,
     AttentionConfig,
     ComponentConfig,
     ComponentSpec,
@@ -25,7 +26,7 @@ from blockwright.gpu.model.config import (
 )
 from blockwright.gpu.model.deltas import LoraTerm
 from blockwright.gpu.native.library import DeltaRecord, GroupRecord, library
-from blockwright.gpu.native.packing import ALIGNMENT, HALF, PANEL, SECOND
+from blockwright.gpu.native.packing import ALIGNMENT, PANEL
 
 SECOND_B = 3  # place of the second product's B in a record
 
@@ -41,34 +42,28 @@ class NativeDelta:
     @property
     def panels(self) -> int:
         """Most of an A."""
-        return max(max(record.panels) for record in self.records)
+        found: int = max(panels for record in self.records for panels in list(record.panels))
+        return found
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """One of a component's products: the roles whose weights lie in it, each with the place of its B."""
-
-    second: bool
-    roles: tuple[tuple[str, int], ...]
-    gated: bool = False  # both roles in each panel of one B
+Product = dict[str, int]  # the roles whose weights read the same rows, each with the place of its B in a record
 
 
-def products(config: ComponentConfig, prefix: str = "") -> list[list[Product]]:
-    """Of each record of a component."""
+def products(config: ComponentConfig) -> list[tuple[Product, Product]]:
+    """Of each record of a component: of its first and its second product."""
     match config:
         case EmbeddingConfig():
-            return [[]]
+            return [({}, {})]
         case HeadConfig():
-            return [[Product(False, ((f"{prefix}weight", 0),))]]
+            return [({"weight": 0}, {})]
         case AttentionConfig():
-            first = tuple((prefix + role, place) for place, role in enumerate("qkv"))
-            return [[Product(False, first), Product(True, ((f"{prefix}o", SECOND_B),))]]
+            return [({"q": 0, "k": 1, "v": 2}, {"o": SECOND_B})]
         case MlpConfig():
-            roles = ("gate", "up") if config.gated else ("up",)
-            first = tuple((prefix + role, 0) for role in roles)
-            return [[Product(False, first, config.gated), Product(True, ((f"{prefix}down", SECOND_B),))]]
+            return [({"gate": 0, "up": 1} if config.gated else {"up": 0}, {"down": SECOND_B})]
         case ParallelConfig():
-            return products(config.attention) + products(config.mlp, SECOND)
+            ((first, second),) = products(config.mlp)
+            mine = ({MLP + role: place for role, place in product.items()} for product in (first, second))
+            return [*products(config.attention), (next(mine), next(mine))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ class Columns:
 def _terms(spec: ComponentSpec, product: Product) -> list[LoraTerm]:
     assert spec.delta is not None
     by_role = {term.role: term for term in spec.delta.config.lora}
-    return [by_role[role] for role, _ in product.roles if role in by_role]
+    return [by_role[role] for role in product if role in by_role]
 
 
 def _columns(spec: ComponentSpec, terms: Iterable[LoraTerm]) -> Columns:
@@ -105,25 +100,23 @@ def _packed(columns: int, width: int, element: int) -> int:
 def _sizes(spec: ComponentSpec, product: Product, element: int) -> Iterator[int]:
     """Bytes of a product's parts: A and its scales, then each B; nothing where it has no term."""
     assert spec.delta is not None
-    terms = _terms(spec, product)
-    if not terms:
+    if not (terms := _terms(spec, product)):
         return
-    width = spec.delta.tensors[f"{terms[0].role}.a"].shape[1]
-    total = _columns(spec, terms).total
-    yield _packed(total, width, element)
+    tensors, total = spec.delta.tensors, _columns(spec, terms).total
+    yield _packed(total, tensors[f"{terms[0].role}.a"].shape[1], element)
     yield 4 * total
-    if product.gated:
-        rows = spec.delta.tensors[f"{terms[0].role}.b"].shape[0]
-        yield _packed(-(-rows // HALF) * PANEL, max(term.rank for term in terms), element)
-    else:
-        for term in terms:
-            yield _packed(spec.delta.tensors[f"{term.role}.b"].shape[0], term.rank, element)
+    for term in terms:
+        yield _packed(tensors[f"{term.role}.b"].shape[0], term.rank, element)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def delta_bytes(spec: ComponentSpec, dtype: torch.dtype) -> int:
     """Bytes of the whole packed form."""
-    every = (size for record in products(spec.config) for p in record for size in _sizes(spec, p, dtype.itemsize))
-    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in every)
+    record_products = products(spec.config)
+    return sum(_aligned(n) for record in record_products for p in record for n in _sizes(spec, p, dtype.itemsize))
 
 
 def pack_delta(
@@ -133,58 +126,46 @@ def pack_delta(
     records, offset = [], 0
     for record_products in products(spec.config):
         record = DeltaRecord()
-        for product in record_products:
+        for second, product in enumerate(record_products):
             views = []
             for size in _sizes(spec, product, dtype.itemsize):
-                views.append(memory[offset : offset + size].zero_())
-                offset += -(-size // ALIGNMENT) * ALIGNMENT
+                views.append(memory[offset : offset + size])
+                offset += _aligned(size)
             if views:
-                _fill(record, spec, product, tensors, views, dtype)
+                _fill(record, second, spec, product, tensors, views, dtype)
         records.append(record)
     return NativeDelta(spec, tuple(records), memory)
 
 
 def _fill(
     record: DeltaRecord,
+    second: int,
     spec: ComponentSpec,
     product: Product,
     tensors: dict[str, torch.Tensor],
     views: Sequence[torch.Tensor],
     dtype: torch.dtype,
 ) -> None:
-    terms, second = _terms(spec, product), int(product.second)
-    columns, places = _columns(spec, terms), dict(product.roles)
+    terms = _terms(spec, product)
+    columns = _columns(spec, terms)
     a_view, scale_view, *b_views = views
-    whole = torch.zeros(columns.total, tensors[f"{terms[0].role}.a"].shape[1], dtype=dtype)
-    scales = scale_view.view(torch.float32)
-    for term in terms:
-        first = columns.of[term.role]
-        whole[first : first + term.rank] = tensors[f"{term.role}.a"]
+    a_RD = torch.zeros(columns.total, tensors[f"{terms[0].role}.a"].shape[1], dtype=dtype)
+    scales = scale_view.view(torch.float32).zero_()
+    for term, view in zip(terms, b_views, strict=True):
+        first, place = columns.of[term.role], product[term.role]
+        a_RD[first : first + term.rank] = tensors[f"{term.role}.a"]
         scales[first : first + term.rank] = term.scale
-    _pack(a_view, whole)
+        _pack(view, tensors[f"{term.role}.b"].to(dtype).contiguous())
+        record.b[place], record.units[place] = view.data_ptr(), -(-term.rank * dtype.itemsize // 4)
+        record.from_[place] = first
+    _pack(a_view, a_RD)
     record.a[second], record.scale[second] = a_view.data_ptr(), scale_view.data_ptr()
     record.panels[second] = columns.total // PANEL
-    rank = max(term.rank for term in terms)
-    for index, term in enumerate(terms):
-        place = places[term.role]
-        wide = rank if product.gated else term.rank
-        b = torch.zeros(tensors[f"{term.role}.b"].shape[0], wide, dtype=dtype)
-        b[:, : term.rank] = tensors[f"{term.role}.b"]
-        view = b_views[0 if product.gated else index]
-        record.b[place], record.units[place] = view.data_ptr(), -(-wide * dtype.itemsize // 4)
-        first = columns.of[term.role]
-        if not product.gated:
-            _pack(view, b)
-            record.from_[place][0] = record.from_[place][1] = first
-            continue
-        half = int(term.role.endswith("up"))
-        _pack(view, b, HALF, half * HALF)
-        record.from_[place][half] = first
 
 
-def _pack(view: torch.Tensor, source: torch.Tensor, width: int = PANEL, offset: int = 0) -> None:
-    columns, inner = source.shape
-    library().bw_pack(view.data_ptr(), source.data_ptr(), columns, inner, source.element_size(), width, offset)
+def _pack(view: torch.Tensor, source: torch.Tensor) -> None:
+    rows, width = source.shape
+    library().bw_pack(view.data_ptr(), source.data_ptr(), rows, width, source.element_size())
 
 
 def record_array(count: int, packed: Iterable[tuple[int, NativeDelta]]) -> ctypes.Array[DeltaRecord]:
@@ -205,7 +186,7 @@ def groups(
     ends = np.cumsum(count_N)
     borders = [0, *(np.flatnonzero(np.diff(delta_N)) + 1).tolist(), len(delta_N)]
     found = [
-        (int(ends[first] - count_N[first]), int(ends[last - 1]), ctypes.addressof(attached[number]))
+        GroupRecord(int(ends[first] - count_N[first]), int(ends[last - 1]), ctypes.addressof(attached[number]))
         for first, last in pairwise(borders)
         if (number := int(delta_N[first]))
     ]

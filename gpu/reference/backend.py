@@ -15,21 +15,25 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.backend import Batch, Packed
+from blockwright.gpu.backend import Batch, Packed, PackedPart
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import (
+    MLP,
     AttentionConfig,
     ComponentSpec,
     EmbeddingConfig,
     HeadConfig,
     MlpConfig,
     ParallelConfig,
+    TensorRef,
     attention_of,
+    tensor_shapes,
 )
 from blockwright.gpu.reference.attention import StepIndex, attend
 from blockwright.gpu.reference.deltas import Products, TorchDelta, stretches
 from blockwright.gpu.reference.operations import feed_forward, normalise, rotate, soft_cap
 from blockwright.gpu.tables import Tables
+from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -71,29 +75,35 @@ class TorchBackend:
     def slot_bytes(self, layout: KvLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
-    def packed_bytes(self, spec: ComponentSpec) -> int:
-        return sum(self._span(math.prod(ref.shape)) for ref in spec.tensors.values())
+    def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        if spec.delta is not None:
+            nbytes = sum(self._span(ref) for ref in spec.delta.tensors.values())
+            return [PackedPart("delta", packed_id(spec, "delta", f"rows {self.dtype}"), nbytes, "delta", (1,), 1)]
+        return [
+            PackedPart(
+                role, packed_id(spec, role, f"rows {self.dtype}"), math.prod(shape) * self.dtype.itemsize, "rows", shape, 1
+            )
+            for role, shape in tensor_shapes(spec.config).items()
+        ]
 
-    def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
-        return TorchPacked(spec, self._lay(tensors, memory))
-
-    def delta_bytes(self, spec: ComponentSpec) -> int:
-        assert spec.delta is not None
-        return sum(self._span(math.prod(ref.shape)) for ref in spec.delta.tensors.values())
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
+        memory.view(self.dtype).view(part.shape)[first : first + raw.shape[0]].copy_(raw)
 
     def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> TorchDelta:
-        return TorchDelta(spec, self._lay(tensors, memory))
-
-    def _lay(self, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> dict[str, torch.Tensor]:
+        assert spec.delta is not None
         weights, offset = {}, 0
         for role, raw in tensors.items():
             place = memory[offset : offset + raw.numel() * self.dtype.itemsize].view(self.dtype).view(raw.shape)
             weights[role] = place.copy_(raw)
-            offset += self._span(raw.numel())
-        return weights
+            offset += self._span(spec.delta.tensors[role])
+        return TorchDelta(spec, weights)
 
-    def _span(self, elements: int) -> int:
-        return -(-elements * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    def _span(self, ref: TensorRef) -> int:
+        return -(-math.prod(ref.shape) * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+
+    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
+        shapes = tensor_shapes(spec.config)
+        return TorchPacked(spec, {role: place.view(self.dtype).view(shapes[role]) for role, place in memory.items()})
 
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         self._tables = tables
@@ -138,9 +148,9 @@ class TorchBackend:
                 case MlpConfig():
                     hidden_TD += self._feed_forward(product, config, hidden_TD)
                 case ParallelConfig():
-                    mine = {role.removeprefix("mlp."): w for role, w in weights.items() if role.startswith("mlp.")}
+                    mine = {role.removeprefix(MLP): w for role, w in weights.items() if role.startswith(MLP)}
                     attended_TD = self._attention(part, product, config.attention, layer, hidden_TD, index)
-                    second = Products(mine, changed, place, "mlp.")
+                    second = Products(mine, changed, place, MLP)
                     hidden_TD += self._feed_forward(second, config.mlp, hidden_TD) + attended_TD
                 case HeadConfig():
                     raise BackendError("a head is computed by logits(), not by forward()")

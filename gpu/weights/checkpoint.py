@@ -133,49 +133,58 @@ class Checkpoint:
                 progress(done, total)
 
         hashes = {ref: hash_tensor(ref, advance) for ref in sorted(places, key=lambda ref: (ref.path, ref.offset))}
+        contents = [{role: hashes[ref] for role, ref in roles.items()} for _, roles in self.parts]
         ids = [
-            component_id(KINDS[type(config)], config, {role: hashes[ref] for role, ref in roles.items()})
-            for config, roles in self.parts
+            component_id(KINDS[type(config)], config, content)
+            for (config, _), content in zip(self.parts, contents, strict=True)
         ]
-        deltas = [
-            delta_id(self.parts[place][0], change[0], {role: hashes[ref] for role, ref in change[1].items()})
-            if (change := self.deltas.get(place)) is not None
-            else b""
-            for place in range(len(self.parts))
-        ]
-        return self.specs_with_ids(page_size, kv_dtype, ids, deltas=deltas)
+        deltas = [b""] * len(ids)
+        for place, (change, roles) in self.deltas.items():
+            deltas[place] = delta_id(self.parts[place][0], change, {role: hashes[ref] for role, ref in roles.items()})
+        return self.specs_with_ids(page_size, kv_dtype, ids, hashes=contents, deltas=deltas)
 
     def specs_with_ids(
-        self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0, deltas: Sequence[bytes] = ()
+        self,
+        page_size: int,
+        kv_dtype: str,
+        ids: Sequence[bytes],
+        first: int = 0,
+        hashes: Sequence[dict[str, bytes]] = (),
+        deltas: Sequence[bytes] = (),
     ) -> list[ComponentSpec]:
         """Components ``first`` .. ``first + len(ids) - 1`` with identities that are known; reads no tensor.
 
-        ids: of the shared components. deltas: of their deltas, empty where there is none (no list: nowhere).
-        Raises ``CheckpointError`` when the chain has fewer components, or other deltas.
+        ``ids``: of variants those of the components that they share. ``hashes``: of each component its tensors' by role, as
+        ``specs`` found them, or none. ``deltas``: ids of deltas, empty where there is none (no list: nowhere). Raises
+        ``CheckpointError`` when the chain has fewer components, other tensors or other deltas.
         """
         parts = self.parts[first : first + len(ids)]
         if len(parts) != len(ids) or first < 0:
             raise CheckpointError(
                 f"{self.path} has {len(self.parts)} components, not {first + len(ids)}; the folder has changed: restart"
             )
+        known = hashes or [{}] * len(ids)
+        if any(found and found.keys() != roles.keys() for found, (_, roles) in zip(known, parts, strict=True)):
+            raise CheckpointError(f"{self.path} has other tensors than were hashed; the folder has changed: restart")
         changes = [self.deltas.get(place) for place in range(first, first + len(ids))]
-        deltas = deltas or [b""] * len(ids)
-        if [change is not None for change in changes] != [bool(delta) for delta in deltas]:
+        if [change is not None for change in changes] != [bool(delta) for delta in deltas or [b""] * len(ids)]:
             raise CheckpointError(f"{self.source} changes other components than it did; the folder has changed: restart")
-        specs = []
-        for (config, roles), id, change, delta in zip(parts, ids, changes, deltas, strict=True):
-            spec = _spec(config, roles, id, page_size, kv_dtype)
+        specs = [
+            ComponentSpec(_component(config, roles, id, page_size, kv_dtype), config, dict(roles), found)
+            for (config, roles), id, found in zip(parts, ids, known, strict=True)
+        ]
+        for i, change in enumerate(changes):
             if change is not None:
-                small = DeltaSpec(delta, *change)
-                spec = dataclasses.replace(spec, component=spec.component.variant(delta, small.nbytes), delta=small)
-            specs.append(spec)
+                delta = DeltaSpec(deltas[i], *change)
+                variant = specs[i].component.variant(delta.id, delta.nbytes)
+                specs[i] = dataclasses.replace(specs[i], component=variant, delta=delta)
         return specs
 
 
-def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> ComponentSpec:
+def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> Component:
     attention = attention_of(config)
     kv = KvLayout(attention.kv_heads, attention.head_dim, kv_dtype, page_size) if attention is not None else None
-    component = Component(
+    return Component(
         id=id,
         kind=KINDS[type(config)],
         nbytes=sum(ref.nbytes for ref in roles.values()),
@@ -183,7 +192,6 @@ def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_
         width_out=config.vocabulary if isinstance(config, HeadConfig) else config.hidden,
         kv=kv,
     )
-    return ComponentSpec(component, config, dict(roles))
 
 
 def locate(source: str | Path) -> Path:

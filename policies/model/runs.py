@@ -33,7 +33,7 @@ class Span:
     layers: int
     lineage: bytes
     arena: str  # key of the layout
-    components: frozenset[bytes]  # attention components whose KV this is
+    components: frozenset[bytes]  # attention components whose KV this is, and their deltas
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def localize(worker: str, chains: Sequence[Chain], routes: Sequence[Route], nume
             layout = components[owners[0]].kv
             assert layout is not None
             line = lines[route.application][owners[-1]]
-            spans.append(Span(layers[route.id][a][0], b - a, line, layout.key, frozenset(components[d].id for d in owners)))
+            spans.append(Span(layers[route.id][a][0], b - a, line, layout.key, frozenset(_parts(components, owners))))
         runs = []
         for a, b in _split_head(_stretches(nodes[route.id], run_cuts), components, hop.first):
             depth = hop.first + a
@@ -134,3 +134,8 @@ def _split_head(stretches: list[tuple[int, int]], components: Sequence[Component
         else:
             result.append((a, b))
     return result
+
+
+def _parts(components: Sequence[Component], depths: Sequence[int]) -> list[bytes]:
+    """Ids of what is resident for components: of variants the shared component and the delta."""
+    return [id for d in depths for id in (components[d].shared, components[d].delta) if id]

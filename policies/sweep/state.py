@@ -23,7 +23,6 @@ from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
-    ComponentFailed,
     ComponentGone,
     ComponentPlaced,
     ComponentRefused,
@@ -89,8 +88,6 @@ class SweepState:
                 self._pipeline.returned(event)
             case ComponentWanted():
                 self._place_component(event)
-            case ComponentFailed():
-                self.parts.memory.release(event.component, event.holder)
             case ComponentReleased():
                 self._release_component(event)
             case _:
@@ -126,18 +123,20 @@ class SweepState:
         """Reserve its room. Its memory is mapped by the next plan, so the effect that has it loaded comes with that plan."""
         memory, outgoing = self.parts.memory, self.parts.outgoing
         component, holder = event.component, event.holder
-        if (offset := memory.residence.hold(component, holder)) is not None:
-            outgoing.tell_placed(ComponentPlaced(component, holder, offset, fresh=False))
-        elif (offset := memory.load(component, holder, event.nbytes)) is not None:
-            outgoing.tell_placed(ComponentPlaced(component, holder, offset, fresh=True))
+        places = memory.residence.hold(component, holder)
+        if places is None:
+            places = memory.load(component, holder, event.tensors)
+        if places is not None:
+            outgoing.tell_placed(ComponentPlaced(component, holder, places), memory.pending)
         else:
-            outgoing.tell(ComponentRefused(component, holder, event.nbytes, memory.free_bytes))
+            nbytes = sum(tensor.nbytes for tensor in event.tensors)
+            outgoing.tell(ComponentRefused(component, holder, nbytes, memory.free_bytes))
 
     def _release_component(self, event: ComponentReleased) -> None:
-        parts = self.parts
-        gone = parts.memory.release(event.component, event.holder)
-        if gone and not parts.outgoing.withdraw(event.component):  # the device was told of it, so it must forget it
-            parts.outgoing.tell(ComponentGone(event.component))
+        outgoing, gone = self.parts.outgoing, self.parts.memory.release(event.component, event.holder)
+        if gone is not None:
+            outgoing.withdraw(event.component)
+            outgoing.tell(ComponentGone(event.component, gone))
 
     # plans -----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from blockwright.gpu.backend import Backend
 from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.policies.plan.sweep_plan import Edit, SweepPlan
 
-from .rig import Rig
+from .rig import Rig, load, placing
 
 
 class TenantRig(Rig):
@@ -37,17 +37,12 @@ class TenantRig(Rig):
         self._variants = [variant.specs(self.page_size, kv_dtype) for variant in variants]
         if len(self._variants) == 1:
             self.specs = self._variants[0]
-        sizes = [backend.packed_bytes(spec) for spec in self.specs]
-        changed = {s.delta.id: s for specs in self._variants for s in specs if s.delta is not None}
-        small = [backend.delta_bytes(spec) for spec in changed.values()]
-        self.commit("parameters", sum(-(-size // 64) * 64 for size in [*sizes, *small]))
-        offset = 0
-        for spec, size in zip(self.specs, sizes, strict=True):
-            self.executor.load(spec, offset)
-            offset += -(-size // 64) * 64
-        for spec, size in zip(changed.values(), small, strict=True):
-            self.executor.load_delta(spec, offset)
-            offset += -(-size // 64) * 64
+        changed = {s.name: s for specs in self._variants for s in specs if s.delta is not None}
+        needed = [part for spec in self.specs for part in spec.loads()[:1]] + list(changed.values())
+        self.placing = placing(backend, needed)
+        self.commit("parameters", self.placing.end)
+        for spec in needed:
+            load(self.executor, spec, self.placing)
 
     def plan(
         self, batch: Sequence[tuple[int, int, int]], sample: Sequence[int] = (), edits: Sequence[Edit] = ()
