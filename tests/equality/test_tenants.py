@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from blockwright.gpu.select import open_backend
+from blockwright.gpu.weights.adapter import open_adapter
+from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import base_model, greedy, make_adapter, peft_model
 from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.gpu.reference import prompt_of
@@ -78,7 +81,12 @@ async def test_over_a_pipeline(tenants: Tenants) -> None:
 
 
 async def test_preempted(tenants: Tenants) -> None:
-    memory = tight(tenants.base, 16, 120) + (8 << 20)
-    async with serve(tenants.applications, memory=memory, max_rows=32) as server:
-        await ask_all(server, tenants, (100, 90, 80))
+    backend, base = open_backend("native", "float32", 1), Checkpoint.open(tenants.base)
+    variants = [
+        open_adapter(folder, base).specs(16, "float32") for name, folder in tenants.applications.items() if name != "base"
+    ]
+    deltas = {part.id: part.nbytes for specs in variants for s in specs if s.delta is not None for part in backend.parts(s)}
+    memory = tight(tenants.base, 16, 3 * 120) + sum(-(-nbytes // 64) * 64 for nbytes in deltas.values())
+    async with serve(tenants.applications, memory=memory) as server:
+        await ask_all(server, tenants, (100, 90))
         assert await server.counters("preemptions") > 0
