@@ -60,6 +60,6 @@ def test_equal_pages_made_twice_stay_private() -> None:
 def test_whoever_made_a_page_pays_for_it() -> None:
     pages = table(4)
     handles = [pages.take(span, account) for span, account in ((SPAN, "a"), (OTHER, "b"), (OTHER, "a"))]
-    assert pages.bytes_by_account() == {"a": 4 * CHUNK // 4, "b": CHUNK // 4}
+    assert pages.accounts.all_held() == {"a": 4 * CHUNK // 4, "b": CHUNK // 4}
     pages.share(handles[0])  # type: ignore[arg-type]
     assert pages.shared_now() == 1
