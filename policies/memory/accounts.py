@@ -49,6 +49,11 @@ class PageAccounts:
         if self.ordered:
             del self._order[number][handle]
 
+    def forget_idle(self) -> None:
+        """Idle pages were cut: they are told again, in their order."""
+        self._idle = [0] * len(self.names)
+        self._order = [{} for _ in self.names]
+
     def held(self, name: str) -> int:
         """Bytes of an account's pages."""
         number = self._numbers.get(name)
