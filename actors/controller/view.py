@@ -64,6 +64,8 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
         },
         "counters": dict(status.counters) if status else {},
         "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
+        "served_by_tenant": dict(status.served_by_tenant) if status else {},
+        "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
     }
 
 
