@@ -26,12 +26,12 @@ static void put_st(const float *x, int n, st *to) {
         store_st_part(to + i, load_part(x + i, n - i), n - i);
 }
 
-/* Elements of a row of qkv before its keys, and before its values. */
-static long keys_from(const bw_comp *m) { return bw_round((long)m->heads * m->head_dim, BW_PANEL); }
-static long values_from(const bw_comp *m) { return keys_from(m) + bw_round((long)m->kv_heads * m->head_dim, BW_PANEL); }
-
-/* Columns of q, k and v, each padded to panels. */
-static long qkv_columns(const bw_comp *m) { return values_from(m) + bw_round((long)m->kv_heads * m->head_dim, BW_PANEL); }
+/* Columns of q, and of k or v, padded to panels; elements of a row of qkv before its keys, and before its values. */
+static long q_columns(const bw_comp *m) { return bw_round((long)m->heads * m->head_dim, BW_PANEL); }
+static long kv_columns(const bw_comp *m) { return bw_round((long)m->kv_heads * m->head_dim, BW_PANEL); }
+static long keys_from(const bw_comp *m) { return q_columns(m); }
+static long values_from(const bw_comp *m) { return keys_from(m) + kv_columns(m); }
+static long qkv_columns(const bw_comp *m) { return values_from(m) + kv_columns(m); }
 
 #include "rows.h"
 
@@ -54,16 +54,34 @@ static long rows_together(long width, long ld) {
     return each < most ? each : most;
 }
 
-static void add_product(const bw_ctx *x, bw_call *c, int comp, int stage, long columns, long width) {
+static void add_product(const bw_ctx *x, bw_call *c, int comp, int stage, long columns, long width, int branches) {
     long units = (width + KS - 1) / KS;
     int panels = (int)(bw_round(columns, BW_PANEL) / BW_PANEL);
-    product g = {.rows = c->tokens, .panels = panels, .each = panels_together(c->tokens, units, panels, x->threads)};
+    product g = {.rows = c->tokens, .panels = panels, .each = panels_together(c->tokens, units, panels, branches, x->threads)};
     c->phases[c->n_phases++] = (bw_phase){.comp = comp, .stage = stage, .items = panels, .each = g.each, .pieces = product_pieces(&g)};
 }
 
-/* Whether a norm would be a single piece: then every thread has its own of the product's rows, and there is a phase less. */
+/* Most panels of an A that a group has for a product. */
+static int low_panels(const bw_call *c, int comp, int second) {
+    int most = 0;
+    for (int i = 0; i < c->n_groups; i++) {
+        int panels = c->groups[i].deltas[comp].panels[second];
+        most = panels > most ? panels : most;
+    }
+    return most;
+}
+
+/* The product's low-rank terms need what their As make of the rows. */
+static void add_low(bw_call *c, int comp, int second) {
+    int panels = low_panels(c, comp, second);
+    if (panels)
+        add_phase(c, comp, second ? BW_LOW_SECOND : BW_LOW_FIRST, (long)c->n_lows * panels, 1);
+}
+
+/* Whether a norm would be a single piece: then every thread has its own of the product's rows, and there is a phase less. Not
+ * where something else reads them. */
 static int few_rows(const bw_call *c, const bw_comp *m, const bw_layout *l) {
-    return c->tokens <= rows_together(m->width, 2 * l->ld_x);
+    return c->tokens <= rows_together(m->width, 2 * l->ld_x) && !low_panels(c, (int)(m - c->comps), 0);
 }
 
 static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
@@ -75,20 +93,23 @@ static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
     }
     if (!few_rows(c, m, l))
         add_phase(c, comp, BW_NORM, rows, in_row);
+    add_low(c, comp, 0);
     if (m->kind == BW_HEAD) {
-        add_product(x, c, comp, BW_LOGITS, m->inner, m->width);
+        add_product(x, c, comp, BW_LOGITS, m->inner, m->width, 1);
         return;
     }
     if (m->kind == BW_ATTENTION) {
-        add_product(x, c, comp, BW_QKV, qkv_columns(m), m->width);
+        add_product(x, c, comp, BW_QKV, qkv_columns(m), m->width, 1);
         if (m->qk_whole)
             add_phase(c, comp, BW_NORM_WHOLE, rows, rows_together(m->width, l->ld_c));
         add_phase(c, comp, BW_ROTATE, rows * m->kv_heads, heads_together(x, m, rows));
         add_phase(c, comp, BW_ATTEND, (long)c->n_tiles[l->tile_size] * m->kv_heads, 1);
-        add_product(x, c, comp, BW_PROJECT, m->width, (long)m->heads * m->head_dim);
+        add_low(c, comp, 1);
+        add_product(x, c, comp, BW_PROJECT, m->width, (long)m->heads * m->head_dim, 1);
     } else {
-        add_product(x, c, comp, BW_UP, m->gated ? 2l * bw_round(m->inner, BW_PANEL / 2) : m->inner, m->width);
-        add_product(x, c, comp, BW_PROJECT, m->width, m->inner);
+        add_product(x, c, comp, BW_UP, m->inner, m->width, m->gated ? 2 : 1);
+        add_low(c, comp, 1);
+        add_product(x, c, comp, BW_PROJECT, m->width, m->inner, 1);
     }
     if (!bw_plain(m) && m->side != BW_KEEP)
         add_phase(c, comp, BW_ADD, rows, in_row);
@@ -97,9 +118,13 @@ static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
 /* The product of a phase, but for what the thread keeps. */
 static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, const bw_comp *m, const bw_layout *l) {
     int attention = m->kind == BW_ATTENTION;
-    product g = {.kind = TO_FLOAT, .x = (const at *)(x->scratch + l->x), .ld_x = l->ld_x, .w = m->w0, .bias = m->b0,
+    product g = {.kind = TO_FLOAT, .branches = 1, .x = (const at *)(x->scratch + l->x), .ld_x = l->ld_x,
                  .units = (m->width + KS - 1) / KS, .rows = c->tokens, .panels = f->items, .each = f->each, .divisor = 1.0f};
+    g.part[0] = (packed){m->w[0], m->b[0], f->items};
     if (f->stage == BW_QKV) {
+        g.part[0].panels = (int)(q_columns(m) / BW_PANEL);
+        for (int i = 1; i < BW_PARTS; i++)
+            g.part[i] = (packed){m->w[i], m->b[i], (int)(kv_columns(m) / BW_PANEL)};
         g.to = x->scratch + l->c;
         g.ld_to = l->ld_c;
         g.columns = (int)qkv_columns(m);
@@ -110,6 +135,8 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
         g.softcap = m->softcap;
     } else if (f->stage == BW_UP) {
         g.kind = m->gated ? TO_GATED : TO_ACTIVATED;
+        g.branches = m->gated ? 2 : 1;
+        g.part[g.branches - 1] = (packed){m->w[1], m->b[1], f->items};
         g.activation = m->activation;
         g.to = x->scratch + l->o;
         g.ld_to = l->ld_o;
@@ -117,8 +144,7 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
     } else {
         g.x = (const at *)(x->scratch + l->o);
         g.ld_x = l->ld_o;
-        g.w = m->w1;
-        g.bias = m->b1;
+        g.part[0] = (packed){m->w_out, m->b_out, f->items};
         g.units = ((attention ? (long)m->heads * m->head_dim : m->inner) + KS - 1) / KS;
         g.columns = m->width;
         g.kind = bw_plain(m) ? TO_RESIDUAL : TO_FLOAT;
@@ -126,6 +152,19 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
         g.ld_to = bw_plain(m) ? m->width : l->ld_x;
     }
     return g;
+}
+
+/* What the groups of a call change in the product of a phase. */
+static changes changes_of(const bw_ctx *x, const bw_call *c, const bw_phase *f) {
+    return (changes){.call = c, .t = (const at *)x->low, .ld = x->ld_low, .comp = f->comp, .second = f->stage == BW_PROJECT};
+}
+
+static low_work low_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, const bw_comp *m, const bw_layout *l, char *own) {
+    int second = f->stage == BW_LOW_SECOND;
+    long width = !second ? m->width : m->kind == BW_ATTENTION ? (long)m->heads * m->head_dim : m->inner;
+    return (low_work){.call = c, .x = (const at *)(x->scratch + (second ? l->o : l->x)), .t = (at *)x->low, .own = (float *)own,
+                      .ld_x = second ? l->ld_o : l->ld_x, .ld_t = x->ld_low, .units = (width + KS - 1) / KS,
+                      .comp = f->comp, .second = second, .panels = f->items / c->n_lows};
 }
 
 static void run(bw_ctx *x, const bw_call *c, const bw_phase *f, int thread, uint64_t now) {
@@ -156,8 +195,16 @@ static void run(bw_ctx *x, const bw_call *c, const bw_phase *f, int thread, uint
         bw_pieces(x, c, f, thread, now, attend_item, put_item, &w);
         break;
     }
+    case BW_LOW_FIRST:
+    case BW_LOW_SECOND: {
+        low_work w = low_of(x, c, f, m, l, own);
+        bw_pieces(x, c, f, thread, now, low_rows, put_low, &w);
+        break;
+    }
     default: {
         product g = product_of(x, c, f, m, l);
+        changes h = changes_of(x, c, f);
+        g.changed = c->n_groups ? &h : NULL;
         g.own = (float *)own;
         if (f->stage != BW_PROJECT && few_rows(c, m, l)) {
             rows.own = own + BW_OWN / 2;

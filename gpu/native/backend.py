@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import torch
 
-from blockwright.gpu.backend import Batch, Packed
+from blockwright.gpu.backend import Batch, Packed, PackedPart
 from blockwright.gpu.errors import BackendError
+from blockwright.gpu.model.config import (
+    MLP as SECOND,
+)
 from blockwright.gpu.model.config import (
     AttentionConfig,
     ComponentSpec,
@@ -31,6 +35,7 @@ from blockwright.gpu.model.config import (
     RopeConfig,
     attention_of,
 )
+from blockwright.gpu.native.deltas import NativeDelta, delta_bytes, groups, pack_delta, record_array
 from blockwright.gpu.native.library import (
     ACTIVATIONS,
     ATTENTION,
@@ -45,16 +50,23 @@ from blockwright.gpu.native.library import (
     NEIGHBOURS,
     RMS,
     ComponentRecord,
+    DeltaRecord,
     library,
 )
-from blockwright.gpu.native.packing import DTYPES, SECOND, NativePacked, pack, packed_bytes, second
+from blockwright.gpu.native.packing import DTYPES, NativePacked, pack, parts_of
 from blockwright.gpu.reference.operations import rotary_table
 from blockwright.gpu.tables import Tables
+from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
 
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256
 MAX_HEAD_DIM = 1024  # elements; kernels keep one head on the stack
+FIELDS = {  # of a record, by role; norms have the name of their role
+    "weight": "w0", "q": "w0", "k": "w1", "v": "w2", "o": "w_out", "gate": "w0", "up": "w1", "down": "w_out",
+    "q_bias": "b0", "k_bias": "b1", "v_bias": "b2", "o_bias": "b_out",
+    "gate_bias": "b0", "up_bias": "b1", "down_bias": "b_out",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,8 @@ class NativeRun:
     width: int
     vocabulary: int  # of a head, else 0
     parts: tuple[NativePacked, ...]
+    places: tuple[int, ...]  # of each component: its first record
+    deltas: dict[int, ctypes.Array[DeltaRecord]] = field(default_factory=dict)  # by number, for each record
 
 
 class NativeBackend:
@@ -91,7 +105,7 @@ class NativeBackend:
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
-        self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._rope: dict[tuple[RopeConfig, int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._tables: Tables | None = None
         self._max_logits = 0
         self._logits = torch.empty(0)
@@ -99,11 +113,20 @@ class NativeBackend:
     def slot_bytes(self, layout: KvLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
-    def packed_bytes(self, spec: ComponentSpec) -> int:
-        return packed_bytes(spec, self.dtype)
+    def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        if spec.delta is not None:
+            name = packed_id(spec, "delta", f"delta {self.dtype}")
+            return [PackedPart("delta", name, delta_bytes(spec, self.dtype), "delta", (1,), 1)]
+        return parts_of(spec, self.dtype)
 
-    def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
-        return pack(spec, tensors, memory, self.dtype)
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
+        pack(part, raw, memory, first, self.dtype)
+
+    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
+        return NativePacked(spec, memory, self.dtype)
+
+    def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> NativeDelta:
+        return pack_delta(spec, tensors, memory, self.dtype)
 
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         tokens_RM, slots_RLP = tables.tokens, tables.slots
@@ -119,6 +142,7 @@ class NativeBackend:
         if code or self._lib.bw_reserve(self._ctx, None, 0):
             raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")
         self._tables = tables
+        self._rope.clear()  # made for the longest sequence
 
     def settle(self) -> None:
         self._lib.bw_settle(self._ctx)
@@ -153,22 +177,48 @@ class NativeBackend:
         vocabulary = config.vocabulary if isinstance(config, HeadConfig) else 0
         if self._max_logits * vocabulary > self._logits.numel():
             self._logits = torch.empty(self._max_logits * vocabulary)
-        return NativeRun(records, address, len(records), widths.pop(), vocabulary, packed)
+        sizes = (1 + isinstance(part.spec.config, ParallelConfig) for part in packed)
+        places = tuple(accumulate(sizes, initial=0))[:-1]
+        return NativeRun(records, address, len(records), widths.pop(), vocabulary, packed, places)
+
+    def attach(self, run: NativeRun, number: int, deltas: Mapping[int, NativeDelta]) -> None:
+        if self._lib.bw_reserve_low(self._ctx, max((delta.panels for delta in deltas.values()), default=0)):
+            raise BackendError(f"no memory for low-rank terms of {self._max_logits} tokens; lower sweep_tokens")
+        run.deltas[number] = record_array(run.count, ((run.places[i], delta) for i, delta in deltas.items()))
+
+    def detach(self, run: NativeRun, number: int) -> None:
+        self.settle()
+        del run.deltas[number]
 
     def forward(self, run: NativeRun, batch: Batch) -> None:
         hidden_TD = batch.hidden_TD
         self._check(run, hidden_TD, is_head=False)
         row, start, count = _address(batch.row_N), _address(batch.start_N), _address(batch.count_N)
+        changed = groups(batch.delta_N, batch.count_N, run.deltas)
         code = self._lib.bw_forward(
-            self._ctx, run.address, run.count, row, start, count, len(batch.row_N), hidden_TD.data_ptr(), hidden_TD.shape[0]
+            self._ctx,
+            run.address,
+            run.count,
+            row,
+            start,
+            count,
+            len(batch.row_N),
+            hidden_TD.data_ptr(),
+            hidden_TD.shape[0],
+            changed,
+            len(changed) if changed is not None else 0,
         )
         if code:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
 
-    def logits(self, run: NativeRun, hidden_ND: torch.Tensor) -> torch.Tensor:
+    def logits(self, run: NativeRun, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
         self._check(run, hidden_ND, is_head=True)
         rows = hidden_ND.shape[0]
-        code = self._lib.bw_logits(self._ctx, run.address, hidden_ND.data_ptr(), rows, self._logits.data_ptr())
+        changed = groups(delta_N, np.ones(rows, dtype=np.int32), run.deltas)
+        how_many = len(changed) if changed is not None else 0
+        code = self._lib.bw_logits(
+            self._ctx, run.address, hidden_ND.data_ptr(), rows, self._logits.data_ptr(), changed, how_many
+        )
         if code:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
         return self._logits[: rows * run.vocabulary].view(rows, run.vocabulary)
@@ -216,8 +266,8 @@ class NativeBackend:
                 follower = next(records)
                 follower.width, follower.side = config.hidden, JOIN
                 self._describe_mlp(config.mlp, follower)
-                _point(follower, second(part.parts))
-        _point(record, {name: address for name, address in part.parts.items() if not name.startswith(SECOND)})
+                _point(follower, {r.removeprefix(SECOND): a for r, a in part.addresses().items() if r.startswith(SECOND)})
+        _point(record, {role: address for role, address in part.addresses().items() if not role.startswith(SECOND)})
 
     def _describe_attention(
         self, part: NativePacked, config: AttentionConfig, record: ComponentRecord, kv_layer: int
@@ -253,10 +303,11 @@ class NativeBackend:
         _describe_norm(config.norm, record)
 
     def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if (rope, head_dim) not in self._rope:
+        key = rope, head_dim, length
+        if key not in self._rope:
             cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), torch.float32)
-            self._rope[rope, head_dim] = cos_MH.contiguous(), sin_MH.contiguous()
-        return self._rope[rope, head_dim]
+            self._rope[key] = cos_MH.contiguous(), sin_MH.contiguous()
+        return self._rope[key]
 
 
 def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:
@@ -264,9 +315,9 @@ def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:
     record.norm_kind = LAYER if norm.kind == "layer" else RMS
 
 
-def _point(record: ComponentRecord, parts: dict[str, int]) -> None:
-    for name, address in parts.items():
-        setattr(record, name, address)
+def _point(record: ComponentRecord, addresses: dict[str, int]) -> None:
+    for role, address in addresses.items():
+        setattr(record, FIELDS.get(role, role), address)
 
 
 def _address(array: np.ndarray) -> int:
