@@ -370,5 +370,6 @@ class Worker(Actor):
             sweep_age=self.device.lateness(),
             counters={name: float(value) for name, value in counters.items()},
             kv_by_tenant=memory.pages.bytes_by_account(),
+            parameters_by_application=memory.residence.bytes_by_holder(),
             slow=self._slow,
         )

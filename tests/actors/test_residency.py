@@ -39,6 +39,9 @@ async def test_a_model_of_the_same_tensors_adds_none_whatever_their_names(
     before = rig.worker.state.parts.memory.parameter_bytes
     assert await rig.load("b", fused) == 0
     assert rig.worker.state.parts.memory.parameter_bytes == before
+    found = (await rig.ref.status()).parameters_by_application
+    assert [owned for owned, _ in found.values()] == [0, 0]
+    assert len(set(found.values())) == 1
     await rig.publish()
     await check_equal(rig, "a", base)
     await check_equal(rig, "b", fused)

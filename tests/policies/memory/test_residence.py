@@ -28,7 +28,9 @@ def test_tensors_of_several_components_lie_in_memory_once() -> None:
     assert base == [TensorPlace(0, True), TensorPlace(CHUNK, True), TensorPlace(CHUNK + 128, True)]
     tuned = residence.load(b"tuned", "b", tensors(q=CHUNK, k=100, mine=50))
     assert tuned == [TensorPlace(0, False), TensorPlace(CHUNK, False), TensorPlace(2 * CHUNK + 128, True)]
+    assert residence.bytes_by_holder() == {"a": (CHUNK, CHUNK + 128), "b": (64, CHUNK + 128)}
     assert residence.release(b"base", "a") == [b"o"]
+    assert residence.bytes_by_holder() == {"b": (CHUNK + 128 + 64, 0)}
     assert residence.tensor_bytes == CHUNK + 128 + 64
     residence.check()
     assert residence.release(b"tuned", "b") == [b"q", b"k", b"mine"]
