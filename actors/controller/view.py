@@ -66,6 +66,7 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
         "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
         "served_by_tenant": dict(status.served_by_tenant) if status else {},
         "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
+        "parameters_by_application": _parameters(status.parameters_by_application) if status else {},
     }
 
 
@@ -101,3 +102,7 @@ def _applications(state: ControllerState) -> dict[str, Any]:
             "refused": refused,
         }
     return result
+
+
+def _parameters(found: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
+    return {name: {"owned": owned, "shared": shared} for name, (owned, shared) in found.items()}

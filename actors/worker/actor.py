@@ -375,5 +375,6 @@ class Worker(Actor):
             kv_by_tenant=memory.pages.accounts.all_held(),
             served_by_tenant=dict(state.parts.queue.share.served),
             kv_cap_hits=dict(memory.cap_hits),
+            parameters_by_application=memory.residence.bytes_by_holder(),
             slow=self._slow,
         )
