@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 
 from blockwright.actors.app_roots import check_name, folder_below
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange
-from blockwright.actors.sizing import TableSizes, check_model
+from blockwright.actors.sizing import WorkerLimits, check_model
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime.actor.actor import Actor
@@ -41,10 +44,10 @@ def open_application(new: NewApplication, roots: str) -> Checkpoint:
 
 
 class Applications(Actor):
-    """See the module. ``sizes``: what the workers were started for; ``controller``: its address."""
+    """See the module. ``limits``: what the workers were started for; ``controller``: its address."""
 
-    def __init__(self, settings: Settings, sizes: TableSizes, controller: str) -> None:
-        self._settings, self._sizes, self._controller = settings, sizes, controller
+    def __init__(self, settings: Settings, limits: WorkerLimits, controller: str) -> None:
+        self._settings, self._limits, self._controller = settings, limits, controller
         self._reading = asyncio.Lock()
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
 
@@ -110,16 +113,23 @@ class Applications(Actor):
             return await asyncio.to_thread(self._hash, new)
 
     def _hash(self, new: NewApplication) -> Application:
-        settings, sizes = self._settings, self._sizes
+        settings, limits = self._settings, self._limits
         checkpoint = open_application(new, settings.app_roots)
-        length = check_model(settings, sizes, new.name, checkpoint.config)
-        specs = checkpoint.specs(settings.page_size, sizes.dtype)
-        return Application(
-            new.name,
-            str(checkpoint.path),
-            tuple(spec.component for spec in specs),
-            length,
-            settings.pipelines.get(new.name, settings.pipeline),
-            new.name,
-            int(time.time()),
-        )
+        length = check_model(settings, limits, new.name, checkpoint.config)
+        specs = checkpoint.specs(settings.page_size, limits.dtype)
+        span = settings.pipelines.get(new.name, settings.pipeline)
+        made = application_of(new.name, checkpoint, specs, length, span)
+        return dataclasses.replace(made, model=new.name, created=int(time.time()))
+
+
+def application_of(name: str, checkpoint: Checkpoint, specs: Sequence[ComponentSpec], length: int, span: int) -> Application:
+    """A checkpoint that was hashed, as the controller knows it."""
+    return Application(
+        name,
+        str(checkpoint.path),
+        tuple(spec.component for spec in specs),
+        length,
+        span,
+        tuple(spec.hashes for spec in specs),
+        tuple({role: ref.nbytes for role, ref in spec.tensors.items()} for spec in specs),
+    )

@@ -45,44 +45,31 @@ def max_lengths(settings: Settings, models: Mapping[str, ModelConfig]) -> dict[s
 
 
 @dataclass(frozen=True, slots=True)
-class TableSizes:
+class WorkerLimits:
     """What the workers were started for, which an application that comes later has to fit."""
 
     dtype: str  # that they compute in
-    max_length: int  # tokens
-    kv_layers: int
     layouts: frozenset[tuple[int, int]] | None  # (KV heads, size of one) that have addresses; None: any can get them
 
 
-def table_sizes(settings: Settings, models: Mapping[str, ModelConfig], address_space: int | None) -> TableSizes:
+def worker_limits(settings: Settings, models: Mapping[str, ModelConfig], address_space: int | None) -> WorkerLimits:
     """Of the workers of ``worker_configs``."""
     layouts = frozenset((model.kv_heads, model.head_dim) for model in models.values())
-    longest, deepest = max(max_lengths(settings, models).values()), max(model.layers for model in models.values())
-    return TableSizes(serving_dtype(settings, models), longest, deepest, None if address_space is None else layouts)
+    return WorkerLimits(serving_dtype(settings, models), None if address_space is None else layouts)
 
 
-def check_model(settings: Settings, sizes: TableSizes, name: str, model: ModelConfig) -> int:
+def check_model(settings: Settings, limits: WorkerLimits, name: str, model: ModelConfig) -> int:
     """A further model, against the workers as they were started: its longest sequence in tokens. Raises SettingsError."""
     length = max_lengths(settings, {name: model})[name]
-    remedy = f"serve it from the start (--app {name}=PATH)"
-    if settings.dtype == "auto" and sizes.dtype == "bfloat16" and model.dtype != "bfloat16":
+    if settings.dtype == "auto" and limits.dtype == "bfloat16" and model.dtype != "bfloat16":
         raise SettingsError(
             f"{name} is stored in {model.dtype}, but the workers compute in bfloat16, the type of what they were started "
             f"with; convert it, or restart with --dtype float32 or bfloat16"
         )
-    if length > sizes.max_length:
-        raise SettingsError(
-            f"{name} handles {length} tokens, but the workers were started for {sizes.max_length}; restart with "
-            f"--max-model-len {sizes.max_length} or less, or {remedy}"
-        )
-    if model.layers > sizes.kv_layers:
-        raise SettingsError(
-            f"{name} has {model.layers} layers, but the workers were started for {sizes.kv_layers}; {remedy}"
-        )
-    if sizes.layouts is not None and (model.kv_heads, model.head_dim) not in sizes.layouts:
+    if limits.layouts is not None and (model.kv_heads, model.head_dim) not in limits.layouts:
         raise SettingsError(
             f"{name} has KV of {model.kv_heads} heads of {model.head_dim}, for which a process here has no addresses left "
-            f"(ulimit -v or -d); raise the limit, or {remedy}"
+            f"(ulimit -v or -d); raise the limit and restart"
         )
     return length
 

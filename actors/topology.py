@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blockwright.actors.applications import application_of
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller, Progress
@@ -26,7 +27,7 @@ from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, S
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, serving_dtype, spans, table_sizes, worker_configs
+from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
@@ -213,7 +214,7 @@ async def start(
         state = ControllerState(list(configs), stall_timeout=settings.stall_timeout)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
-            "applications": (settings, table_sizes(settings, models, address_space()), f"{HEAD}/controller"),
+            "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (fronts.get(HEAD), processes),
@@ -350,13 +351,8 @@ def _applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> lis
     """Hash every tensor: seconds of work, so on a thread."""
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
-    return [
-        Application(
-            name,
-            str(checkpoint.path),
-            tuple(spec.component for spec in checkpoint.specs(settings.page_size, dtype)),
-            lengths[name],
-            over[name],
-        )
-        for name, checkpoint in checkpoints.items()
-    ]
+    applications = []
+    for name, checkpoint in checkpoints.items():
+        specs = checkpoint.specs(settings.page_size, dtype)
+        applications.append(application_of(name, checkpoint, specs, lengths[name], over[name]))
+    return applications

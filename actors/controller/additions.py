@@ -79,9 +79,12 @@ def check_fit(application: Application, residency: Mapping[str, Residency], serv
     chains, spans = {application.name: application.components}, {application.name: application.span}
     for hop in (hop for route in place(chains, list(residency), spans) for hop in route.hops):
         here = residency[hop.worker]
-        held = {served[name].application.components[d].id for name, depths in here.resident.items() for d in depths}
-        wanted = {c.id: c.nbytes for c in application.components[hop.first : hop.last] if c.id not in held}
-        need = sum(wanted.values()) + page_of(application, hop)[1]
+        held = set[bytes]()
+        for name, depths in here.resident.items():
+            for depth in depths:
+                held.update(served[name].application.tensors(depth, depth + 1))
+        wanted = application.tensors(hop.first, hop.last)
+        need = sum(n for hash, n in wanted.items() if hash not in held) + page_of(application, hop)[1]
         if here.room is not None and need > here.room:
             raise ValueError(
                 f"it needs {need} bytes on worker {hop.worker} beyond what it shares, but only {here.room} are left besides "

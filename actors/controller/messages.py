@@ -17,6 +17,8 @@ class Application:
     components: tuple[Component, ...]
     max_length: int  # tokens
     span: int = 1  # workers that its chain is spread over
+    hashes: tuple[dict[str, bytes], ...] = ()  # of each component's raw tensors, by role
+    sizes: tuple[dict[str, int], ...] = ()  # their bytes
     model: str = ""  # as ``Chain`` has it
     created: int = 0  # seconds of Unix time
 
@@ -24,6 +26,14 @@ class Application:
     def served_as(self) -> str:
         """The model id that clients ask for."""
         return self.model or self.name
+
+    def tensors(self, first: int = 0, last: int | None = None) -> dict[bytes, int]:
+        """Bytes of the distinct raw tensors of components ``first`` .. ``last`` (exclusive), by hash; of components where
+        their tensors are not known."""
+        if not self.sizes:
+            return {c.id: c.nbytes for c in self.components[first:last]}
+        parts = zip(self.hashes[first:last], self.sizes[first:last], strict=True)
+        return {hash: sizes[role] for hashes, sizes in parts for role, hash in hashes.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from blockwright.policies.model.chain import Component
+from blockwright.actors.controller.messages import Application
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterShares:
-    """Raw bytes of an application's distinct components."""
+    """Raw bytes of an application's distinct tensors."""
 
     own: int
     shared: int
 
-    @property
-    def share(self) -> float:
-        """From 0 to 1."""
-        return self.shared / (self.own + self.shared) if self.own + self.shared else 0.0
 
-
-def parameter_shares(components: Iterable[Component], others: Iterable[Iterable[Component]]) -> ParameterShares:
-    """``others``: components of other applications."""
-    sizes = {c.id: c.nbytes for c in components}
-    common = sizes.keys() & {c.id for other in others for c in other}
-    shared = sum(sizes[id] for id in common)
+def parameter_shares(application: Application, others: Iterable[Application]) -> ParameterShares:
+    """``shared``: with any of the ``others``."""
+    sizes, elsewhere = application.tensors(), set[bytes]()
+    for other in others:
+        elsewhere.update(other.tensors())
+    shared = sum(nbytes for hash, nbytes in sizes.items() if hash in elsewhere)
     return ParameterShares(sum(sizes.values()) - shared, shared)

@@ -107,7 +107,6 @@ def _applications(state: ControllerState) -> dict[str, Any]:
 def application_view(state: ControllerState, served: Served) -> ApplicationView:
     """What is told to whoever added it."""
     one = served.application
-    others = [o.application.components for o in state.served.values() if o is not served and o.deployed]
-    shares = parameter_shares(one.components, others)
+    shares = parameter_shares(one, [o.application for o in state.served.values() if o is not served and o.deployed])
     ready = state.ready(one.name)
     return ApplicationView(one.served_as, one.checkpoint, ready, one.max_length, shares.own, shares.shared)

@@ -115,29 +115,39 @@ class Checkpoint:
                 progress(done, total)
 
         hashes = {ref: hash_tensor(ref, advance) for ref in sorted(places, key=lambda ref: (ref.path, ref.offset))}
+        contents = [{role: hashes[ref] for role, ref in roles.items()} for _, roles in self._parts]
         ids = [
-            component_id(KINDS[type(config)], config, {role: hashes[ref] for role, ref in roles.items()})
-            for config, roles in self._parts
+            component_id(KINDS[type(config)], config, content)
+            for (config, _), content in zip(self._parts, contents, strict=True)
         ]
-        return self.specs_with_ids(page_size, kv_dtype, ids)
+        return self.specs_with_ids(page_size, kv_dtype, ids, hashes=contents)
 
-    def specs_with_ids(self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0) -> list[ComponentSpec]:
+    def specs_with_ids(
+        self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0, hashes: Sequence[dict[str, bytes]] = ()
+    ) -> list[ComponentSpec]:
         """Components ``first`` .. ``first + len(ids) - 1`` with identities that are known; reads no tensor.
 
-        Raises ``CheckpointError`` when the chain has fewer components.
+        ``hashes``: of each component its tensors' by role, as ``specs`` found them, or none. Raises ``CheckpointError`` when
+        the chain has fewer components or other tensors.
         """
         parts = self._parts[first : first + len(ids)]
         if len(parts) != len(ids) or first < 0:
             raise CheckpointError(
                 f"{self.path} has {len(self._parts)} components, not {first + len(ids)}; the folder has changed: restart"
             )
-        return [_spec(config, roles, id, page_size, kv_dtype) for (config, roles), id in zip(parts, ids, strict=True)]
+        known = hashes or [{}] * len(ids)
+        if any(found and found.keys() != roles.keys() for found, (_, roles) in zip(known, parts, strict=True)):
+            raise CheckpointError(f"{self.path} has other tensors than were hashed; the folder has changed: restart")
+        return [
+            ComponentSpec(_component(config, roles, id, page_size, kv_dtype), config, dict(roles), found)
+            for (config, roles), id, found in zip(parts, ids, known, strict=True)
+        ]
 
 
-def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> ComponentSpec:
+def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> Component:
     attention = attention_of(config)
     kv = KvLayout(attention.kv_heads, attention.head_dim, kv_dtype, page_size) if attention is not None else None
-    component = Component(
+    return Component(
         id=id,
         kind=KINDS[type(config)],
         nbytes=sum(ref.nbytes for ref in roles.values()),
@@ -145,7 +155,6 @@ def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_
         width_out=config.vocabulary if isinstance(config, HeadConfig) else config.hidden,
         kv=kv,
     )
-    return ComponentSpec(component, config, dict(roles))
 
 
 def _locate(source: str | Path) -> Path:

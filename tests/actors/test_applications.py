@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from blockwright.actors.controller.messages import (
@@ -19,14 +21,14 @@ from blockwright.actors.controller.messages import (
     Room,
     Unload,
 )
-from blockwright.actors.controller.parameter_shares import parameter_shares
+from blockwright.actors.controller.parameter_shares import ParameterShares, parameter_shares
 from blockwright.actors.controller.view import application_view
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
 
 
 def named(model: str, ids: str, name: str = "", span: int = 1) -> Application:
     made = application(name or model, ids, span)
-    return Application(made.name, made.checkpoint, made.components, made.max_length, span, model, 5)
+    return replace(made, model=model, created=5)
 
 
 def paused(*workers: str) -> Bench:
@@ -117,7 +119,7 @@ def test_what_it_shares_needs_no_room_and_what_is_missing_is_said() -> None:
     bench(Add(named("copy", "eAmBnh")))  # a copy needs only a page
     wide = named("b", "eAmBxy")
     components = tuple(c if c.id in (b"e" * 16, b"A" * 16) else replaced(c, ROOM) for c in wide.components)
-    big = Application("b", "/models/b", components, 4096, 1, "b", 5)
+    big = replace(wide, components=components)
     with pytest.raises(
         ValueError, match=r"needs \d+ bytes on worker w0 beyond what it shares, but only 65536 are left.*missing"
     ):
@@ -166,7 +168,10 @@ def test_what_is_own_and_what_is_shared() -> None:
     load_all(bench, bench(Add(named("b", "eAmBxy"))))
     view = application_view(bench.state, bench.state.served["b"])
     assert (view.id, view.ready, view.own, view.shared) == ("b", True, 200, 400)
-    assert parameter_shares([], []).share == 0.0
-    assert parameter_shares(application("b", "eAmBxy").components, [application("a").components]).share == pytest.approx(
-        2 / 3
+    other = replace(
+        application("b", "ey"),
+        hashes=({"weight": b"1"}, {"norm": b"2", "up": b"3"}),
+        sizes=({"weight": 10}, {"norm": 1, "up": 5}),
     )
+    same_norm = replace(other, hashes=({"weight": b"4"}, {"norm": b"2", "up": b"5"}))
+    assert parameter_shares(other, [same_norm]) == ParameterShares(own=15, shared=1)

@@ -21,7 +21,7 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
-from blockwright.actors.sizing import TableSizes
+from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import INSIDE_GATEWAY, INSIDE_WORKER, tree
 from blockwright.actors.topology import tell_of_nodes
 from blockwright.actors.worker.actor import Worker
@@ -97,13 +97,13 @@ class House:
         sim, plan = self.sim, self.plan
         configs = {name: self._config(name) for name in plan.workers}
         self.state = ControllerState(plan.workers, stall_timeout=3.0)
-        longest, limits = max(a.max_length for a in plan.applications), {"*": 1 << 30}
+        limits = {"*": 1 << 30}
         settings = Settings(workers=len(plan.workers), gateways=1 + len(plan.gateways), tokens_per_minute=limits)
         gateway = self._gateway(HEAD, list(plan.gateways))
         controller = sim.head.ref(f"{HEAD}/controller", Controller)
         values = {
             "limiter": (limits_of(settings),),
-            "applications": (settings, TableSizes("float32", longest, 4, None), f"{HEAD}/controller"),
+            "applications": (settings, WorkerLimits("float32", None), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (self.state, [f"{HEAD}/gateway"], Published(Progress())),
             "peer": (Quiet(), list(plan.gateways)),
