@@ -26,7 +26,7 @@ from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, S
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, worker_configs
+from blockwright.actors.sizing import max_lengths, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
@@ -213,6 +213,7 @@ async def start(
         state = ControllerState(list(configs), stall_timeout=settings.stall_timeout)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
+            "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (fronts.get(HEAD), processes),
@@ -327,7 +328,8 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         max_waiting_tokens=settings.max_waiting_tokens,
         gateways=settings.gateways,
     )
-    return Gateway(state, name=name, controller=f"{HEAD}/controller", limiter=limiter, others=others)
+    addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
+    return Gateway(state, name=name, others=others, **addresses)
 
 
 def _gateway_configs(
