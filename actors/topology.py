@@ -40,6 +40,7 @@ from blockwright.runtime.cluster.launcher import Launcher
 from blockwright.runtime.cluster.processes import ForkserverLauncher
 from blockwright.runtime.tree import lines, start_tree
 from blockwright.transport.errors import AddressError
+from blockwright.zoo.source import open_source
 
 log = logging.getLogger("blockwright.cluster")
 WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
@@ -74,6 +75,7 @@ class Running:
         self._began = began
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._background: list[asyncio.Task[None]] = []
+        self._checkpoints: dict[str, Checkpoint] = {}
 
     @property
     def peer(self) -> Ref:
@@ -148,6 +150,7 @@ class Running:
 
     def run(self, root: Ref, checkpoints: dict[str, Checkpoint], settings: Settings, then: Callable[[], None]) -> None:
         """Hash, load and note the stages, behind everything else. ``then``: when there is time again."""
+        self._checkpoints = checkpoints  # of a zoo they cannot be removed while they are here
         self.cluster.node.monitor(root, lambda down: self._fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
             asyncio.create_task(self._prepare(checkpoints, settings)),
@@ -241,7 +244,7 @@ async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     if settings.pace:
         await asyncio.to_thread(_check_pace, settings.pace)
-    return await asyncio.to_thread(lambda: {name: Checkpoint.open(source) for name, source in settings.applications.items()})
+    return await asyncio.to_thread(lambda: {name: open_source(source) for name, source in settings.applications.items()})
 
 
 async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:

@@ -11,7 +11,6 @@ from blockwright.actors.worker.messages import LoadBlock
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.sweep.events import (
     ComponentFailed,
     ComponentPlaced,
@@ -20,6 +19,7 @@ from blockwright.policies.sweep.events import (
     ComponentWanted,
     Event,
 )
+from blockwright.zoo.source import open_source
 
 Outcome = asyncio.Future[None] | ComponentRefused | None  # what the device does; no room; resident for somebody else
 ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
@@ -27,7 +27,7 @@ ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # b
 
 async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[ComponentSpec]:
     """The components of a block, from their checkpoint's files. Raises CheckpointError, OSError."""
-    checkpoint = await asyncio.to_thread(Checkpoint.open, block.checkpoint)
+    checkpoint = await asyncio.to_thread(open_source, block.checkpoint)
     return checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first)
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from blockwright.gpu.errors import CheckpointError
@@ -53,13 +53,25 @@ Progress = Callable[[int, int], None]  # bytes hashed, bytes to hash in all
 
 
 class Checkpoint:
-    """See the module. Made by ``open``; immutable."""
+    """See the module. Made by ``open``, or from a zoo by ``zoo/source.py``; immutable.
 
-    def __init__(self, path: Path, config: ModelConfig, generation: GenerationDefaults, parts: Parts) -> None:
+    ``ids``: identities, where they are known without hashing. ``hold``: what is kept from removal as long as this lives.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: ModelConfig,
+        generation: GenerationDefaults,
+        parts: Parts,
+        ids: Sequence[bytes] | None = None,
+        hold: object = None,
+    ) -> None:
         self.path = path
         self.config = config
         self.generation = generation
-        self._parts = parts
+        self.parts = parts
+        self._ids, self._hold = ids, hold
 
     @classmethod
     def open(cls, source: str | Path) -> Checkpoint:
@@ -93,19 +105,24 @@ class Checkpoint:
     @property
     def nbytes(self) -> int:
         """Raw bytes of all components; a tied tensor counts in each component that uses it."""
-        return sum(ref.nbytes for _, roles in self._parts for ref in roles.values())
+        return sum(ref.nbytes for _, roles in self.parts for ref in roles.values())
 
     def __len__(self) -> int:
         """Number of components."""
-        return len(self._parts)
+        return len(self.parts)
 
     def specs(self, page_size: int, kv_dtype: str, progress: Progress | None = None) -> list[ComponentSpec]:
-        """The chain with its identities: reads and hashes every tensor once, wherever it is used.
+        """The chain with its identities: reads and hashes every tensor once, wherever it is used, unless they are known.
 
         ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") are of the KV layout, which is no part of an
         identity. Raises ``CheckpointError`` when a file has changed since it was opened.
         """
-        places = {ref for _, roles in self._parts for ref in roles.values()}
+        ids = self._ids if self._ids is not None else self.ids(self.hashes(progress))
+        return self.specs_with_ids(page_size, kv_dtype, ids)
+
+    def hashes(self, progress: Progress | None = None) -> dict[TensorRef, bytes]:
+        """Every distinct tensor with the hash of its content, in the order of the files; reads them all."""
+        places = {ref for _, roles in self.parts for ref in roles.values()}
         total, done = sum(ref.nbytes for ref in places), 0
 
         def advance(n: int) -> None:
@@ -114,37 +131,44 @@ class Checkpoint:
             if progress is not None:
                 progress(done, total)
 
-        hashes = {ref: hash_tensor(ref, advance) for ref in sorted(places, key=lambda ref: (ref.path, ref.offset))}
-        ids = [
+        return {ref: hash_tensor(ref, advance) for ref in sorted(places, key=lambda ref: (ref.path, ref.offset))}
+
+    def ids(self, hashes: Mapping[TensorRef, bytes]) -> list[bytes]:
+        """The identities of the components, whose tensors have these hashes."""
+        return [
             component_id(KINDS[type(config)], config, {role: hashes[ref] for role, ref in roles.items()})
-            for config, roles in self._parts
+            for config, roles in self.parts
         ]
-        return self.specs_with_ids(page_size, kv_dtype, ids)
 
     def specs_with_ids(self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0) -> list[ComponentSpec]:
         """Components ``first`` .. ``first + len(ids) - 1`` with identities that are known; reads no tensor.
 
         Raises ``CheckpointError`` when the chain has fewer components.
         """
-        parts = self._parts[first : first + len(ids)]
+        parts = self.parts[first : first + len(ids)]
         if len(parts) != len(ids) or first < 0:
             raise CheckpointError(
-                f"{self.path} has {len(self._parts)} components, not {first + len(ids)}; the folder has changed: restart"
+                f"{self.path} has {len(self.parts)} components, not {first + len(ids)}; the folder has changed: restart"
             )
         return [_spec(config, roles, id, page_size, kv_dtype) for (config, roles), id in zip(parts, ids, strict=True)]
+
+
+def component_of(config: ComponentConfig, id: bytes, nbytes: int, kv: KvLayout | None = None) -> Component:
+    """The component of that configuration and identity, with ``nbytes`` of raw tensors."""
+    return Component(
+        id=id,
+        kind=KINDS[type(config)],
+        nbytes=nbytes,
+        width_in=0 if isinstance(config, EmbeddingConfig) else config.hidden,
+        width_out=config.vocabulary if isinstance(config, HeadConfig) else config.hidden,
+        kv=kv,
+    )
 
 
 def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> ComponentSpec:
     attention = attention_of(config)
     kv = KvLayout(attention.kv_heads, attention.head_dim, kv_dtype, page_size) if attention is not None else None
-    component = Component(
-        id=id,
-        kind=KINDS[type(config)],
-        nbytes=sum(ref.nbytes for ref in roles.values()),
-        width_in=0 if isinstance(config, EmbeddingConfig) else config.hidden,
-        width_out=config.vocabulary if isinstance(config, HeadConfig) else config.hidden,
-        kv=kv,
-    )
+    component = component_of(config, id, sum(ref.nbytes for ref in roles.values()), kv)
     return ComponentSpec(component, config, dict(roles))
 
 

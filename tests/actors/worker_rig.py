@@ -10,7 +10,6 @@ from pathlib import Path
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import LoadBlock, Submission, SweepReport, WorkerConfig
 from blockwright.gpu.select import open_backend
-from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
@@ -18,6 +17,7 @@ from blockwright.policies.sweep.events import GivenBack, RoutesChanged, TokensEm
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.cap import CAP
 from blockwright.tests.waiting import PATIENCE
+from blockwright.zoo.source import open_source
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -93,7 +93,7 @@ class Rig:
 
     async def load(self, application: str, path: Path) -> int:
         config = self.worker.config
-        checkpoint = Checkpoint.open(path)
+        checkpoint = open_source(path)
         components = tuple(s.component for s in checkpoint.specs(config.page_size, config.dtype))
         self.chains[application] = Chain(application, (Block(components),), config.max_length)
         block = LoadBlock(str(path), 0, len(components), [c.id for c in components], application)
