@@ -33,6 +33,7 @@ MOST_BATCHED, MOST_PARTS = wire.BATCH_BYTES - wire.BATCH_LIMIT, wire.BATCH_PARTS
 HIGH_WATER = 256  # messages inside libzmq, where nothing can be counted or reordered
 _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)  # arithmetic on pyzmq's enums is slow
 CONNECT_TIMEOUT = 10_000  # ms for a TCP connection; the system's own is minutes
+HANDSHAKE_TIMEOUT = 30_000  # ms for a handshake with keys, which waits for the loop over there to check them
 _EVENT = struct.Struct("=HI")
 _FAILED = {  # handshakes that failed, by what is known about why
     int(
@@ -241,8 +242,9 @@ def open_dealer(context: Context, endpoint: str, keys: NodeKeys | None, patience
         # Answered by libzmq's thread over there: says that the host and the network live, not that the node does.
         socket.set(zmq.HEARTBEAT_IVL, max(1, round(patience * 200)))
         socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, round(patience * 800)))
-        if keys is None:  # pings begin after the handshake, which with keys waits for the loop over there
+        if keys is None:  # pings begin after the handshake
             socket.set(zmq.HANDSHAKE_IVL, max(1, round(patience * 1000)))
     if keys is not None:
+        socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_TIMEOUT)
         keys.protect(socket, server=key)
     return socket

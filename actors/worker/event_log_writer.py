@@ -24,6 +24,7 @@ from blockwright.policies.sweep.state import SweepState
 
 log = logging.getLogger(__name__)
 SUFFIX = ".events"
+STARTING = ".starting"  # instead of SUFFIX, until the state that the log begins with is written
 MOST_WAITING = 100  # batches queued for the disk, 10 s of them; beyond, the log ends
 CLOSE_TIMEOUT = 5.0  # seconds that closing waits for the disk
 
@@ -106,7 +107,8 @@ class EventLogWriter:
         self._previous, self._previous_size = self._path, self._size
         self._part += 1
         self._path, self._size = self._directory / f"{self._name}.{self._part}{SUFFIX}", 0
-        self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+        new = self._path.with_suffix(STARTING)
+        self._file = os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
         header = Header(
             version=version("blockwright"),
             worker=self._worker,
@@ -118,6 +120,7 @@ class EventLogWriter:
         if len(start) > self._bound // 4:
             raise OSError(f"its state has {len(start)} bytes, over a quarter of event_log_size ({self._bound}); raise that")
         self._append(start)
+        new.rename(self._path)  # a process killed before leaves no log, rather than one without a beginning
 
     def _finish(self, state: SweepState) -> None:
         self._append(self._encode(Ended(state.digest())))
@@ -146,6 +149,8 @@ class EventLogWriter:
 
 def _remove_older(directory: Path, worker: str) -> None:
     """Delete all files but those of the last life."""
+    for path in directory.glob(f"{worker}-*{STARTING}"):
+        path.unlink(missing_ok=True)
     found = sorted(directory.glob(f"{worker}-*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
     for path in found:
         if path.name.partition(".")[0] != found[-1].name.partition(".")[0]:

@@ -128,6 +128,19 @@ def test_the_last_life_stays_and_those_before_go(tmp_path):
     assert [bool(life.files()) for life in [other, *lives]] == [True, False, True, True]
 
 
+def test_a_life_that_ends_at_its_start_leaves_no_log_without_a_beginning(tmp_path):
+    class Killed(Counter):
+        def snapshot(self) -> dict[str, object]:
+            raise OSError("as if killed here")
+
+    with open(tmp_path / "w0-earlier-1.1.starting", "wb"):
+        writer = EventLogWriter(tmp_path, "w0", 2, 64 << 10)
+    writer.begin(Killed(0))  # type: ignore[arg-type]
+    writer.close(None)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".starting"], "of this life; what an earlier one left is gone"
+    assert not list(tmp_path.glob("*-earlier-*"))
+
+
 def test_a_folder_that_cannot_be_made_is_the_callers_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):

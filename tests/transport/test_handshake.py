@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from blockwright.tests.waiting import PATIENCE, until
-from blockwright.transport import curve, wire
+from blockwright.transport import curve, outbound, wire
 from blockwright.transport import handshake as greeting
 from blockwright.transport.address import PeerId, is_loopback, keyed, own_address, split_key, tcp_parts
 from blockwright.transport.curve import NodeKeys
@@ -228,6 +228,7 @@ async def test_without_a_working_authenticator_nobody_gets_in(opened, fault, mon
     b, at_b = opened(B, keys=KEYS)
     monkeypatch.undo()
     if fault == "dead":
+        monkeypatch.setattr(outbound, "HANDSHAKE_TIMEOUT", 500)
         b._authenticator.close()
     a, at_a = opened(A, keys=KEYS)
     a.connect(B, b.endpoint)
