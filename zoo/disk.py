@@ -161,6 +161,15 @@ def writing(root: Path, *, create: bool = False, waiting: Waiting | None = None,
             os.close(lock)  # which releases it
 
 
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when somebody replaces a file or folder; None while there is none."""
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def check_zoo(layout: Layout) -> None:
     """Raises ZooError unless the folder is a zoo that this program reads."""
     if not layout.mark.is_file():

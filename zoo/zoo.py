@@ -7,18 +7,21 @@ are made by ``add.py`` and ``remove.py``, tensors are checked by ``verify.py``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from blockwright.gpu.model.fields import shown
 from blockwright.gpu.weights.checkpoint import component_of
 from blockwright.policies.model.chain import Block, Component
 from blockwright.policies.model.partition import cut_blocks
-from blockwright.zoo.disk import check_zoo
+from blockwright.zoo.disk import check_zoo, stamp
 from blockwright.zoo.errors import ZooDamaged, ZooError
 from blockwright.zoo.layout import CHAIN, Layout
 from blockwright.zoo.records import StoredChain, StoredComponent, StoredTensor, read_chain, read_component
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +70,11 @@ class Zoo:
         return folder
 
     def chain(self, name: str) -> StoredChain:
-        return read_chain(self.folder(name))
+        return self._settled(lambda: read_chain(self.folder(name)))
 
     def chains(self) -> dict[str, StoredChain]:
-        """All applications; one that is removed meanwhile is left out."""
-        found = {}
-        for name in self.names():
-            try:
-                found[name] = read_chain(self.layout.chain(name))
-            except ZooDamaged:
-                if (self.layout.chain(name) / CHAIN).exists():
-                    raise
-        return found
+        """All applications."""
+        return self._settled(lambda: {name: read_chain(self.layout.chain(name)) for name in self.names()})
 
     def component(self, id: str) -> StoredComponent:
         """Raises ZooDamaged for one that is not there."""
@@ -92,6 +88,9 @@ class Zoo:
         return {tensor.hash: tensor for tensor in needed}
 
     def listings(self) -> list[Listing]:
+        return self._settled(self._listings)
+
+    def _listings(self) -> list[Listing]:
         chains = self.chains()
         needs = {name: self.tensors(chain) for name, chain in chains.items()}
         holders = Counter(hash for tensors in needs.values() for hash in tensors)
@@ -107,6 +106,9 @@ class Zoo:
 
     def blocks(self, name: str) -> list[ListedBlock]:
         """How an application is cut: only where the applications of the zoo differ."""
+        return self._settled(lambda: self._blocks(name))
+
+    def _blocks(self, name: str) -> list[ListedBlock]:
         self.folder(name)
         components = {other: self._parts(chain.components) for other, chain in self.chains().items()}
         found, first = [], 0
@@ -126,6 +128,16 @@ class Zoo:
         }
         best = max(shared, key=shared.__getitem__, default="")
         return best if shared.get(best) else ""
+
+    def _settled(self, read: Callable[[], T]) -> T:
+        """What is read of several files, once more if an application came or went meanwhile and took some along."""
+        while True:
+            before = [stamp(self.layout.chain(name)) for name in self.names()]
+            try:
+                return read()
+            except ZooDamaged:
+                if before == [stamp(self.layout.chain(name)) for name in self.names()]:
+                    raise
 
     def _parts(self, ids: Iterable[str]) -> list[Component]:
         stored = [self.component(id) for id in ids]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -97,24 +99,11 @@ def test_writers_and_readers_in_processes(checkpoint: Make, tmp_path: Path) -> N
     add(zoo, str(base), "base")
     alone = files(zoo)
     sources = [variant(base, tmp_path / f"m{i}", {"up_proj": lambda t, i=i: t + i}) for i in range(1, 5)]  # type: ignore[misc]
-    pids = []
-    for i, source in enumerate(sources):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                for _ in range(5):
-                    add(zoo, str(source), f"m{i}")
-                    assert f"m{i}" in {one.application for one in Zoo(zoo).listings()}
-                    assert not verify(zoo).faults
-                    remove(zoo, f"m{i}")
-                    gc(zoo)
-                add(zoo, str(source), f"m{i}")
-                code = 0
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 4
+    commands = [
+        [sys.executable, "-m", "blockwright.tests.zoo.crowd", zoo, source, f"m{i}"] for i, source in enumerate(sources)
+    ]
+    crowd = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    assert [(one.communicate()[1], one.returncode) for one in crowd] == [("", 0)] * 4
     assert Zoo(zoo).names() == ["base", "m0", "m1", "m2", "m3"]
     assert not verify(zoo).faults
     for i in range(4):

@@ -85,7 +85,7 @@ def test_list_and_show(zoo: Path, run: Any) -> None:
 
 def test_verify(zoo: Path, run: Any) -> None:
     code, out, _ = run("verify", "--zoo", zoo)
-    assert (code, out) == (0, "whole: 2 applications, 31 tensors, 617.8 KiB\n")
+    assert (code, out) == (0, "whole: 2 applications, 31 tensors, 621.6 KiB\n")
     path = zoo / sorted(tensor_files(zoo))[0]
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
