@@ -12,12 +12,11 @@ from pathlib import Path
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
 from blockwright.gpu.weights.checkpoint import Checkpoint, Parts
-from blockwright.gpu.weights.identity import component_id
 from blockwright.gpu.weights.tensor_files import read_header
 from blockwright.zoo.disk import check_zoo, link_text
 from blockwright.zoo.errors import ZooDamaged, ZooError
 from blockwright.zoo.layout import CHAIN, TENSOR_NAME, Layout, check_name, data_offset
-from blockwright.zoo.records import StoredChain, StoredComponent, StoredTensor, read_chain, read_component
+from blockwright.zoo.records import StoredChain, StoredTensor, read_chain, read_component
 
 
 class Hold:
@@ -63,12 +62,13 @@ def open_chain(folder: Path) -> Checkpoint:
         chain = read_chain(folder)
         check_links(layout, chain)
         parts: Parts = []
-        ids = []
+        known: dict[TensorRef, bytes] = {}
         for id in chain.components:
             stored = read_component(layout.component(id))
-            parts.append((stored.config, _places(layout, stored)))
-            ids.append(_identity(stored))
-        return Checkpoint(folder, chain.model, chain.generation, parts, ids, hold)
+            refs = {role: place(layout, tensor) for role, tensor in stored.tensors.items()}
+            known |= {ref: bytes.fromhex(stored.tensors[role].hash) for role, ref in refs.items()}
+            parts.append((stored.config, refs))
+        return Checkpoint(folder, chain.model, chain.generation, parts, known, hold)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
 
@@ -83,14 +83,6 @@ def check_links(layout: Layout, chain: StoredChain) -> None:
             raise ZooDamaged(folder / name, f"a link to {expected}", found)
     if strange := {entry.name for entry in folder.iterdir()} - chain.files.keys() - {CHAIN}:
         raise ZooDamaged(folder, f"{CHAIN} and {', '.join(sorted(chain.files))}", min(strange))
-
-
-def _identity(stored: StoredComponent) -> bytes:
-    return component_id(stored.kind, stored.config, {r: bytes.fromhex(t.hash) for r, t in stored.tensors.items()})
-
-
-def _places(layout: Layout, stored: StoredComponent) -> dict[str, TensorRef]:
-    return {role: place(layout, tensor) for role, tensor in stored.tensors.items()}
 
 
 def place(layout: Layout, tensor: StoredTensor) -> TensorRef:

@@ -55,7 +55,7 @@ Progress = Callable[[int, int], None]  # bytes hashed, bytes to hash in all
 class Checkpoint:
     """See the module. Made by ``open``, or from a zoo by ``zoo/source.py``; immutable.
 
-    ``ids``: identities, where they are known without hashing. ``hold``: what is kept from removal as long as this lives.
+    known: the hashes of all tensors, where they need not be read for that. hold: what is kept from removal while this lives.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Checkpoint:
         config: ModelConfig,
         generation: GenerationDefaults,
         parts: Parts,
-        ids: Sequence[bytes] | None = None,
+        known: Mapping[TensorRef, bytes] | None = None,
         hold: object = None,
     ) -> None:
         self.path = path
         self.config = config
         self.generation = generation
         self.parts = parts
-        self._ids, self._hold = ids, hold
+        self._known, self._hold = known, hold
 
     @classmethod
     def open(cls, source: str | Path) -> Checkpoint:
@@ -117,11 +117,12 @@ class Checkpoint:
         ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") are of the KV layout, which is no part of an
         identity. Raises ``CheckpointError`` when a file has changed since it was opened.
         """
-        ids = self._ids if self._ids is not None else self.ids(self.hashes(progress))
-        return self.specs_with_ids(page_size, kv_dtype, ids)
+        return self.specs_with_ids(page_size, kv_dtype, self.ids(self.hashes(progress)))
 
-    def hashes(self, progress: Progress | None = None) -> dict[TensorRef, bytes]:
-        """Every distinct tensor with the hash of its content, in the order of the files; reads them all."""
+    def hashes(self, progress: Progress | None = None) -> Mapping[TensorRef, bytes]:
+        """Every distinct tensor with the hash of its content, in the order of the files; reads them all, unless known."""
+        if self._known is not None:
+            return self._known
         places = {ref for _, roles in self.parts for ref in roles.values()}
         total, done = sum(ref.nbytes for ref in places), 0
 
