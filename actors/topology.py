@@ -351,13 +351,9 @@ def _applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> lis
     """Hash every tensor: seconds of work, so on a thread."""
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
-    return [
-        Application(
-            name,
-            str(checkpoint.path),
-            tuple(spec.component for spec in checkpoint.specs(settings.page_size, dtype)),
-            lengths[name],
-            over[name],
-        )
-        for name, checkpoint in checkpoints.items()
-    ]
+    applications = []
+    for name, checkpoint in checkpoints.items():
+        specs = checkpoint.specs(settings.page_size, dtype)
+        components, hashes = tuple(spec.component for spec in specs), tuple(spec.hashes for spec in specs)
+        applications.append(Application(name, str(checkpoint.path), components, lengths[name], over[name], hashes))
+    return applications

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from blockwright.gpu.backend import Backend, Batch
+from blockwright.gpu.backend import Backend, Batch, Packed
 from blockwright.gpu.errors import BackendError
+from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.gpu.weights.loader import read_tensors
+from blockwright.gpu.weights.loader import read_rows
 
 INSTRUCTION_SETS = ("avx512_bf16", "avx512", "avx2", "generic")
 CHUNK = 512
@@ -55,7 +56,7 @@ class Loaded:
         specs = checkpoint.specs(page_size, str(backend.dtype).removeprefix("torch."))
         layout = next(spec.component.kv for spec in specs if spec.component.kv is not None)
         backend.add_arena(layout, _aligned(slots.size * backend.slot_bytes(layout)).fill_(0xFF))
-        packed = [backend.pack(spec, read_tensors(spec), _aligned(backend.packed_bytes(spec))) for spec in specs]
+        packed = [_packed(backend, spec) for spec in specs]
         layers = np.cumsum([0, *(spec.component.kv is not None for spec in specs)])
         bounds = pairwise([0, *cuts, len(packed) - 1])
         self._runs = [backend.compose(packed[first:last], int(layers[first])) for first, last in bounds]
@@ -79,6 +80,14 @@ class Loaded:
         self.admit(0, tokens, given)
         bounds = pairwise([*range(0, given, CHUNK), *range(given, len(tokens)), len(tokens)])
         return torch.log_softmax(torch.cat([self.logits([(0, at, end - at)]) for at, end in bounds]).double(), -1)
+
+
+def _packed(backend: Backend, spec: ComponentSpec) -> Packed:
+    memory = {}
+    for part in backend.parts(spec):
+        memory[part.role] = _aligned(part.nbytes)
+        backend.pack(part, read_rows(spec.tensors[part.role], 0, part.shape[0]), memory[part.role], 0)
+    return backend.assemble(spec, memory)
 
 
 def _aligned(nbytes: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,14 +95,28 @@ class Rig:
                 role: torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=generator) / shape[1] ** 0.5
                 for role, shape in shapes.items()
             }
-            self._memory.append(aligned(self._backend.packed_bytes(spec)))
-            packed.append(self._backend.pack(spec, tensors, self._memory[-1]))
+            packed.append(self._pack(spec, tensors))
         self._body, self._head = self._backend.compose(packed[:-1], 0), self._backend.compose(packed[-1:], 0)
         self._hidden_TD = torch.zeros(TOKENS, size.hidden, dtype=dtype)
         self._last_ND = torch.zeros(ROWS, size.hidden, dtype=dtype)
         for start in range(0, CACHED, 64):
             for row in range(0, ROWS, 4):
                 self.sweep([(row + n, start, 64) for n in range(4)])
+
+    def _pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor]) -> Any:
+        """In memory that lies together, as a worker's does."""
+        backend: Any = self._backend
+        if not hasattr(backend, "parts"):  # a checkout in which a component was packed whole
+            self._memory.append(aligned(backend.packed_bytes(spec)))
+            return backend.pack(spec, tensors, self._memory[-1])
+        parts = backend.parts(spec)
+        self._memory.append(aligned(sum(-(-part.nbytes // 64) * 64 for part in parts)))
+        places, offset = {}, 0
+        for part in parts:
+            places[part.role] = self._memory[-1][offset : offset + part.nbytes]
+            backend.pack(part, tensors[part.role], places[part.role], 0)
+            offset += -(-part.nbytes // 64) * 64
+        return backend.assemble(spec, places)
 
     def sweep(self, step: Step) -> float:
         """Its seconds: hidden states, logits of the last tokens, the best of them."""

@@ -1,8 +1,8 @@
 """The contract of a compute back end: torch reference, native CPU kernels, CUDA.
 
-A back end packs components, runs stretches of them over a batch, and owns the layout inside a slot and the packing of
-weights; nobody else indexes inside either. It never allocates on the path of a sweep: ``pack`` writes into memory that
-it is given, scratch is sized once by ``reserve``.
+A back end packs the tensors of components, runs stretches of these over a batch, and owns the layout inside a slot and the
+packing of weights; nobody else indexes inside either. It never allocates on the path of a sweep: ``pack`` writes into memory
+that it is given, scratch is sized once by ``reserve``.
 
 Shape legend: T tokens of a step, N batch rows of a step, D hidden width, V vocabulary, R table rows, L KV layers of the
 worker's longest chain, P pages of the longest sequence, M longest sequence in tokens.
@@ -10,7 +10,7 @@ worker's longest chain, P pages of the longest sequence, M longest sequence in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,6 +36,19 @@ class Batch:
     hidden_TD: torch.Tensor  # model type; read and overwritten in place (an embedding only writes it)
 
 
+@dataclass(frozen=True, slots=True)
+class PackedPart:
+    """One raw tensor of a component in the form that the back end computes with: what is in a worker's memory once."""
+
+    role: str
+    id: bytes  # 16 bytes; equal for equal packed bytes, whatever components and roles they serve
+    nbytes: int
+    form: str  # the back end's name for how it is packed
+    shape: tuple[int, ...]  # of the raw tensor
+    together: int  # rows of it that are packed together: slices begin at multiples
+    added: float = 0.0  # to every element
+
+
 class Packed(Protocol):
     """A component in the form the back end computes with. Lives in memory that the caller gave."""
 
@@ -54,14 +67,19 @@ class Backend(Protocol):
     def slot_bytes(self, layout: KvLayout) -> int:
         """Bytes of one slot; a multiple of 1024 (so that groups of whole chunks hold whole slots)."""
 
-    def packed_bytes(self, spec: ComponentSpec) -> int:
-        """Bytes that ``pack`` needs, before any tensor is read."""
+    def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        """What a component consists of, before any tensor is read. Two roles may have parts of one id."""
 
-    def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
-        """Convert raw tensors (by role, any float type, CPU) into ``memory`` (uint8 [packed_bytes], 64-byte aligned)."""
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
+        """Convert rows of a raw tensor (any float type, CPU), ``first`` being the first of them, into the part's ``memory``
+        (uint8 [part.nbytes], 64-byte aligned)."""
+
+    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
+        """A component of parts that are packed: the memory of each by role. Pointers only."""
 
     def reserve(self, tables: Any, max_tokens: int, max_rows: int) -> None:
-        """Learn the tables (``gpu/tables.py``) and size all scratch. Called once, before any run is composed."""
+        """Learn the tables (``gpu/tables.py``) and size all scratch, before any run is composed. Called again when the
+        tables have grown: runs composed before must be composed anew."""
 
     def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
         """Learn the reserved range (uint8) that holds the slots of a layout; slot s starts at byte ``s * slot_bytes``."""

@@ -7,27 +7,29 @@ does not fit what is here raises ``ExecutorError``. Legend: T tokens, N rows, D 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
-from blockwright.gpu.backend import Backend, Batch, Packed
+from blockwright.gpu.backend import Backend, Batch, Packed, PackedPart
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.hidden import HiddenStates
 from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.sampling.sampler import sample, score_prompt
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.weights.loader import read_tensors
+from blockwright.gpu.weights.loader import read_rows
 from blockwright.policies.memory.residence import VIRTUAL
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.policies.plan.sweep_plan import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
 
 PARAMETERS = "parameters"
-ALIGNMENT = 64  # bytes, of packed components
+ALIGNMENT = 64  # bytes, of packed tensors
+SLICE = 256 << 10  # raw bytes packed in one step of a load: some 0.3 ms, less than any sweep that matters takes
 SCORED_TOGETHER = 32  # prompt positions whose logits are in memory at a time
 
 
@@ -36,6 +38,7 @@ class ComposedRun:
     """A composed run: a body that passes hidden states, a head that ends the chain, or both."""
 
     components: tuple[bytes, ...]
+    kv_layer: int  # of its first attention
     width: int  # of the hidden states that the run reads and leaves
     body: Any | None
     head: Any | None
@@ -96,6 +99,8 @@ class Executor:
         self._budget, self._chunk, self._protect = budget, chunk, protect
         self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
         self._pool: set[int] = set()  # chunk ids in use
+        self._tensors: dict[bytes, tuple[int, torch.Tensor]] = {}  # packed: offset and memory, by id
+        self._loading: dict[bytes, Generator[None, None, None]] = {}  # components of which not all tensors are packed
         self._packed: dict[bytes, Packed] = {}
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}
@@ -139,25 +144,57 @@ class Executor:
 
     # components and runs
 
-    def load(self, spec: ComponentSpec, offset: int) -> None:
-        """Read a component's tensors and pack them at byte ``offset`` of the parameters arena, which is committed there."""
-        component = spec.component
-        if component.id in self._packed:
-            raise ExecutorError(f"component {component.id.hex()} is already loaded; load it once and count its holders")
-        if offset % ALIGNMENT:
-            raise ExecutorError(f"offset {offset} of component {component.id.hex()} is no multiple of {ALIGNMENT}")
-        memory = self._arenas[PARAMETERS].view(offset, self.backend.packed_bytes(spec))
-        self._packed[component.id] = self.backend.pack(spec, read_tensors(spec), memory)
-        self._hidden.add_width(_width(spec))
+    def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
+        """Read a component's tensors and pack them at these bytes of the parameters arena, which is committed there.
 
-    def unload(self, component_id: bytes) -> None:
-        """Forget a component, so that its chunks may be given back. No run may name it."""
+        ``offsets``: of each part that the back end names. What is packed already is not packed again. Each step of the
+        iterator packs about ``SLICE`` bytes; the component can be composed when it has ended.
+        """
+        id, parts = spec.component.id, self.backend.parts(spec)
+        if id in self._packed or id in self._loading:
+            raise ExecutorError(f"component {id.hex()} is already loaded; load it once and count its holders")
+        for part, offset in zip(parts, offsets, strict=True):
+            if offset % ALIGNMENT:
+                raise ExecutorError(f"offset {offset} of {part.role} of component {id.hex()} is no multiple of {ALIGNMENT}")
+        self._loading[id] = steps = self._load(spec, list(zip(parts, offsets, strict=True)))
+        return steps
+
+    def _load(self, spec: ComponentSpec, places: list[tuple[PackedPart, int]]) -> Generator[None, None, None]:
+        id, done = spec.component.id, 0
+        try:
+            for part, offset in places:
+                known = self._tensors.get(part.id)
+                if known is not None and known[0] != offset:
+                    raise ExecutorError(f"{part.role} of component {id.hex()} is packed at {known[0]} already, not {offset}")
+                if known is not None:
+                    continue
+                memory = self._arenas[PARAMETERS].view(offset, part.nbytes)
+                for first, last, nbytes in _slices(part, spec.tensors[part.role].nbytes):
+                    if done and done + nbytes > SLICE:
+                        done = 0
+                        yield
+                    self.backend.pack(part, read_rows(spec.tensors[part.role], first, last), memory, first)
+                    done += nbytes
+                self._tensors[part.id] = offset, memory
+            self._packed[id] = self.backend.assemble(spec, {part.role: self._tensors[part.id][1] for part, _ in places})
+            self._hidden.add_width(_width(spec))
+        finally:
+            self._loading.pop(id, None)
+
+    def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
+        """Forget a component, or stop loading it, and packed tensors that nothing else needs: their chunks may go back.
+
+        No run may name it. What was never begun is no error: loads are stopped at any point.
+        """
         runs = [run for run, composed in self._runs.items() if component_id in composed.components]
-        if runs or component_id not in self._packed:
-            reason = f"is part of runs {runs}; drop them first" if runs else "is not loaded"
-            raise ExecutorError(f"component {component_id.hex()} {reason}")
+        if runs:
+            raise ExecutorError(f"component {component_id.hex()} is part of runs {runs}; drop them first")
         self.backend.settle()
-        del self._packed[component_id]
+        self._packed.pop(component_id, None)
+        if (loading := self._loading.pop(component_id, None)) is not None:
+            loading.close()
+        for id in tensors:
+            self._tensors.pop(id, None)
 
     def compose(self, run: int, component_ids: Sequence[bytes], kv_layer: int) -> None:
         """Make run ``run`` of consecutive loaded components; ``kv_layer`` is the KV layer of its first attention.
@@ -169,12 +206,16 @@ class Executor:
         missing = [id.hex() for id in component_ids if id not in self._packed]
         if missing:
             raise ExecutorError(f"run {run} names {len(missing)} components that are not loaded, {missing[0]} first")
+        self._check_chain(run, [self._packed[id].spec for id in component_ids], kv_layer)
+        self._runs[run] = self._composed(tuple(component_ids), kv_layer)
+
+    def _composed(self, component_ids: tuple[bytes, ...], kv_layer: int) -> ComposedRun:
         parts = [self._packed[id] for id in component_ids]
-        self._check_chain(run, [part.spec for part in parts], kv_layer)
         heads = parts[-1].spec.component.kind is Kind.HEAD
         body = parts[:-1] if heads else parts
-        self._runs[run] = ComposedRun(
-            components=tuple(component_ids),
+        return ComposedRun(
+            components=component_ids,
+            kv_layer=kv_layer,
             width=_width(parts[0].spec),
             body=self.backend.compose(body, kv_layer) if body else None,
             head=self.backend.compose(parts[-1:], kv_layer) if heads else None,
@@ -201,6 +242,13 @@ class Executor:
     def drop(self, run: int) -> None:
         if self._runs.pop(run, None) is None:
             raise ExecutorError(f"run {run} is not composed")
+
+    def grow(self, max_length: int, kv_layers: int) -> None:
+        """Tables for sequences of so many tokens and layers, for a model that they were too small for. Rows keep what they
+        hold, runs their numbers."""
+        if self.tables.grow(max_length, kv_layers):
+            self.backend.reserve(self.tables, self._hidden.max_tokens, self.tables.rows)
+            self._runs = {n: self._composed(run.components, run.kv_layer) for n, run in self._runs.items()}
 
     # sweeps
 
@@ -322,3 +370,13 @@ class Executor:
 def _width(spec: ComponentSpec) -> int:
     """Of the hidden states that a component reads, or writes where it reads none."""
     return spec.component.width_in or spec.component.width_out
+
+
+def _slices(part: PackedPart, nbytes: int) -> Iterator[tuple[int, int, int]]:
+    """Rows of a raw tensor of so many bytes, first and last + 1, that are packed at once, and their bytes."""
+    rows = part.shape[0]
+    row = max(1, nbytes // max(1, rows))
+    step = max(1, SLICE // (row * part.together)) * part.together
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        yield first, last, (last - first) * row

@@ -68,7 +68,7 @@ def open_chain(folder: Path) -> Checkpoint:
             refs = {role: place(layout, tensor) for role, tensor in stored.tensors.items()}
             known |= {ref: bytes.fromhex(stored.tensors[role].hash) for role, ref in refs.items()}
             parts.append((stored.config, refs))
-        return Checkpoint(folder, chain.model, chain.generation, parts, known, hold)
+        return Checkpoint(folder, chain.model, chain.generation, parts, known=known, hold=hold)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
 

@@ -17,6 +17,7 @@ class Application:
     components: tuple[Component, ...]
     max_length: int  # tokens
     span: int = 1  # workers that its chain is spread over
+    hashes: tuple[dict[str, bytes], ...] = ()  # of each component's raw tensors, by role
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,8 @@ class Residency:
             last = first + len(block.components)
             belongs = any(hop.first <= first and last <= hop.last for hop in self.hops[name])
             if belongs and not here.issuperset(range(first, last)):
-                return LoadBlock(application.checkpoint, first, last, [c.id for c in block.components], name)
+                ids, hashes = [c.id for c in block.components], list(application.hashes[first:last])
+                return LoadBlock(application.checkpoint, first, last, ids, name, hashes)
             first = last
         raise AssertionError(f"{name} lacks components, and no block has them")
 

@@ -1,9 +1,12 @@
-"""Components become resident one by one: the sweep machine says where each goes, the device thread puts it there."""
+"""What is resident comes one by one: the sweep machine says where its tensors go, the device packs them there, step by step.
+
+A step is short and sweeps come before the next, so that running requests wait for one at most.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from blockwright.actors.worker.device_thread import Device
@@ -11,8 +14,8 @@ from blockwright.actors.worker.messages import LoadBlock
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
+from blockwright.policies.memory.packed_tensor import PackedTensor
 from blockwright.policies.sweep.events import (
-    ComponentFailed,
     ComponentPlaced,
     ComponentRefused,
     ComponentReleased,
@@ -21,14 +24,14 @@ from blockwright.policies.sweep.events import (
 )
 from blockwright.zoo.source import open_source
 
-Outcome = asyncio.Future[None] | ComponentRefused | None  # what the device does; no room; resident for somebody else
+Placed = tuple[ComponentPlaced, asyncio.Future[None]]  # where, and what the device does about it
 ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
 
 
 async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[ComponentSpec]:
     """The components of a block, from their checkpoint's files. Raises CheckpointError, OSError."""
     checkpoint = await asyncio.to_thread(open_source, block.checkpoint)
-    return checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first)
+    return checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first, block.hashes)
 
 
 class ComponentLoader:
@@ -38,23 +41,22 @@ class ComponentLoader:
         self._device, self._backend, self._apply = device, backend, apply
         self._worker, self._memory = worker, memory  # for the sentence that says what is missing
         self._specs: dict[bytes, ComponentSpec] = {}
-        self._waiting: dict[tuple[bytes, str], asyncio.Future[Outcome]] = {}
+        self._waiting: dict[tuple[bytes, str], asyncio.Future[Placed | ComponentRefused]] = {}
+        self._loads: dict[bytes, asyncio.Future[None]] = {}  # under way, or done and not forgotten
 
     async def load(self, spec: ComponentSpec, holder: str) -> int:
-        """Bytes that were added: 0 where the component was there. Raises MemoryError when there is no room."""
-        component, needed = spec.component.id, self._backend.packed_bytes(spec)
+        """Bytes that were added: 0 where all its tensors were there. Raises MemoryError when there is no room."""
+        component = spec.component.id
+        tensors = [PackedTensor(part.id, part.nbytes) for part in self._backend.parts(spec)]
         answer = self._waiting[component, holder] = asyncio.get_running_loop().create_future()
         self._specs[component] = spec
-        self._apply(ComponentWanted(component, holder, needed))
+        self._apply(ComponentWanted(component, holder, tensors))
         try:
             outcome = await answer
-            if isinstance(outcome, asyncio.Future):
-                await asyncio.shield(outcome)
-        except asyncio.CancelledError:
-            self.release(holder, [component])  # behind the loading, which goes on
-            raise
-        except Exception:
-            self._apply(ComponentFailed(component, holder))
+            if isinstance(outcome, tuple):
+                await asyncio.shield(outcome[1])
+        except BaseException:
+            self.release(holder, [component])
             raise
         finally:
             del self._waiting[component, holder]
@@ -62,10 +64,10 @@ class ComponentLoader:
                 self._specs.pop(component, None)
         if isinstance(outcome, ComponentRefused):
             raise MemoryError(
-                f"component {spec.component.kind} of {holder} needs {needed} bytes and worker {self._worker} has "
+                f"component {spec.component.kind} of {holder} needs {outcome.nbytes} bytes and worker {self._worker} has "
                 f"{outcome.free} of {self._memory} left; give workers more memory (--set memory=...)"
             )
-        return 0 if outcome is None else needed
+        return sum(tensor.nbytes for tensor, place in zip(tensors, outcome[0].places, strict=True) if place.fresh)
 
     def release(self, holder: str, components: Iterable[bytes]) -> None:
         """``holder`` needs these no more."""
@@ -73,16 +75,34 @@ class ComponentLoader:
             self._apply(ComponentReleased(component, holder))
 
     def placed(self, effect: ComponentPlaced | ComponentRefused) -> None:
-        """A component has its place, mapped by the plan that the device was just given; or there is none."""
-        outcome: Outcome = None
-        if isinstance(effect, ComponentRefused):
+        """A component has its place, mapped by a plan that the device was given; or there is none."""
+        outcome: Placed | ComponentRefused
+        if isinstance(effect, ComponentPlaced):
+            outcome = effect, self._loads.get(effect.component) or self._begin(effect)
+        else:
             outcome = effect
-        elif effect.fresh:
-            outcome = self._device.call(partial(_load, spec=self._specs.pop(effect.component), offset=effect.offset))
         answer = self._waiting.get((effect.component, effect.holder))
         if answer is not None and not answer.done():
             answer.set_result(outcome)
 
+    def forget(self, component: bytes) -> None:
+        """Nobody needs a component: its loading, if it goes on, ends before the next step."""
+        load = self._loads.pop(component, None)
+        if load is not None:
+            load.cancel()
 
-def _load(executor: Executor, *, spec: ComponentSpec, offset: int) -> None:
-    executor.load(spec, offset)
+    def _begin(self, effect: ComponentPlaced) -> asyncio.Future[None]:
+        component, offsets = effect.component, [place.offset for place in effect.places]
+        load = self._device.call_in_steps(partial(_load, spec=self._specs[component], offsets=offsets))
+
+        def ended(load: asyncio.Future[None]) -> None:
+            if not load.cancelled() and load.exception() is not None and self._loads.get(component) is load:
+                del self._loads[component]  # whoever needs it next tries again
+
+        self._loads[component] = load
+        load.add_done_callback(ended)
+        return load
+
+
+def _load(executor: Executor, *, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
+    return executor.load(spec, offsets)

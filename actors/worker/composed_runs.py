@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from blockwright.gpu.executor import Executor
-from blockwright.policies.model.chain import KvLayout
+from blockwright.policies.model.chain import Chain, KvLayout
 from blockwright.policies.model.runs import Run
 
 
@@ -17,9 +17,14 @@ class ComposedRuns:
         self._do = do
         self._runs: dict[int, Run] = {}
 
-    def add_layouts(self, layouts: set[KvLayout]) -> None:
+    def prepare(self, chains: Sequence[Chain]) -> None:
+        """The device has arenas for the KV of these models, and tables for their longest sequences."""
+        layouts = {c.kv for chain in chains for c in chain.components if c.kv is not None}
         for layout in sorted(layouts, key=lambda layout: layout.key):
             self._do(partial(_add_layout, layout=layout))
+        length = max((chain.max_length for chain in chains), default=0)
+        layers = max((sum(c.kv is not None for c in chain.components) for chain in chains), default=0)
+        self._do(lambda ex: ex.grow(length, layers))
 
     def compose(self, number: int, run: Run) -> None:
         """Once: what was composed under this number stays until one of its components is forgotten."""
@@ -27,12 +32,12 @@ class ComposedRuns:
             self._runs[number] = run
             self._do(lambda ex: ex.compose(number, run.components, run.kv_layer))
 
-    def forget(self, component: bytes) -> None:
-        """The device has no use for a component that nobody holds, nor for the runs that it is part of."""
+    def forget(self, component: bytes, tensors: Sequence[bytes]) -> None:
+        """The device has no use for a component that nobody holds, its packed tensors, nor the runs that it is part of."""
         for number in [n for n, run in self._runs.items() if component in run.components]:
             del self._runs[number]
             self._do(partial(_drop, run=number))
-        self._do(partial(_unload, component_id=component))
+        self._do(partial(_unload, component_id=component, tensors=tensors))
 
 
 def _add_layout(executor: Executor, *, layout: KvLayout) -> None:
@@ -43,5 +48,5 @@ def _drop(executor: Executor, *, run: int) -> None:
     executor.drop(run)
 
 
-def _unload(executor: Executor, *, component_id: bytes) -> None:
-    executor.unload(component_id)
+def _unload(executor: Executor, *, component_id: bytes, tensors: Sequence[bytes]) -> None:
+    executor.unload(component_id, tensors)

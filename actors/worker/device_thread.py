@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -51,6 +51,8 @@ class Device(Protocol):
 
     def call(self, operation: Callable[[Executor], T]) -> asyncio.Future[T]: ...
 
+    def call_in_steps(self, operation: Callable[[Executor], Iterator[None]]) -> asyncio.Future[None]: ...
+
 
 OpenDevice = Callable[[WorkerConfig, Backend, int, OnSwept, OnFatal, LayOut], Device]  # the int: bytes of a chunk
 
@@ -76,6 +78,15 @@ def start_device(
     return thread
 
 
+@dataclass(slots=True)
+class Stepwise:
+    """An operation that takes a step at a time."""
+
+    operation: Callable[[Executor], Iterator[None]]
+    future: asyncio.Future[None]
+    steps: Iterator[None] | None = None  # None: not begun
+
+
 class DeviceThread:
     """Owns the executor from ``start`` to ``stop``. ``on_swept`` and ``on_fatal`` run on the loop, ``lay_out``
     (of ``Outbox``) on the thread."""
@@ -92,6 +103,7 @@ class DeviceThread:
         self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
         self._loop = asyncio.get_running_loop()
         self._work: deque[Callable[[], None]] = deque()
+        self._stepwise: deque[Stepwise] = deque()  # begun one after the other; the thread's alone
         self._ready = threading.Condition()
         self._stopped = False
         self._due = float("inf")  # monotonic time from which the running sweep counts as late
@@ -119,24 +131,51 @@ class DeviceThread:
         """Run an operation on the executor after all work given before. Its error is the future's."""
         future: asyncio.Future[T] = self._loop.create_future()
 
-        def settle(value: T | None, error: BaseException | None) -> None:
-            if future.cancelled():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(value)  # type: ignore[arg-type]
-
         def work() -> None:
             try:
                 value = operation(self._executor)
             except Exception as error:
-                self._post(settle, None, error)
+                self._post(_settle, future, None, error)
             else:
-                self._post(settle, value, None)
+                self._post(_settle, future, value, None)
 
         self._give(work)
         return future
+
+    def call_in_steps(self, operation: Callable[[Executor], Iterator[None]]) -> asyncio.Future[None]:
+        """Run an operation after all work given before, a step at a time: what is given meanwhile comes before the next.
+
+        Of several such operations one is under way at a time. To cancel the future ends it before its next step.
+        """
+        stepwise = Stepwise(operation, self._loop.create_future())
+        self._give(lambda: self._begin(stepwise))
+        return stepwise.future
+
+    def _begin(self, stepwise: Stepwise) -> None:
+        self._stepwise.append(stepwise)
+        if len(self._stepwise) == 1:
+            self._step()
+
+    def _step(self) -> None:
+        current = self._stepwise[0]
+        if self._stopped or current.future.cancelled() or self._advance(current):
+            self._stepwise.popleft()
+        if self._stepwise:
+            self._give(self._step)
+
+    def _advance(self, current: Stepwise) -> bool:
+        """Take a step; whether it was the last."""
+        try:
+            if current.steps is None:
+                current.steps = current.operation(self._executor)
+            next(current.steps)
+        except StopIteration:
+            self._post(_settle, current.future, None, None)
+        except Exception as error:
+            self._post(_settle, current.future, None, error)
+        else:
+            return False
+        return True
 
     def _give(self, work: Callable[[], None]) -> None:
         with self._ready:
@@ -177,3 +216,12 @@ class DeviceThread:
             time.sleep(rest)
         self._due = float("inf")
         self._post(self._on_swept, Swept(plan, result, departed))
+
+
+def _settle(future: asyncio.Future[T], value: T, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)

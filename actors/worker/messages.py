@@ -7,7 +7,7 @@ sends them again when asked, so that a lost message is noticed (by the next seri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blockwright.policies.sweep.events import (
     FlightDone,
@@ -88,7 +88,8 @@ class WorkerConfig:
 class LoadBlock:
     """controller -> worker: make components ``first`` .. ``last`` (exclusive) of a checkpoint resident.
 
-    ``ids`` are their component ids, which the controller computed; components already resident are only counted again.
+    ``ids`` are their component ids and ``hashes`` those of their raw tensors by role, which were computed once, at the head;
+    what is already resident is only counted again.
     """
 
     checkpoint: str
@@ -96,11 +97,12 @@ class LoadBlock:
     last: int
     ids: list[bytes]
     holder: str  # who needs them (an application); the same holder may unload
+    hashes: list[dict[str, bytes]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLoaded:
-    new_bytes: int  # packed bytes added by this call
+    new_bytes: int  # of packed tensors that this call added
     seconds: float
 
 

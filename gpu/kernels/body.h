@@ -26,12 +26,12 @@ static void put_st(const float *x, int n, st *to) {
         store_st_part(to + i, load_part(x + i, n - i), n - i);
 }
 
-/* Elements of a row of qkv before its keys, and before its values. */
-static long keys_from(const bw_comp *m) { return bw_round((long)m->heads * m->head_dim, BW_PANEL); }
-static long values_from(const bw_comp *m) { return keys_from(m) + bw_round((long)m->kv_heads * m->head_dim, BW_PANEL); }
-
-/* Columns of q, k and v, each padded to panels. */
-static long qkv_columns(const bw_comp *m) { return values_from(m) + bw_round((long)m->kv_heads * m->head_dim, BW_PANEL); }
+/* Columns of q, and of k or v, padded to panels; elements of a row of qkv before its keys, and before its values. */
+static long q_columns(const bw_comp *m) { return bw_round((long)m->heads * m->head_dim, BW_PANEL); }
+static long kv_columns(const bw_comp *m) { return bw_round((long)m->kv_heads * m->head_dim, BW_PANEL); }
+static long keys_from(const bw_comp *m) { return q_columns(m); }
+static long values_from(const bw_comp *m) { return keys_from(m) + kv_columns(m); }
+static long qkv_columns(const bw_comp *m) { return values_from(m) + kv_columns(m); }
 
 #include "rows.h"
 
@@ -54,10 +54,10 @@ static long rows_together(long width, long ld) {
     return each < most ? each : most;
 }
 
-static void add_product(const bw_ctx *x, bw_call *c, int comp, int stage, long columns, long width) {
+static void add_product(const bw_ctx *x, bw_call *c, int comp, int stage, long columns, long width, int branches) {
     long units = (width + KS - 1) / KS;
     int panels = (int)(bw_round(columns, BW_PANEL) / BW_PANEL);
-    product g = {.rows = c->tokens, .panels = panels, .each = panels_together(c->tokens, units, panels, x->threads)};
+    product g = {.rows = c->tokens, .panels = panels, .each = panels_together(c->tokens, units, panels, branches, x->threads)};
     c->phases[c->n_phases++] = (bw_phase){.comp = comp, .stage = stage, .items = panels, .each = g.each, .pieces = product_pieces(&g)};
 }
 
@@ -76,19 +76,19 @@ static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
     if (!few_rows(c, m, l))
         add_phase(c, comp, BW_NORM, rows, in_row);
     if (m->kind == BW_HEAD) {
-        add_product(x, c, comp, BW_LOGITS, m->inner, m->width);
+        add_product(x, c, comp, BW_LOGITS, m->inner, m->width, 1);
         return;
     }
     if (m->kind == BW_ATTENTION) {
-        add_product(x, c, comp, BW_QKV, qkv_columns(m), m->width);
+        add_product(x, c, comp, BW_QKV, qkv_columns(m), m->width, 1);
         if (m->qk_whole)
             add_phase(c, comp, BW_NORM_WHOLE, rows, rows_together(m->width, l->ld_c));
         add_phase(c, comp, BW_ROTATE, rows * m->kv_heads, heads_together(x, m, rows));
         add_phase(c, comp, BW_ATTEND, (long)c->n_tiles[l->tile_size] * m->kv_heads, 1);
-        add_product(x, c, comp, BW_PROJECT, m->width, (long)m->heads * m->head_dim);
+        add_product(x, c, comp, BW_PROJECT, m->width, (long)m->heads * m->head_dim, 1);
     } else {
-        add_product(x, c, comp, BW_UP, m->gated ? 2l * bw_round(m->inner, BW_PANEL / 2) : m->inner, m->width);
-        add_product(x, c, comp, BW_PROJECT, m->width, m->inner);
+        add_product(x, c, comp, BW_UP, m->inner, m->width, m->gated ? 2 : 1);
+        add_product(x, c, comp, BW_PROJECT, m->width, m->inner, 1);
     }
     if (!bw_plain(m) && m->side != BW_KEEP)
         add_phase(c, comp, BW_ADD, rows, in_row);
@@ -97,9 +97,13 @@ static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
 /* The product of a phase, but for what the thread keeps. */
 static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, const bw_comp *m, const bw_layout *l) {
     int attention = m->kind == BW_ATTENTION;
-    product g = {.kind = TO_FLOAT, .x = (const at *)(x->scratch + l->x), .ld_x = l->ld_x, .w = m->w0, .bias = m->b0,
+    product g = {.kind = TO_FLOAT, .branches = 1, .x = (const at *)(x->scratch + l->x), .ld_x = l->ld_x,
                  .units = (m->width + KS - 1) / KS, .rows = c->tokens, .panels = f->items, .each = f->each, .divisor = 1.0f};
+    g.part[0] = (packed){m->w[0], m->b[0], f->items};
     if (f->stage == BW_QKV) {
+        g.part[0].panels = (int)(q_columns(m) / BW_PANEL);
+        for (int i = 1; i < BW_PARTS; i++)
+            g.part[i] = (packed){m->w[i], m->b[i], (int)(kv_columns(m) / BW_PANEL)};
         g.to = x->scratch + l->c;
         g.ld_to = l->ld_c;
         g.columns = (int)qkv_columns(m);
@@ -110,6 +114,8 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
         g.softcap = m->softcap;
     } else if (f->stage == BW_UP) {
         g.kind = m->gated ? TO_GATED : TO_ACTIVATED;
+        g.branches = m->gated ? 2 : 1;
+        g.part[g.branches - 1] = (packed){m->w[1], m->b[1], f->items};
         g.activation = m->activation;
         g.to = x->scratch + l->o;
         g.ld_to = l->ld_o;
@@ -117,8 +123,7 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
     } else {
         g.x = (const at *)(x->scratch + l->o);
         g.ld_x = l->ld_o;
-        g.w = m->w1;
-        g.bias = m->b1;
+        g.part[0] = (packed){m->w_out, m->b_out, f->items};
         g.units = ((attention ? (long)m->heads * m->head_dim : m->inner) + KS - 1) / KS;
         g.columns = m->width;
         g.kind = bw_plain(m) ? TO_RESIDUAL : TO_FLOAT;

@@ -63,22 +63,43 @@ static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long uni
     }
 }
 
-/* What becomes of the sums: float; `at` after an activation, alone or times the other half of the panel; added to `st`. */
+/* What becomes of the sums: float; `at` after an activation, alone or times the other branch; added to `st`. */
 typedef enum { TO_FLOAT, TO_ACTIVATED, TO_GATED, TO_RESIDUAL } target;
 
 typedef struct {
-    target kind;
-    int activation;
-    const at *x;
     const uint32_t *w;
     const float *bias; /* one per packed column, or null */
+    int panels;
+} packed;
+
+/* Several weights may read the same rows: one behind the other (q, k, v), or as two branches, a gate and what it scales, whose
+ * panels are taken in pairs. */
+typedef struct {
+    target kind;
+    int activation, branches;
+    const at *x;
+    packed part[BW_PARTS];
     void *to;
     long ld_x, units, ld_to;
-    int rows, columns, panels;  /* columns of `to` that exist; weight columns are padded to panels */
+    int rows, columns, panels;  /* columns of `to` that exist; panels of `to`, to which weight columns are padded */
     float divisor, softcap;     /* of logits; 1 and 0 elsewhere */
     int each;                   /* panels of a piece */
-    float *own;                 /* [panels of a piece][rows of a piece][BW_PANEL] */
+    float *own;                 /* [panels of a piece][branches][rows of a piece][BW_PANEL] */
 } product;
+
+/* Panel `i` in the order in which panels are read: one of each branch in turn, or part behind part. */
+static packed panel_of(const product *g, int i) {
+    int part = 0;
+    if (g->branches > 1) {
+        part = i % g->branches;
+        i /= g->branches;
+    } else {
+        for (; part < BW_PARTS - 1 && i >= g->part[part].panels && g->part[part + 1].w; part++)
+            i -= g->part[part].panels;
+    }
+    const packed *p = g->part + part;
+    return (packed){p->w + i * g->units * BW_PANEL, p->bias ? p->bias + (long)i * BW_PANEL : NULL, 1};
+}
 
 static int groups_of(const product *g) { return (g->panels + g->each - 1) / g->each; }
 
@@ -89,9 +110,9 @@ static int product_pieces(const product *g) {
 }
 
 /* Panels that make a piece of some microseconds, small enough to be kept until it is stored. */
-static int panels_together(int rows, long units, int panels, int threads) {
+static int panels_together(int rows, long units, int panels, int branches, int threads) {
     int chunk = rows < CHUNK_ROWS ? rows : CHUNK_ROWS, tiles = (chunk + TILE_ROWS - 1) / TILE_ROWS;
-    long each = PIECE_STEPS / (tiles * units), most = BW_OWN / 2 / (4 * BW_PANEL * chunk);
+    long each = PIECE_STEPS / (tiles * units * branches), most = BW_OWN / 2 / (4 * BW_PANEL * branches * chunk);
     long share = (long)panels * ((rows + CHUNK_ROWS - 1) / CHUNK_ROWS) / (2 * threads); /* two for each thread */
     each = each < most ? each : most;
     each = each < share ? each : share;
@@ -128,20 +149,15 @@ AI vf activate(int kind, vf v) {
     return v / (1.0f + vexp(-z));
 }
 
-/* Sums of a panel become what is stored, in place: with bias, and activated; where a panel holds 16 columns of a gate and
- * the same 16 of the other branch, act(gate) * up, in its first half. */
-static void finish(const product *g, const patch *p, int panel, float *sums) {
-    const float *bias = g->bias ? g->bias + (long)panel * BW_PANEL : NULL;
-    for (int r = 0; r < p->rows; r++, sums += BW_PANEL) {
+/* Sums of a panel become what is stored, in place: with bias, and activated unless another branch has yet to be scaled. */
+static void finish(const product *g, int rows, const float *bias, int activated, float *sums) {
+    for (int r = 0; r < rows; r++, sums += BW_PANEL) {
         if (bias)
             for (int j = 0; j < BW_PANEL; j += VW)
                 store(sums + j, load(sums + j) + load(bias + j));
-        if (g->kind == TO_ACTIVATED)
+        if (activated)
             for (int j = 0; j < BW_PANEL; j += VW)
                 store(sums + j, activate(g->activation, load(sums + j)));
-        if (g->kind == TO_GATED)
-            for (int j = 0; j < BW_PANEL / 2; j += VW)
-                store(sums + j, activate(g->activation, load(sums + j)) * load(sums + BW_PANEL / 2 + j));
         if (g->divisor != 1.0f)
             for (int j = 0; j < BW_PANEL; j += VW)
                 store(sums + j, load(sums + j) / g->divisor);
@@ -151,22 +167,31 @@ static void finish(const product *g, const patch *p, int panel, float *sums) {
     }
 }
 
+/* The activated gate times the branch behind it, in the gate's place. */
+static void scale_branch(float *gate, const float *branch, int rows) {
+    for (int j = 0; j < rows * BW_PANEL; j += VW)
+        store(gate + j, load(gate + j) * load(branch + j));
+}
+
 static int multiply(void *work, int piece) {
     const product *g = work;
     patch p = patch_of(g, piece);
     int tiles = p.rows > ONE_TILE && p.rows <= TILE_ROWS ? 2 : (p.rows + TILE_ROWS - 1) / TILE_ROWS;
-    for (int i = 0; i < p.panels; i++) {
-        const uint32_t *w = g->w + (p.panel + i) * g->units * BW_PANEL;
-        const char *next = (const char *)(w + g->units * BW_PANEL);
+    for (int i = 0; i < p.panels * g->branches; i++) {
+        int panel = p.panel * g->branches + i, second = i % g->branches;
+        packed this = panel_of(g, panel);
+        const char *w = (const char *)this.w, *next = (const char *)panel_of(g, panel + 1).w;
         float *sums = g->own + (long)i * p.rows * BW_PANEL;
         for (int t = 0; t < tiles; t++) {
             int row = p.rows * t / tiles, n = p.rows * (t + 1) / tiles - row;
-            const char *ahead = (const char *)w + (tiles > 1 ? 0 : FETCH_BYTES);
+            const char *ahead = w + (tiles > 1 ? 0 : FETCH_BYTES);
             if (tiles > 1 && t < 2 && p.first)
                 ahead = next + 64 * t;
-            tile_any(n, g->x + (p.row + row) * g->ld_x, g->ld_x, w, g->units, sums + row * BW_PANEL, ahead);
+            tile_any(n, g->x + (p.row + row) * g->ld_x, g->ld_x, this.w, g->units, sums + row * BW_PANEL, ahead);
         }
-        finish(g, &p, p.panel + i, sums);
+        finish(g, p.rows, this.bias, g->kind == TO_ACTIVATED || (g->kind == TO_GATED && !second), sums);
+        if (second)
+            scale_branch(sums - (long)p.rows * BW_PANEL, sums, p.rows);
     }
     return 1;
 }
@@ -183,11 +208,10 @@ AI void put_residual(st *to, const float *sums, int n) {
 static void put_product(void *work, int piece) {
     const product *g = work;
     const patch p = patch_of(g, piece);
-    const int width = g->kind == TO_GATED ? BW_PANEL / 2 : BW_PANEL; /* columns of `to` in a panel */
-    const float *sums = g->own;
     for (int i = 0; i < p.panels; i++) {
-        long column = (long)(p.panel + i) * width;
-        int n = g->columns - column < width ? (int)(g->columns - column) : width;
+        const float *sums = g->own + (long)i * g->branches * p.rows * BW_PANEL;
+        long column = (long)(p.panel + i) * BW_PANEL;
+        int n = g->columns - column < BW_PANEL ? (int)(g->columns - column) : BW_PANEL;
         for (int r = 0; r < p.rows; r++, sums += BW_PANEL) {
             long place = (p.row + r) * g->ld_to + column;
             if (g->kind == TO_RESIDUAL)
@@ -198,7 +222,7 @@ static void put_product(void *work, int piece) {
                 for (int j = 0; j < BW_PANEL; j += VW)
                     store((float *)g->to + place + j, load(sums + j));
             else /* with the padding, which products read */
-                for (int j = 0; j < width; j += VW)
+                for (int j = 0; j < BW_PANEL; j += VW)
                     store_at((at *)g->to + place + j, load(sums + j));
         }
     }

@@ -22,6 +22,7 @@
 #define BW_GROUP 16  /* positions of one group of keys */
 #define BW_LINE (BW_PIECE + 64) /* elements of a row of scores: a piece, and what tiles that begin inside it write beyond */
 #define BW_PANEL 32  /* columns of one weight panel */
+#define BW_PARTS 3   /* weights that one product takes at most */
 
 enum { BW_EMBEDDING, BW_ATTENTION, BW_MLP, BW_HEAD };
 enum { BW_RMS, BW_LAYER };                /* norms */
@@ -40,8 +41,8 @@ typedef struct {
     float eps, scale;
     float softcap, factor;                       /* factor: of the embedding or of what is added; divisor of logits */
     int64_t slot_bytes;
-    const void *w0, *w1;                         /* table | qkv, output | (gate-)up, down | projection */
-    const float *b0, *b1;                        /* float32, padded like the columns; null: none, as below */
+    const void *w[BW_PARTS], *w_out;             /* table | q, k, v, output | gate (or null), up, down | projection */
+    const float *b[BW_PARTS], *b_out;            /* float32, padded like the columns; null: none, as below */
     const float *norm, *norm_bias, *post_norm, *q_norm, *k_norm;
     const float *cos, *sin;                      /* [max_length][rotary / 2] */
     char *arena;

@@ -5,16 +5,16 @@
 
 #define BLOCK_UNITS 16 /* a cache line of every source row of a panel */
 
-/* Packs `rows` x `columns` (row-major, `element` bytes each) so that source rows become columns of panels: `width` of them
- * from column `offset` of each panel on. The part of the last panel beyond `rows` becomes zero. */
-void bw_pack(uint32_t *to, const char *from, int64_t rows, int64_t columns, int element, int width, int offset) {
-    int64_t bytes = columns * element, units = (bytes + 3) / 4, panels = (rows + width - 1) / width;
+/* Packs `rows` x `columns` (row-major, `element` bytes each) so that source rows become columns of panels. The part of the
+ * last panel beyond `rows` becomes zero. */
+void bw_pack(uint32_t *to, const char *from, int64_t rows, int64_t columns, int element) {
+    int64_t bytes = columns * element, units = (bytes + 3) / 4, panels = (rows + BW_PANEL - 1) / BW_PANEL;
     for (int64_t p = 0; p < panels; p++) {
-        uint32_t *panel = to + p * units * BW_PANEL + offset;
+        uint32_t *panel = to + p * units * BW_PANEL;
         for (int64_t u0 = 0; u0 < units; u0 += BLOCK_UNITS) {
             int64_t u1 = u0 + BLOCK_UNITS < units ? u0 + BLOCK_UNITS : units;
-            for (int c = 0; c < width; c++) {
-                int64_t row = p * width + c;
+            for (int c = 0; c < BW_PANEL; c++) {
+                int64_t row = p * BW_PANEL + c;
                 for (int64_t u = u0; u < u1; u++) {
                     uint32_t unit = 0;
                     if (row < rows)

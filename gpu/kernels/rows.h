@@ -169,7 +169,7 @@ static int embed(void *work, int piece) {
     stretch s = rows_of(w, piece);
     float *to = (float *)w->own;
     for (int r = s.first; r < s.last; r++, to += w->l->ld_x) {
-        const st *x = (const st *)m->w0 + (long)w->call->tok_id[r] * m->width;
+        const st *x = (const st *)m->w[0] + (long)w->call->tok_id[r] * m->width;
         for (int i = 0; i < m->width; i += VW)
             store(to + i, norm_in(0, x, i, m->width - i) * m->factor);
     }

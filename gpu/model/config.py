@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from blockwright.policies.model.chain import Component
 
+MLP = "mlp."  # before the roles of the feed-forward of a parallel component
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
@@ -126,6 +128,47 @@ def attention_of(config: ComponentConfig) -> AttentionConfig | None:
     return config if isinstance(config, AttentionConfig) else None
 
 
+def tensor_shapes(config: ComponentConfig) -> dict[str, tuple[int, ...]]:
+    """The raw tensors of a component by role."""
+    match config:
+        case EmbeddingConfig():
+            return {"weight": (config.vocabulary, config.hidden)}
+        case HeadConfig():
+            return _norms(config) | {"weight": (config.vocabulary, config.hidden)}
+        case AttentionConfig():
+            inner, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+            rows = {"q": inner, "k": kv, "v": kv}
+            shapes = _norms(config) | {role: (n, config.hidden) for role, n in rows.items()} | {"o": (config.hidden, inner)}
+            if config.qk_norm:
+                whole = config.qk_norm == "whole"
+                shapes |= {"q_norm": (inner if whole else config.head_dim,), "k_norm": (kv if whole else config.head_dim,)}
+            biases = rows if config.qkv_bias else {}
+            return shapes | _biases(biases | ({"o": config.hidden} if config.o_bias else {}))
+        case MlpConfig():
+            rows = dict.fromkeys(("gate", "up") if config.gated else ("up",), config.intermediate)
+            shapes = _norms(config) | {role: (n, config.hidden) for role, n in rows.items()}
+            shapes["down"] = (config.hidden, config.intermediate)
+            return shapes | (_biases(rows | {"down": config.hidden}) if config.bias else {})
+        case ParallelConfig():
+            second = {MLP + role: shape for role, shape in tensor_shapes(config.mlp).items()}
+            return tensor_shapes(config.attention) | second
+
+
+def _norms(config: AttentionConfig | MlpConfig | HeadConfig) -> dict[str, tuple[int, ...]]:
+    before, after = (
+        isinstance(config, HeadConfig) or config.pre_norm,
+        not isinstance(config, HeadConfig) and config.post_norm,
+    )
+    shapes: dict[str, tuple[int, ...]] = {"norm": (config.hidden,)} if before else {}
+    if before and config.norm.kind == "layer":
+        shapes["norm_bias"] = (config.hidden,)
+    return shapes | ({"post_norm": (config.hidden,)} if after else {})
+
+
+def _biases(rows: dict[str, int]) -> dict[str, tuple[int, ...]]:
+    return {f"{role}_bias": (n,) for role, n in rows.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class TensorRef:
     """Where a raw tensor lies: ``nbytes`` bytes of a safetensors file, ``offset`` being the first.
@@ -152,11 +195,12 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True)
 class ComponentSpec:
-    """A component that can be loaded: identity, configuration, raw tensors by role."""
+    """A component that can be loaded: identity, configuration, raw tensors by role, and the hashes of these."""
 
     component: Component
     config: ComponentConfig
     tensors: dict[str, TensorRef] = field(default_factory=dict)
+    hashes: dict[str, bytes] = field(default_factory=dict)  # by role, where they are known (``weights/identity.py``)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from blockwright.gpu.backend import Batch, Packed
+from blockwright.gpu.backend import Batch, Packed, PackedPart
 from blockwright.gpu.errors import BackendError
+from blockwright.gpu.model.config import (
+    MLP as SECOND,
+)
 from blockwright.gpu.model.config import (
     AttentionConfig,
     ComponentSpec,
@@ -47,7 +50,7 @@ from blockwright.gpu.native.library import (
     ComponentRecord,
     library,
 )
-from blockwright.gpu.native.packing import DTYPES, SECOND, NativePacked, pack, packed_bytes, second
+from blockwright.gpu.native.packing import DTYPES, NativePacked, pack, parts_of
 from blockwright.gpu.reference.operations import rotary_table
 from blockwright.gpu.tables import Tables
 from blockwright.policies.model.chain import KvLayout
@@ -55,6 +58,11 @@ from blockwright.policies.model.chain import KvLayout
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256
 MAX_HEAD_DIM = 1024  # elements; kernels keep one head on the stack
+FIELDS = {  # of a record, by role; norms have the name of their role
+    "weight": "w0", "q": "w0", "k": "w1", "v": "w2", "o": "w_out", "gate": "w0", "up": "w1", "down": "w_out",
+    "q_bias": "b0", "k_bias": "b1", "v_bias": "b2", "o_bias": "b_out",
+    "gate_bias": "b0", "up_bias": "b1", "down_bias": "b_out",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class NativeBackend:
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
-        self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._rope: dict[tuple[RopeConfig, int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._tables: Tables | None = None
         self._max_logits = 0
         self._logits = torch.empty(0)
@@ -99,11 +107,14 @@ class NativeBackend:
     def slot_bytes(self, layout: KvLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
-    def packed_bytes(self, spec: ComponentSpec) -> int:
-        return packed_bytes(spec, self.dtype)
+    def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        return parts_of(spec, self.dtype)
 
-    def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
-        return pack(spec, tensors, memory, self.dtype)
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
+        pack(part, raw, memory, first, self.dtype)
+
+    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
+        return NativePacked(spec, memory, self.dtype)
 
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         tokens_RM, slots_RLP = tables.tokens, tables.slots
@@ -119,6 +130,7 @@ class NativeBackend:
         if code or self._lib.bw_reserve(self._ctx, None, 0):
             raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")
         self._tables = tables
+        self._rope.clear()  # made for the longest sequence
 
     def settle(self) -> None:
         self._lib.bw_settle(self._ctx)
@@ -216,8 +228,8 @@ class NativeBackend:
                 follower = next(records)
                 follower.width, follower.side = config.hidden, JOIN
                 self._describe_mlp(config.mlp, follower)
-                _point(follower, second(part.parts))
-        _point(record, {name: address for name, address in part.parts.items() if not name.startswith(SECOND)})
+                _point(follower, {r.removeprefix(SECOND): a for r, a in part.addresses().items() if r.startswith(SECOND)})
+        _point(record, {role: address for role, address in part.addresses().items() if not role.startswith(SECOND)})
 
     def _describe_attention(
         self, part: NativePacked, config: AttentionConfig, record: ComponentRecord, kv_layer: int
@@ -253,10 +265,11 @@ class NativeBackend:
         _describe_norm(config.norm, record)
 
     def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if (rope, head_dim) not in self._rope:
+        key = rope, head_dim, length
+        if key not in self._rope:
             cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), torch.float32)
-            self._rope[rope, head_dim] = cos_MH.contiguous(), sin_MH.contiguous()
-        return self._rope[rope, head_dim]
+            self._rope[key] = cos_MH.contiguous(), sin_MH.contiguous()
+        return self._rope[key]
 
 
 def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:
@@ -264,9 +277,9 @@ def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:
     record.norm_kind = LAYER if norm.kind == "layer" else RMS
 
 
-def _point(record: ComponentRecord, parts: dict[str, int]) -> None:
-    for name, address in parts.items():
-        setattr(record, name, address)
+def _point(record: ComponentRecord, addresses: dict[str, int]) -> None:
+    for role, address in addresses.items():
+        setattr(record, FIELDS.get(role, role), address)
 
 
 def _address(array: np.ndarray) -> int:

@@ -38,7 +38,8 @@ class ComponentRecord(ctypes.Structure):
         *((name, _INT) for name in ("norm_kind", "side")),
         *((name, ctypes.c_float) for name in ("eps", "scale", "softcap", "factor")),
         ("slot_bytes", _LONG),
-        *((name, _PTR) for name in ("w0", "w1", "b0", "b1", "norm", "norm_bias", "post_norm", "q_norm", "k_norm")),
+        *((name, _PTR) for name in ("w0", "w1", "w2", "w_out", "b0", "b1", "b2", "b_out")),
+        *((name, _PTR) for name in ("norm", "norm_bias", "post_norm", "q_norm", "k_norm")),
         *((name, _PTR) for name in ("cos", "sin", "arena")),
     ]
 
@@ -48,7 +49,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bw_create": (_PTR, [_INT, _INT, ctypes.c_char_p]),
     "bw_destroy": (None, [_PTR]),
     "bw_name": (ctypes.c_char_p, [_PTR]),
-    "bw_pack": (None, [_PTR, _PTR, _LONG, _LONG, _INT, _INT, _INT]),
+    "bw_pack": (None, [_PTR, _PTR, _LONG, _LONG, _INT]),
     "bw_tables": (_INT, [_PTR, _PTR, _PTR, *[_INT] * 5]),
     "bw_reserve": (_INT, [_PTR, _PTR, _INT]),
     "bw_settle": (None, [_PTR]),

@@ -8,16 +8,17 @@ sweep allocates nothing, and a row's last bits may depend on what else is in the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.backend import Batch, Packed
+from blockwright.gpu.backend import Batch, Packed, PackedPart
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import (
+    MLP,
     AttentionConfig,
     ComponentSpec,
     EmbeddingConfig,
@@ -25,14 +26,15 @@ from blockwright.gpu.model.config import (
     MlpConfig,
     ParallelConfig,
     attention_of,
+    tensor_shapes,
 )
 from blockwright.gpu.reference.attention import StepIndex, attend
 from blockwright.gpu.reference.operations import feed_forward, normalise, rotate, soft_cap
 from blockwright.gpu.tables import Tables
+from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ALIGNMENT = 64  # bytes
 SLOT_UNIT = 1024  # bytes
 
 
@@ -69,19 +71,20 @@ class TorchBackend:
     def slot_bytes(self, layout: KvLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
-    def packed_bytes(self, spec: ComponentSpec) -> int:
-        return sum(self._span(math.prod(ref.shape)) for ref in spec.tensors.values())
+    def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        return [
+            PackedPart(
+                role, packed_id(spec, role, f"rows {self.dtype}"), math.prod(shape) * self.dtype.itemsize, "rows", shape, 1
+            )
+            for role, shape in tensor_shapes(spec.config).items()
+        ]
 
-    def pack(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Packed:
-        weights, offset = {}, 0
-        for role, raw in tensors.items():
-            place = memory[offset : offset + raw.numel() * self.dtype.itemsize].view(self.dtype).view(raw.shape)
-            weights[role] = place.copy_(raw)
-            offset += self._span(raw.numel())
-        return TorchPacked(spec, weights)
+    def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
+        memory.view(self.dtype).view(part.shape)[first : first + raw.shape[0]].copy_(raw)
 
-    def _span(self, elements: int) -> int:
-        return -(-elements * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
+        shapes = tensor_shapes(spec.config)
+        return TorchPacked(spec, {role: place.view(self.dtype).view(shapes[role]) for role, place in memory.items()})
 
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         self._tables = tables
@@ -118,7 +121,7 @@ class TorchBackend:
                 case MlpConfig():
                     hidden_TD += self._feed_forward(weights, config, hidden_TD)
                 case ParallelConfig():
-                    mine = {role.removeprefix("mlp."): w for role, w in weights.items() if role.startswith("mlp.")}
+                    mine = {role.removeprefix(MLP): w for role, w in weights.items() if role.startswith(MLP)}
                     attended_TD = self._attention(part, weights, config.attention, layer, hidden_TD, index)
                     hidden_TD += self._feed_forward(mine, config.mlp, hidden_TD) + attended_TD
                 case HeadConfig():

@@ -55,7 +55,7 @@ Progress = Callable[[int, int], None]  # bytes hashed, bytes to hash in all
 class Checkpoint:
     """See the module. Made by ``open``, or from a zoo by ``zoo/source.py``; immutable.
 
-    known: the hashes of all tensors, where they need not be read for that. hold: what is kept from removal while this lives.
+    known: hashes of tensors that need not be read for that. hold: what is kept from removal while this lives.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Checkpoint:
         config: ModelConfig,
         generation: GenerationDefaults,
         parts: Parts,
+        *,
         known: Mapping[TensorRef, bytes] | None = None,
         hold: object = None,
     ) -> None:
@@ -71,7 +72,7 @@ class Checkpoint:
         self.config = config
         self.generation = generation
         self.parts = parts
-        self._known, self._hold = known, hold
+        self._known, self._hold = known or {}, hold
 
     @classmethod
     def open(cls, source: str | Path) -> Checkpoint:
@@ -117,14 +118,14 @@ class Checkpoint:
         ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") are of the KV layout, which is no part of an
         identity. Raises ``CheckpointError`` when a file has changed since it was opened.
         """
-        return self.specs_with_ids(page_size, kv_dtype, self.ids(self.hashes(progress)))
+        hashes = self.hashes(progress)
+        contents = [{role: hashes[ref] for role, ref in roles.items()} for _, roles in self.parts]
+        return self.specs_with_ids(page_size, kv_dtype, self.ids(hashes), hashes=contents)
 
-    def hashes(self, progress: Progress | None = None) -> Mapping[TensorRef, bytes]:
-        """Every distinct tensor with the hash of its content, in the order of the files; reads them all, unless known."""
-        if self._known is not None:
-            return self._known
+    def hashes(self, progress: Progress | None = None) -> dict[TensorRef, bytes]:
+        """Every distinct tensor with the hash of its content, in the order of the files; reads those that are not known."""
         places = {ref for _, roles in self.parts for ref in roles.values()}
-        total, done = sum(ref.nbytes for ref in places), 0
+        total, done = sum(ref.nbytes for ref in places - self._known.keys()), 0
 
         def advance(n: int) -> None:
             nonlocal done
@@ -132,7 +133,8 @@ class Checkpoint:
             if progress is not None:
                 progress(done, total)
 
-        return {ref: hash_tensor(ref, advance) for ref in sorted(places, key=lambda ref: (ref.path, ref.offset))}
+        ordered = sorted(places, key=lambda ref: (ref.path, ref.offset))
+        return {ref: self._known.get(ref) or hash_tensor(ref, advance) for ref in ordered}
 
     def ids(self, hashes: Mapping[TensorRef, bytes]) -> list[bytes]:
         """The identities of the components, whose tensors have these hashes."""
@@ -141,17 +143,26 @@ class Checkpoint:
             for config, roles in self.parts
         ]
 
-    def specs_with_ids(self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0) -> list[ComponentSpec]:
+    def specs_with_ids(
+        self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0, hashes: Sequence[dict[str, bytes]] = ()
+    ) -> list[ComponentSpec]:
         """Components ``first`` .. ``first + len(ids) - 1`` with identities that are known; reads no tensor.
 
-        Raises ``CheckpointError`` when the chain has fewer components.
+        ``hashes``: of each component its tensors' by role, as ``specs`` found them, or none. Raises ``CheckpointError`` when
+        the chain has fewer components or other tensors.
         """
         parts = self.parts[first : first + len(ids)]
         if len(parts) != len(ids) or first < 0:
             raise CheckpointError(
                 f"{self.path} has {len(self.parts)} components, not {first + len(ids)}; the folder has changed: restart"
             )
-        return [_spec(config, roles, id, page_size, kv_dtype) for (config, roles), id in zip(parts, ids, strict=True)]
+        known = hashes or [{}] * len(ids)
+        if any(found and found.keys() != roles.keys() for found, (_, roles) in zip(known, parts, strict=True)):
+            raise CheckpointError(f"{self.path} has other tensors than were hashed; the folder has changed: restart")
+        return [
+            ComponentSpec(_component(config, roles, id, page_size, kv_dtype), config, dict(roles), found)
+            for (config, roles), id, found in zip(parts, ids, known, strict=True)
+        ]
 
 
 def component_of(config: ComponentConfig, id: bytes, nbytes: int, kv: KvLayout | None = None) -> Component:
@@ -166,11 +177,10 @@ def component_of(config: ComponentConfig, id: bytes, nbytes: int, kv: KvLayout |
     )
 
 
-def _spec(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> ComponentSpec:
+def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> Component:
     attention = attention_of(config)
     kv = KvLayout(attention.kv_heads, attention.head_dim, kv_dtype, page_size) if attention is not None else None
-    component = component_of(config, id, sum(ref.nbytes for ref in roles.values()), kv)
-    return ComponentSpec(component, config, dict(roles))
+    return component_of(config, id, sum(ref.nbytes for ref in roles.values()), kv)
 
 
 def _locate(source: str | Path) -> Path:

@@ -1,8 +1,9 @@
-"""Identity of components: what is hashed, and in which form. Standard library only, nothing stays resident.
+"""Identity of components and packed tensors: what is hashed, in which form. Standard library only, nothing stays resident.
 
 A component's id is a 128-bit BLAKE2b of its kind, its configuration (JSON with sorted keys) and, per role in alphabetical
 order, the hash of the raw tensor (type, shape, bytes as stored). Where a tensor lies, whether it is a part of a fused one,
-and how it is packed do not enter.
+and how it is packed do not enter. A packed tensor's id is a 128-bit BLAKE2b of the raw tensor's hash and the packed form, so
+that neither names nor components enter.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import ComponentConfig, TensorRef
+from blockwright.gpu.model.config import ComponentConfig, ComponentSpec, TensorRef
 from blockwright.policies.model.chain import Kind
 
 PIECE = 1 << 20  # bytes read at a time
@@ -67,3 +68,12 @@ def component_id(kind: Kind, config: ComponentConfig, contents: dict[str, bytes]
     for role in sorted(contents):
         digest.update(b"\0" + role.encode() + b"\0" + contents[role])
     return digest.digest()
+
+
+def packed_id(spec: ComponentSpec, role: str, form: str) -> bytes:
+    """16 bytes, of one tensor of a component in a ``form`` (its name, and all that the packed bytes follow from besides).
+
+    Where the tensor's hash is not known the component and the role stand for it: it is then shared with nothing else.
+    """
+    content = spec.hashes.get(role) or spec.component.id + b"\0" + role.encode()
+    return hashlib.blake2b(content + b"\0" + form.encode(), digest_size=16, person=b"blockwright/pack").digest()

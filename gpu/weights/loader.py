@@ -1,6 +1,6 @@
-"""Reads one raw tensor at a time from a safetensors file, without ever holding the file.
+"""Reads rows of one raw tensor at a time from a safetensors file, without ever holding the file.
 
-A tensor is a view over a private mapping of its own pages; it vanishes, and its pages with it, when the tensor is dropped.
+Rows are a view over a private mapping of their own pages, which vanish when the view is dropped.
 """
 
 from __future__ import annotations
@@ -11,20 +11,34 @@ import mmap
 import torch
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import ComponentSpec, TensorRef
+from blockwright.gpu.model.config import TensorRef
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
-def read_tensor(ref: TensorRef) -> torch.Tensor:
-    """The tensor in its stored type and shape. Raises ``CheckpointError`` when the file has become shorter or is gone."""
+def read_rows(ref: TensorRef, first: int, last: int) -> torch.Tensor:
+    """Rows ``first`` .. ``last - 1`` of a tensor (elements, where it has one dimension) in its stored type.
+
+    Raises ``CheckpointError`` when the file has become shorter or is gone.
+    """
     dtype = DTYPES[ref.dtype]
-    if ref.nbytes == 0:
-        return torch.empty(ref.shape, dtype=dtype)
-    first, last = ref.stretches()[0], ref.stretches()[-1]
-    nbytes = last[0] + last[1] - first[0]  # more than the tensor's where it is some of the rows of a fused one
-    base = ref.offset - ref.offset % mmap.ALLOCATIONGRANULARITY
-    skip = ref.offset - base
+    shape = (last - first, *ref.shape[1:])
+    if ref.nbytes == 0 or first == last:
+        return torch.empty(shape, dtype=dtype)
+    row = ref.nbytes // ref.shape[0]
+    if not ref.stretch:
+        return _mapped(ref, ref.offset + first * row, shape[0] * row).view(dtype).view(shape)
+    together = ref.stretch // row  # rows of a stretch
+    begin, end = first // together, -(-last // together)
+    span = (end - begin - 1) * ref.step + ref.stretch
+    raw = _mapped(ref, ref.offset + begin * ref.step, span).as_strided((end - begin, ref.stretch), (ref.step, 1)).reshape(-1)
+    return raw[(first - begin * together) * row :][: shape[0] * row].view(dtype).view(shape)
+
+
+def _mapped(ref: TensorRef, offset: int, nbytes: int) -> torch.Tensor:
+    """uint8 [nbytes] of the tensor's file, at an address that fits its type."""
+    base = offset - offset % mmap.ALLOCATIONGRANULARITY
+    skip = offset - base
     try:
         with open(ref.path, "rb") as file:
             # a copy-on-write mapping counts as writable, which torch asks of buffers; nobody writes
@@ -35,13 +49,4 @@ def read_tensor(ref: TensorRef) -> torch.Tensor:
         raise CheckpointError(f"{ref.path}: tensor {ref.name} cannot be read ({error}); {remedy}") from None
     pages.madvise(mmap.MADV_SEQUENTIAL)
     raw = torch.frombuffer(pages, dtype=torch.uint8, count=nbytes, offset=skip)
-    if ref.stretch:
-        raw = raw.as_strided((ref.nbytes // ref.stretch, ref.stretch), (ref.step, 1)).reshape(-1)
-    elif skip % dtype.itemsize:  # old files align nothing
-        raw = raw.clone()
-    return raw.view(dtype).view(ref.shape)
-
-
-def read_tensors(spec: ComponentSpec) -> dict[str, torch.Tensor]:
-    """All raw tensors of a component by role."""
-    return {role: read_tensor(ref) for role, ref in spec.tensors.items()}
+    return raw.clone() if skip % DTYPES[ref.dtype].itemsize else raw  # old files align nothing

@@ -1,107 +1,228 @@
-"""Which components are resident on a worker, where their packed parameters lie, and who needs them.
+"""What is resident on a worker, where its packed tensors lie, and who needs it.
 
-Parameters come from the same pool as KV: loading lets cached pages give way, unloading gives chunks back.
+A component or a delta is a list of packed tensors. A tensor is there once, whoever consists of it; it goes with the last of
+them, and a component or delta goes with its last holder. Tensors lie behind each other in granules, so that small ones share
+chunks; a chunk is committed while any tensor touches it. Parameters come from the same pool as KV: loading lets cached pages
+give way, unloading gives chunks back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from blockwright.policies.memory.chunks import ChunkPool
 from blockwright.policies.memory.extents import Extents
+from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace
 from blockwright.policies.plain import Plain
 
 ARENA = "parameters"
-VIRTUAL = 4  # the arena's reserved range in budgets: addresses are free, and holes between components must not refuse a load
+VIRTUAL = 4  # the arena's reserved range in budgets: addresses are free, and holes between tensors must not refuse a load
 
 
-@dataclass(frozen=True, slots=True)
 class Extent:
-    """``chunks`` back the parameters arena from unit ``start`` on."""
+    """Granules of the parameters arena from ``start`` on, and the components and deltas that need them."""
 
-    start: int
-    chunks: list[int]
-    holders: set[str]
+    __slots__ = ("length", "start", "users")
+
+    def __init__(self, start: int, length: int, users: set[bytes]) -> None:
+        self.start, self.length, self.users = start, length, users
+
+
+class Resident:
+    """A component or delta: its packed tensors in order, and the applications that need it."""
+
+    __slots__ = ("holders", "tensors")
+
+    def __init__(self, tensors: list[bytes], holders: set[str]) -> None:
+        self.tensors, self.holders = tensors, holders
 
 
 class Residence:
-    """Components by id. An entry exists exactly while somebody holds the component."""
+    """Components and deltas by id. An entry exists exactly while somebody holds it. ``granule``: bytes."""
 
-    def __init__(self, pool: ChunkPool) -> None:
-        self._pool = pool
-        self._extents = Extents(VIRTUAL * pool.total)
-        self._resident: dict[bytes, Extent] = {}
-        self.used = 0  # chunks that hold parameters
+    def __init__(self, pool: ChunkPool, granule: int) -> None:
+        if pool.chunk_bytes % granule:
+            raise ValueError(f"chunks of {pool.chunk_bytes} bytes are no multiple of a granule of {granule}")
+        self._pool, self._granule = pool, granule
+        self._free = Extents(VIRTUAL * pool.total * (pool.chunk_bytes // granule))
+        self._extents: dict[bytes, Extent] = {}  # by packed tensor
+        self._resident: dict[bytes, Resident] = {}
+        self._chunks: dict[int, int] = {}  # place of a chunk in the arena -> its id
+        self._touching: dict[int, int] = {}  # place of a chunk -> tensors that touch it
 
     @property
     def components(self) -> list[bytes]:
-        """Ids of what is resident, in order of loading."""
+        """Ids of what is resident, components and deltas, in order of loading."""
         return list(self._resident)
 
     @property
     def chunks(self) -> list[int]:
         """Ids of all chunks that hold parameters."""
-        return [c for extent in self._resident.values() for c in extent.chunks]
+        return list(self._chunks.values())
 
-    def hold(self, component: bytes, holder: str) -> int | None:
-        """Count one more holder of a resident component: its byte offset in the arena. None: it is not resident."""
+    @property
+    def used(self) -> int:
+        """Chunks that hold parameters."""
+        return len(self._chunks)
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of all packed tensors, each rounded up to whole granules."""
+        return sum(extent.length for extent in self._extents.values()) * self._granule
+
+    def hold(self, component: bytes, holder: str) -> list[TensorPlace] | None:
+        """Count one more holder of what is resident: the places of its tensors. None: it is not resident."""
         if (known := self._resident.get(component)) is None:
             return None
         known.holders.add(holder)
-        return known.start * self._pool.chunk_bytes
+        return self._places(known.tensors, ())
 
-    def load(self, component: bytes, holder: str, nbytes: int) -> int | None:
-        """Room for packed parameters: their byte offset in the arena. None: the pool has too few chunks, or no range."""
-        units = -(-nbytes // self._pool.chunk_bytes)
-        start = self._extents.take(units)
-        if start is None:
+    def chunks_for(self, tensors: Sequence[PackedTensor]) -> int | None:
+        """Chunks that the pool must give before ``load`` can place these. None: no range is long enough."""
+        taken = self._take(tensors)
+        if taken is None:
             return None
-        chunks = self._pool.commit(ARENA, start, units)
-        if chunks is None:
-            self._extents.give_back(start, units)
+        self._give_back(taken.values())
+        return len(self._uncommitted(taken.values()))
+
+    def load(self, component: bytes, holder: str, tensors: Sequence[PackedTensor]) -> list[TensorPlace] | None:
+        """Make room for what is not resident: where each tensor lies. None: the pool has too few chunks, or no range."""
+        taken = self._take(tensors)
+        if taken is None:
             return None
-        self._resident[component] = Extent(start, chunks, {holder})
-        self.used += units
-        return start * self._pool.chunk_bytes
+        wanted = self._uncommitted(taken.values())
+        if len(wanted) > self._pool.free:
+            self._give_back(taken.values())
+            return None
+        for first, count in _stretches(wanted):
+            chunks = self._pool.commit(ARENA, first, count)
+            assert chunks is not None, "the pool has fewer free chunks than it says"
+            self._chunks.update(zip(range(first, first + count), chunks, strict=True))
+        for extent in taken.values():
+            for unit in self._units(extent):
+                self._touching[unit] = self._touching.get(unit, 0) + 1
+        self._extents.update(taken)
+        ids = [tensor.id for tensor in tensors]
+        for id in ids:
+            self._extents[id].users.add(component)
+        self._resident[component] = Resident(ids, {holder})
+        return self._places(ids, taken)
 
-    def units(self, nbytes: int) -> int:
-        """Chunks that so many bytes of parameters take."""
-        return -(-nbytes // self._pool.chunk_bytes)
-
-    def release(self, component: bytes, holder: str) -> bool:
-        """``holder`` needs it no more. True when nobody does: its memory goes back with the next plan."""
-        extent = self._resident.get(component)
-        if extent is None or holder not in extent.holders:
-            return False
-        extent.holders.remove(holder)
-        if extent.holders:
-            return False
+    def release(self, component: bytes, holder: str) -> list[bytes] | None:
+        """``holder`` needs it no more. None: others do; else the tensors that go with it: their memory is given back."""
+        known = self._resident.get(component)
+        if known is None or holder not in known.holders:
+            return None
+        known.holders.remove(holder)
+        if known.holders:
+            return None
         del self._resident[component]
-        self.used -= len(extent.chunks)
-        self._extents.give_back(extent.start, len(extent.chunks))
-        self._pool.give_back(ARENA, extent.start, extent.chunks)
-        return True
+        gone = []
+        for id in dict.fromkeys(known.tensors):
+            users = self._extents[id].users
+            users.remove(component)
+            if not users:
+                gone.append(id)
+        extents = [self._extents.pop(id) for id in gone]
+        self._give_back(extents)
+        self._uncommit(extents)
+        return gone
+
+    def _take(self, tensors: Iterable[PackedTensor]) -> dict[bytes, Extent] | None:
+        """Ranges for those that are not there yet."""
+        taken: dict[bytes, Extent] = {}
+        for tensor in tensors:
+            if tensor.id in self._extents or tensor.id in taken:
+                continue
+            length = max(1, -(-tensor.nbytes // self._granule))
+            start = self._free.take(length)
+            if start is None:
+                self._give_back(taken.values())
+                return None
+            taken[tensor.id] = Extent(start, length, set())
+        return taken
+
+    def _give_back(self, extents: Iterable[Extent]) -> None:
+        for extent in extents:
+            self._free.give_back(extent.start, extent.length)
+
+    def _uncommit(self, extents: Iterable[Extent]) -> None:
+        """These touch their chunks no more: those that nothing else touches return to the pool."""
+        empty = []
+        for extent in extents:
+            for unit in self._units(extent):
+                self._touching[unit] -= 1
+                if not self._touching[unit]:
+                    del self._touching[unit]
+                    empty.append(unit)
+        for first, count in _stretches(empty):
+            self._pool.give_back(ARENA, first, [self._chunks.pop(unit) for unit in range(first, first + count)])
+
+    def _uncommitted(self, extents: Iterable[Extent]) -> set[int]:
+        return {unit for extent in extents for unit in self._units(extent)} - self._chunks.keys()
+
+    def _units(self, extent: Extent) -> range:
+        """Places of the chunks that an extent touches."""
+        granules = self._pool.chunk_bytes // self._granule
+        return range(extent.start // granules, -(-(extent.start + extent.length) // granules))
+
+    def _places(self, ids: Iterable[bytes], fresh: Iterable[bytes]) -> list[TensorPlace]:
+        new, places = set(fresh), []
+        for id in ids:  # of two equal tensors the first alone is fresh
+            places.append(TensorPlace(self._extents[id].start * self._granule, id in new))
+            new.discard(id)
+        return places
 
     def fork(self, pool: ChunkPool) -> Residence:
-        copy = Residence(pool)
-        copy._extents, copy.used = self._extents.fork(), self.used
-        copy._resident = {c: Extent(e.start, e.chunks, set(e.holders)) for c, e in self._resident.items()}
+        copy = Residence(pool, self._granule)
+        copy._free = self._free.fork()
+        copy._extents = {id: Extent(e.start, e.length, set(e.users)) for id, e in self._extents.items()}
+        copy._resident = {id: Resident(r.tensors, set(r.holders)) for id, r in self._resident.items()}
+        copy._chunks, copy._touching = self._chunks.copy(), self._touching.copy()
         return copy
 
-    def snapshot(self) -> list[Plain]:
-        return [[c, e.start, e.chunks.copy(), sorted(e.holders)] for c, e in self._resident.items()]
+    def snapshot(self) -> dict[str, Plain]:
+        return {
+            "granule": self._granule,
+            "tensors": [[id, e.start, e.length, sorted(e.users)] for id, e in self._extents.items()],
+            "resident": [[id, r.tensors.copy(), sorted(r.holders)] for id, r in self._resident.items()],
+            "chunks": [[unit, chunk] for unit, chunk in sorted(self._chunks.items())],
+        }
 
     @classmethod
-    def restore(cls, data: list[Plain], pool: ChunkPool) -> Residence:
-        residence = cls(pool)
-        for component, start, chunks, holders in data:
-            residence._extents.take_at(start, len(chunks))
-            residence._resident[component] = Extent(start, list(chunks), set(holders))
-            residence.used += len(chunks)
+    def restore(cls, data: dict[str, Plain], pool: ChunkPool) -> Residence:
+        residence = cls(pool, data["granule"])
+        for id, start, length, users in data["tensors"]:
+            residence._free.take_at(start, length)
+            extent = residence._extents[id] = Extent(start, length, set(users))
+            for unit in residence._units(extent):
+                residence._touching[unit] = residence._touching.get(unit, 0) + 1
+        residence._resident = {id: Resident(list(tensors), set(holders)) for id, tensors, holders in data["resident"]}
+        residence._chunks = dict(data["chunks"])
         return residence
 
     def check(self) -> None:
-        """Every component has a holder; ranges of the arena are owned once and counted."""
-        assert all(extent.holders for extent in self._resident.values()), "a component is resident for nobody"
-        assert self.used == len(self.chunks), "chunks of parameters are counted wrongly"
-        self._extents.check([(e.start, len(e.chunks)) for e in self._resident.values()])
+        """Everything has a holder, every tensor a user; granules are owned once, and chunks back all of them and no more."""
+        users: dict[bytes, set[bytes]] = {}
+        for component, resident in self._resident.items():
+            assert resident.holders, "a component is resident for nobody"
+            for id in resident.tensors:
+                users.setdefault(id, set()).add(component)
+        assert users == {id: extent.users for id, extent in self._extents.items()}, "a packed tensor is counted wrongly"
+        touching: dict[int, int] = {}
+        for extent in self._extents.values():
+            for unit in self._units(extent):
+                touching[unit] = touching.get(unit, 0) + 1
+        assert touching == self._touching, "tensors that touch a chunk are counted wrongly"
+        assert touching.keys() == self._chunks.keys(), "a chunk without parameters is committed, or parameters without one"
+        self._free.check([(e.start, e.length) for e in self._extents.values()])
+
+
+def _stretches(units: Iterable[int]) -> list[tuple[int, int]]:
+    """Places in ascending order as (first, count) of neighbours."""
+    found = []
+    for _, group in groupby(enumerate(sorted(units)), lambda pair: pair[1] - pair[0]):
+        neighbours = [unit for _, unit in group]
+        found.append((neighbours[0], len(neighbours)))
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from blockwright.policies.memory import eviction
 from blockwright.policies.memory.chunks import ChunkPool
+from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.memory.residence import Residence
 from blockwright.policies.model.chain import KvLayout
@@ -15,13 +16,13 @@ from blockwright.policies.plan.sweep_plan import MapGroup
 
 
 class WorkerMemory:
-    """Owns the pool, the page table and the residence; the only one that evicts."""
+    """Owns the pool, the page table and the residence; the only one that evicts. All sizes are in bytes."""
 
-    def __init__(self, budget: int, chunk_bytes: int, slot_unit: int) -> None:
+    def __init__(self, budget: int, chunk_bytes: int, slot_unit: int, granule: int = 64) -> None:
         self._pool = ChunkPool(budget // chunk_bytes, chunk_bytes)
         self._slot_unit = slot_unit  # bytes; slots are padded to a multiple
         self.pages = PageTable(self._pool)
-        self.residence = Residence(self._pool)
+        self.residence = Residence(self._pool, granule)
 
     # KV --------------------------------------------------------------------------------------------------------------
 
@@ -60,17 +61,19 @@ class WorkerMemory:
 
     # parameters ------------------------------------------------------------------------------------------------------
 
-    def load(self, component: bytes, holder: str, nbytes: int) -> int | None:
-        """Byte offset of room for a component that is not resident, cached pages giving way; None: no room even then."""
-        while self._pool.free < self.residence.units(nbytes):
+    def load(self, component: bytes, holder: str, tensors: Sequence[PackedTensor]) -> list[TensorPlace] | None:
+        """Places for the tensors of a component or delta that is not resident, cached pages giving way; None: no room."""
+        need = self.residence.chunks_for(tensors)
+        while need is not None and self._pool.free < need:
             if not eviction.evict_oldest(self.pages):
                 return None
-        return self.residence.load(component, holder, nbytes)
+        return self.residence.load(component, holder, tensors)
 
-    def release(self, component: bytes, holder: str) -> bool:
-        """``holder`` needs it no more. True when nobody does: its memory and cached KV that it made are given back."""
+    def release(self, component: bytes, holder: str) -> list[bytes] | None:
+        """``holder`` needs it no more. None: others do; else the packed tensors that go with it: their memory and cached KV
+        that the component made are given back."""
         gone = self.residence.release(component, holder)
-        if gone:
+        if gone is not None:
             eviction.evict_components(self.pages, frozenset((component,)))
         return gone
 
@@ -98,7 +101,7 @@ class WorkerMemory:
         return self._pool.take_edits()
 
     def fork(self) -> WorkerMemory:
-        copy = WorkerMemory(0, self._pool.chunk_bytes, self._slot_unit)
+        copy = WorkerMemory(0, self._pool.chunk_bytes, self._slot_unit, self._pool.chunk_bytes)
         copy._pool = self._pool.fork()
         copy.pages, copy.residence = self.pages.fork(copy._pool), self.residence.fork(copy._pool)
         return copy
@@ -113,7 +116,7 @@ class WorkerMemory:
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> WorkerMemory:
-        memory = cls(0, 1, data["slot_unit"])
+        memory = cls(0, 1, data["slot_unit"], 1)
         memory._pool = ChunkPool.restore(data["pool"])
         memory.pages = PageTable.restore(data["pages"], memory._pool)
         memory.residence = Residence.restore(data["residence"], memory._pool)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
@@ -58,24 +59,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ComponentWanted:
-    """``holder`` (an application) needs a component, of ``nbytes`` when packed. Answered by an effect."""
+    """``holder`` (an application) needs a component, or a delta, that consists of ``tensors``. Answered by an effect."""
 
     component: bytes
     holder: str
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ComponentFailed:
-    """The device could not load a component that had been placed: its room is free again."""
-
-    component: bytes
-    holder: str
+    tensors: list[PackedTensor]
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentReleased:
-    """``holder`` needs a component no more."""
+    """``holder`` needs a component or delta no more, or the device could not load it."""
 
     component: bytes
     holder: str
@@ -158,7 +151,6 @@ Event = (
     | RoutesChanged
     | PeerLost
     | ComponentWanted
-    | ComponentFailed
     | ComponentReleased
     | LeaseWanted
     | LeaseGranted
@@ -235,20 +227,19 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ComponentPlaced:
-    """Effect: a component has its place, at byte ``offset`` of the parameters arena, whose memory is in a plan already made.
+    """Effect: the tensors of a component or delta have their places, in order; their memory is in a plan already made.
 
-    ``fresh``: the device must load it there; otherwise it is, or will be, resident for another holder.
+    The device packs there what it has not packed yet.
     """
 
     component: bytes
     holder: str
-    offset: int
-    fresh: bool
+    places: list[TensorPlace]
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentRefused:
-    """Effect: there is no room for the ``nbytes`` of a component; ``free`` bytes are left."""
+    """Effect: there is no room for the ``nbytes`` of a component or delta; ``free`` bytes are left."""
 
     component: bytes
     holder: str
@@ -258,9 +249,11 @@ class ComponentRefused:
 
 @dataclass(frozen=True, slots=True)
 class ComponentGone:
-    """Effect: nobody holds the component; the device must forget it before the next plan, which gives its memory back."""
+    """Effect: nobody holds a component or delta any more. The device must forget it, and the packed ``tensors`` that nothing
+    else consists of, before the next plan, which gives their memory back. It may not have loaded all of them."""
 
     component: bytes
+    tensors: list[bytes]
 
 
 Effect = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blockwright.policies.model.chain import KvLayout
-from blockwright.policies.model.runs import LocalRoute, Run, localize
+from blockwright.policies.model.runs import Border, LocalRoute, Run, localize
 from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.sweep.events import RoutesChanged
 
@@ -19,25 +19,25 @@ class LocalRoutes:
         self._planned: dict[str, LocalRoute] = {}  # by route id
         self._in_force: dict[str, int] = {}  # route id -> version
         self._runs: dict[Run, int] = {}
+        self.borders: set[Border] = set()  # of spans, all there ever were: pages are split, never joined
 
     @property
     def version(self) -> int:
         """Of the last publication that was taken."""
         return self._version
 
-    def change(self, event: RoutesChanged) -> set[str] | None:
-        """Adopt what was published: ids of routes whose spans have moved. None: it is older than what is known."""
+    def change(self, event: RoutesChanged) -> bool:
+        """Adopt what was published. False: it is older than what is known."""
         if event.version <= self._version:
-            return None
+            return False
         self._version = event.version
-        routes = localize(self._worker, event.chains, event.planned, self._numerics)
-        moved = {name for name, local in self._planned.items() if name in routes and routes[name].spans != local.spans}
-        self._planned = routes
-        self._in_force = {route.id: route.version for route in event.routes if route.id in routes}
-        for local in routes.values():
+        self._planned = localize(self._worker, event.chains, event.planned, self._numerics, self.borders)
+        self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
+        for local in self._planned.values():
+            self.borders.update((span.layer, span.lineages[0]) for span in local.spans)
             for run in local.runs:
                 self._runs.setdefault(run, len(self._runs))
-        return moved
+        return True
 
     def home(self, route: str) -> LocalRoute | None:
         """A route in force that begins here."""
@@ -77,7 +77,7 @@ class LocalRoutes:
     def fork(self) -> LocalRoutes:
         copy = LocalRoutes(self._worker, self._numerics)
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
-        copy._runs = self._runs.copy()
+        copy._runs, copy.borders = self._runs.copy(), self.borders.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -88,6 +88,7 @@ class LocalRoutes:
             "planned": to_plain(list(self._planned.values())),
             "in_force": self._in_force.copy(),
             "runs": to_plain(list(self._runs)),
+            "borders": to_plain(self.borders),
         }
 
     @classmethod
@@ -96,11 +97,14 @@ class LocalRoutes:
         routes._version, routes._in_force = data["version"], dict(data["in_force"])
         routes._planned = {local.route.id: local for local in from_plain(list[LocalRoute], data["planned"])}
         routes._runs = {run: number for number, run in enumerate(from_plain(list[Run], data["runs"]))}
+        routes.borders = set(from_plain(list[Border], data["borders"]))
         return routes
 
     def check(self) -> None:
         assert self._in_force.keys() <= self._planned.keys(), "a route is in force and not known"
         assert list(self._runs.values()) == list(range(len(self._runs))), "runs are numbered wrongly"
+        found = {(span.layer, span.lineages[0]) for local in self._planned.values() for span in local.spans}
+        assert found <= self.borders, "a border of spans is not kept"
         assert all(run in self._runs for local in self._planned.values() for run in local.runs), "a run has no number"
 
 

@@ -34,19 +34,13 @@ class Outgoing:
     def tell_all(self, effects: Iterable[Effect]) -> None:
         self._effects.extend(effects)
 
-    def tell_placed(self, placed: ComponentPlaced) -> None:
-        """A fresh one is told after the next plan, which maps its memory; and so is whoever needs it too meanwhile."""
-        if placed.fresh or any(other.component == placed.component for other in self._with_plan):
-            self._with_plan.append(placed)
-        else:
-            self._effects.append(placed)
+    def tell_placed(self, placed: ComponentPlaced, unmapped: bool) -> None:
+        """Where its memory may be ``unmapped`` it is told after the next plan, which maps it."""
+        (self._with_plan if unmapped else self._effects).append(placed)
 
-    def withdraw(self, component: bytes) -> bool:
-        """Do not tell that a component has its place after all; False: that was told already."""
-        kept = [placed for placed in self._with_plan if placed.component != component]
-        told = len(kept) == len(self._with_plan)
-        self._with_plan = kept
-        return not told
+    def withdraw(self, component: bytes) -> None:
+        """Do not tell that a component has its place after all."""
+        self._with_plan = [placed for placed in self._with_plan if placed.component != component]
 
     def plan_made(self) -> None:
         self._effects += self._with_plan
@@ -91,7 +85,7 @@ class Parts:
         self.config = config
         self.rows = RowTable(config.max_rows, config.page_size, config.prefix_cache)
         self.queue = SequenceQueue()
-        self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit)
+        self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule)
         self.leases = LeaseBook(config.worker)
         self.announcements = Announcements()
         self.routes = LocalRoutes(config.worker, config.numerics)

@@ -23,7 +23,6 @@ from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
-    ComponentFailed,
     ComponentGone,
     ComponentPlaced,
     ComponentRefused,
@@ -89,8 +88,6 @@ class SweepState:
                 self._pipeline.returned(event)
             case ComponentWanted():
                 self._place_component(event)
-            case ComponentFailed():
-                self.parts.memory.release(event.component, event.holder)
             case ComponentReleased():
                 self._release_component(event)
             case _:
@@ -106,17 +103,20 @@ class SweepState:
             self._sequences.drop(s)
 
     def _change_routes(self, event: RoutesChanged) -> None:
+        """Sequences go on where their components are still in force, cached pages stay; all others go back."""
         parts, rows = self.parts, self.parts.rows
-        moved = parts.routes.change(event)
-        if moved is None:
+        known = len(parts.routes.borders)
+        if not parts.routes.change(event):
             return
         for layout in layouts(event):
             parts.memory.add_layout(layout)
+        if len(parts.routes.borders) > known:
+            rows.cut(parts.routes.borders, parts.memory.pages.cut(parts.routes.borders))
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
-            if local is not None and local.route.id not in moved:
+            if local is not None and local.is_like(rows.route[s]):
                 rows.reroute(s, local)
-            elif rows.is_guest(s):  # borders of spans or the route itself are gone: the gateway sends the sequence again
+            elif rows.is_guest(s):  # the route itself is gone: the gateway sends the sequence again
                 self._pipeline.dismiss(s)
             else:
                 self._pipeline.abandon(s, "route")
@@ -126,18 +126,20 @@ class SweepState:
         """Reserve its room. Its memory is mapped by the next plan, so the effect that has it loaded comes with that plan."""
         memory, outgoing = self.parts.memory, self.parts.outgoing
         component, holder = event.component, event.holder
-        if (offset := memory.residence.hold(component, holder)) is not None:
-            outgoing.tell_placed(ComponentPlaced(component, holder, offset, fresh=False))
-        elif (offset := memory.load(component, holder, event.nbytes)) is not None:
-            outgoing.tell_placed(ComponentPlaced(component, holder, offset, fresh=True))
+        places = memory.residence.hold(component, holder)
+        if places is None:
+            places = memory.load(component, holder, event.tensors)
+        if places is not None:
+            outgoing.tell_placed(ComponentPlaced(component, holder, places), memory.pending)
         else:
-            outgoing.tell(ComponentRefused(component, holder, event.nbytes, memory.free_bytes))
+            nbytes = sum(tensor.nbytes for tensor in event.tensors)
+            outgoing.tell(ComponentRefused(component, holder, nbytes, memory.free_bytes))
 
     def _release_component(self, event: ComponentReleased) -> None:
-        parts = self.parts
-        gone = parts.memory.release(event.component, event.holder)
-        if gone and not parts.outgoing.withdraw(event.component):  # the device was told of it, so it must forget it
-            parts.outgoing.tell(ComponentGone(event.component))
+        outgoing, gone = self.parts.outgoing, self.parts.memory.release(event.component, event.holder)
+        if gone is not None:
+            outgoing.withdraw(event.component)
+            outgoing.tell(ComponentGone(event.component, gone))
 
     # plans -----------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ class Recorder:
         self.asked: list[tuple[object, ...]] = []
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *arguments: self.asked.append((name, *arguments))
+        return lambda *arguments, **named: self.asked.append((name, *arguments, *named.values()))
 
     def do(self, operation: Callable[[Any], object]) -> None:
         operation(self)
@@ -31,8 +31,8 @@ def test_a_run_is_composed_once_and_anew_after_a_component_is_forgotten() -> Non
         runs.compose(2, second)
     assert device.asked == [("compose", 1, (b"a", b"b"), 0), ("compose", 2, (b"c",), 1)]
     device.asked.clear()
-    runs.forget(b"b")
-    assert device.asked == [("drop", 1), ("unload", b"b")], "the run before its component; the other stays"
+    runs.forget(b"b", [b"q", b"k"])
+    assert device.asked == [("drop", 1), ("unload", b"b", [b"q", b"k"])], "the run before its component; the other stays"
     device.asked.clear()
     runs.compose(1, first)
     runs.compose(2, second)

@@ -73,6 +73,7 @@ class Rig:
         self.ref = node.ref("w0/worker", Worker)
         self.chains: dict[str, Chain] = {}
         self.loads: dict[str, LoadBlock] = {}
+        self.added: dict[str, int] = {}  # bytes that each has brought
         self.version = 0
 
     @classmethod
@@ -93,12 +94,14 @@ class Rig:
 
     async def load(self, application: str, path: Path) -> int:
         config = self.worker.config
-        checkpoint = open_source(path)
-        components = tuple(s.component for s in checkpoint.specs(config.page_size, config.dtype))
+        specs = open_source(path).specs(config.page_size, config.dtype)
+        components = tuple(spec.component for spec in specs)
         self.chains[application] = Chain(application, (Block(components),), config.max_length)
-        block = LoadBlock(str(path), 0, len(components), [c.id for c in components], application)
+        hashes = [spec.hashes for spec in specs]
+        block = LoadBlock(str(path), 0, len(components), [c.id for c in components], application, hashes)
         self.loads[application] = block
-        return (await self.ref.load(block)).new_bytes  # type: ignore[no-any-return]
+        self.added[application] = (await self.ref.load(block)).new_bytes
+        return self.added[application]
 
     async def publish(self, applications: Sequence[str] | None = None) -> None:
         self.version += 1

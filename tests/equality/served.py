@@ -81,8 +81,9 @@ async def serve(applications: dict[str, Path], **settings: Any) -> AsyncIterator
 def tight(path: Path, page: int, longest: int, backend: str = "native", dtype: str = "float32") -> int:
     """Memory of a worker for the parameters and KV of 1.3 sequences of ``longest`` tokens."""
     chosen, checkpoint = open_backend(backend, dtype, 1), Checkpoint.open(path)
-    specs = {spec.component.id: spec for spec in checkpoint.specs(page, dtype)}.values()
-    parameters = sum(-(-chosen.packed_bytes(spec) // CHUNK) * CHUNK for spec in specs)
+    specs = checkpoint.specs(page, dtype)
+    parts = {part.id: part.nbytes for spec in specs for part in chosen.parts(spec)}
+    parameters = -(-sum(parts.values()) // CHUNK) * CHUNK
     layout = next(spec.component.kv for spec in specs if spec.component.kv is not None)
     sequence = -(-longest // page) * checkpoint.config.layers * chosen.slot_bytes(layout)
     return parameters + int(1.3 * sequence) + (1 << 16)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.backend import Batch
+from blockwright.gpu.backend import Backend, Batch, Packed
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import (
     AttentionConfig,
@@ -185,6 +185,15 @@ def aligned(nbytes: int) -> torch.Tensor:
     return raw[skip : skip + nbytes]
 
 
+def pack_whole(backend: Backend, spec: ComponentSpec, tensors: dict[str, torch.Tensor]) -> Packed:
+    """A component in memory of its own; parts begin full of ones, which must all be overwritten."""
+    memory = {}
+    for part in backend.parts(spec):
+        memory[part.role] = aligned(part.nbytes).fill_(0xFF)
+        backend.pack(part, tensors[part.role], memory[part.role], 0)
+    return backend.assemble(spec, memory)
+
+
 def instruction_sets(dtype: str) -> list[str]:
     """That native kernels for this type can use here, the cap considered; the best first."""
     found: dict[str, str] = {}  # by their numerics: a set that is not there is replaced by the next
@@ -229,7 +238,7 @@ class NativeRig:
         packed = []
         for config, tensors in zip(chain.configs, chain.tensors, strict=True):
             spec = spec_of(config, self.layout)
-            packed.append(self.backend.pack(spec, tensors, aligned(self.backend.packed_bytes(spec))))
+            packed.append(pack_whole(self.backend, spec, tensors))
         self.packed = packed
         self.body = self.backend.compose(packed[:-1], kv_layer=1)
         self.head = self.backend.compose(packed[-1:], kv_layer=0)

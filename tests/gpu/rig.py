@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
+from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import (
@@ -23,6 +25,30 @@ from blockwright.policies.plan.sweep_plan import (
 
 CHUNK = 65536
 GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(slots=True)
+class Placing:
+    """Where packed tensors go: one behind the other, each once."""
+
+    offsets: dict[bytes, int] = field(default_factory=dict)
+    end: int = 0
+
+
+def placing(backend: Backend, specs: Sequence[ComponentSpec], start: int = 0) -> Placing:
+    places = Placing(end=start)
+    for spec in specs:
+        for part in backend.parts(spec):
+            if part.id not in places.offsets:
+                places.offsets[part.id] = places.end
+                places.end += -(-part.nbytes // 64) * 64
+    return places
+
+
+def load(executor: Executor, spec: ComponentSpec, places: Placing) -> None:
+    """Take all steps at once."""
+    for _ in executor.load(spec, [places.offsets[part.id] for part in executor.backend.parts(spec)]):
+        pass
 
 
 class Rig:
@@ -70,12 +96,10 @@ class Rig:
         self.executor.map(MapGroup(arena, 0, ids, back=False))
 
     def _load(self, backend: Backend) -> None:
-        sizes = [backend.packed_bytes(spec) for spec in self.specs]
-        self.commit("parameters", sum(-(-size // 64) * 64 for size in sizes))
-        offset = 0
-        for spec, size in zip(self.specs, sizes, strict=True):
-            self.executor.load(spec, offset)
-            offset += -(-size // 64) * 64
+        self.placing = placing(backend, self.specs)
+        self.commit("parameters", self.placing.end)
+        for spec in self.specs:
+            load(self.executor, spec, self.placing)
 
     def _add_arena(self, backend: Backend, count: int) -> list[int]:
         layout = next(spec.component.kv for spec in self.specs if spec.component.kv is not None)

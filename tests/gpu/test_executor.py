@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from blockwright.gpu import executor as executor_module
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError, CheckpointError, ExecutorError
 from blockwright.gpu.executor import Executor
@@ -16,7 +18,7 @@ from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import Arrival, Departure, MapGroup, Step, SweepPlan
 from blockwright.tests.gpu import reference
-from blockwright.tests.gpu.rig import CHUNK, GREEDY, Rig
+from blockwright.tests.gpu.rig import CHUNK, GREEDY, Rig, load, placing
 
 Make = Callable[..., Backend]
 MakeCheckpoint = Callable[..., Path]
@@ -51,6 +53,18 @@ def test_the_token_that_fills_a_sequence(rig: Rig) -> None:
     assert result.tokens == list(reference.greedy(rig.checkpoint.path, prompt, 1))
 
 
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_tables_grow_under_a_sequence(checkpoint: MakeCheckpoint, backend: str) -> None:
+    """The next sweep reads the KV of those before the growth, and later ones go beyond the old tables."""
+    prompt, path = reference.prompt_of(20), checkpoint("llama")
+    rig = Rig(open_backend(backend, "float32", 2), path, max_length=24)
+    tokens = rig.run([(0, 0, 20)], [0], rig.admit(0, prompt, GREEDY, 24)).tokens
+    rig.executor.grow(200, rig.checkpoint.config.layers + 5)
+    tokens += rig.run([(0, 20, 1)], [0]).tokens
+    assert tokens == list(reference.greedy(path, prompt, 2))
+    assert rig.generate(1, prompt, 100, chunk=7) == list(reference.greedy(path, prompt, 100))
+
+
 def test_seeded_sampling_repeats(rig: Rig) -> None:
     params = SamplingParams(seed=4, temperature=1.5, top_p=0.95, presence_penalty=0.4)
     prompt = reference.prompt_of(9)
@@ -72,32 +86,24 @@ def test_memory_and_unloading(checkpoint: MakeCheckpoint) -> None:
     assert committed["parameters"] >= rig.checkpoint.nbytes
     assert list(committed) == ["parameters", "kv-2x16-float32-8"]
     with pytest.raises(ExecutorError, match="part of runs"):
-        executor.unload(ids[0])
+        executor.unload(ids[0], [])
     with pytest.raises(ExecutorError, match="already composed"):
         executor.compose(0, ids, 0)
     executor.drop(0)
-    for id in ids:
-        executor.unload(id)
+    for spec in rig.specs:
+        executor.unload(spec.component.id, [part.id for part in executor.backend.parts(spec)])
     with pytest.raises(ExecutorError, match="not loaded"):
         executor.compose(1, ids, 0)
     count = committed["parameters"] // CHUNK
     executor.map(MapGroup("parameters", 0, list(range(count)), back=True))
     assert executor.committed()["parameters"] == 0
     executor.execute(SweepPlan(1, memory=[MapGroup("parameters", 0, list(range(count)), back=False)]))
-    for spec, offset in zip(rig.specs, placing(rig), strict=True):
-        executor.load(spec, offset)
+    for spec in rig.specs:
+        load(executor, spec, rig.placing)
     executor.compose(1, ids, 0)
     rig.runs = [1]
     prompt = reference.prompt_of(12)
     assert rig.generate(0, prompt, 5) == list(reference.greedy(rig.checkpoint.path, prompt, 5))
-
-
-def placing(rig: Rig) -> list[int]:
-    offsets, offset = [], 0
-    for spec in rig.specs:
-        offsets.append(offset)
-        offset += -(-rig.executor.backend.packed_bytes(spec) // 64) * 64
-    return offsets
 
 
 def test_two_models_share_components_and_sweeps(checkpoint: MakeCheckpoint, make_backend: Make, tmp_path: Path) -> None:
@@ -106,13 +112,12 @@ def test_two_models_share_components_and_sweeps(checkpoint: MakeCheckpoint, make
     rig, other = Rig(make_backend(), first, cuts=[5]), Rig(make_backend(), second, cuts=[5])
     same = [a.component.id == b.component.id for a, b in zip(rig.specs, other.specs, strict=True)]
     assert same == [True] * 5 + [False] * 3
-    size = sum(rig.executor.backend.packed_bytes(spec) for spec in other.specs[5:])
     first_chunk = rig.executor.committed()["parameters"] // CHUNK
-    rig.executor.map(MapGroup("parameters", first_chunk, list(range(50_000, 50_000 + size // CHUNK + 1)), back=False))
-    offset = first_chunk * CHUNK
+    places = placing(rig.executor.backend, other.specs[5:], first_chunk * CHUNK)
+    chunks = list(range(50_000, 50_000 + -(-places.end // CHUNK) - first_chunk))
+    rig.executor.map(MapGroup("parameters", first_chunk, chunks, back=False))
     for spec in other.specs[5:]:
-        rig.executor.load(spec, offset)
-        offset += rig.executor.backend.packed_bytes(spec)
+        load(rig.executor, spec, places)
     rig.executor.compose(7, [spec.component.id for spec in other.specs[5:]], 2)
     prompts = [reference.prompt_of(length) for length in (6, 11, 3)]
     edits = [edit for row, prompt in enumerate(prompts) for edit in rig.admit(row, prompt)]
@@ -155,20 +160,50 @@ def test_refuses_wrong_memory() -> None:
 
 def test_refuses_wrong_loads(rig: Rig) -> None:
     executor, specs = bare(), rig.specs
+    backend = executor.backend
     with pytest.raises(ExecutorError, match="not committed"):
-        executor.load(specs[0], 0)
+        load(executor, specs[0], placing(backend, specs))
     executor.map(MapGroup("parameters", 0, list(range(8)), back=False))
     with pytest.raises(ExecutorError, match="multiple of 64"):
-        executor.load(specs[1], 8)
-    executor.load(specs[1], 64)
+        load(executor, specs[1], placing(backend, specs[1:], 8))
+    load(executor, specs[1], placing(backend, specs[1:], 64))
     with pytest.raises(ExecutorError, match="already loaded"):
-        executor.load(specs[1], 64)
+        load(executor, specs[1], placing(backend, specs[1:], 64))
+    same = replace(specs[1], component=replace(specs[1].component, id=b"another"))
+    with pytest.raises(ExecutorError, match="packed at 64 already, not 128"):
+        load(executor, same, placing(backend, specs[1:], 128))
+    load(executor, same, placing(backend, specs[1:], 64))
     with pytest.raises(ExecutorError, match="empty"):
         executor.compose(0, [], 0)
     with pytest.raises(ExecutorError, match="not composed"):
         executor.drop(0)
-    with pytest.raises(ExecutorError, match="is not loaded"):
-        executor.unload(specs[0].component.id)
+    with pytest.raises(ExecutorError, match="not loaded"):
+        executor.compose(0, [specs[0].component.id], 0)
+    executor.unload(specs[0].component.id, [])  # a load that was stopped before it began
+
+
+def test_a_load_that_is_stopped_can_begin_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor that was whole stays, if it was not to be forgotten; one that was half packed is packed anew."""
+    monkeypatch.setattr(executor_module, "SLICE", 4096)
+    executor, spec = bare(), rig.specs[1]
+    parts, packed = executor.backend.parts(spec), []
+    pack = executor.backend.pack
+    monkeypatch.setattr(executor.backend, "pack", lambda part, *rest: (packed.append(part.role), pack(part, *rest)))
+    executor.map(MapGroup("parameters", 0, list(range(8)), back=False))
+    places = placing(executor.backend, [spec])
+    offsets = [places.offsets[part.id] for part in parts]
+    steps = executor.load(spec, offsets)
+    for _ in range(6):
+        next(steps)
+    assert packed == ["norm", "q", "q", "q", "q", "k"]
+    with pytest.raises(ExecutorError, match="already loaded"):
+        executor.load(spec, offsets)
+    executor.unload(spec.component.id, [parts[0].id])
+    packed.clear()
+    load(executor, spec, places)
+    assert packed == ["norm", "k", "k", *"vvoooo"]
+    executor.add_layout(KvLayout(2, 16, "float32", 8))
+    executor.compose(0, [spec.component.id], 0)
 
 
 def test_refuses_chains_that_do_not_join(rig: Rig) -> None:
@@ -181,7 +216,7 @@ def test_refuses_chains_that_do_not_join(rig: Rig) -> None:
         rig.executor.compose(5, ids, 3)
     executor = bare()
     executor.map(MapGroup("parameters", 0, list(range(8)), back=False))
-    executor.load(rig.specs[1], 0)
+    load(executor, rig.specs[1], placing(executor.backend, rig.specs[1:2]))
     with pytest.raises(ExecutorError, match="needs arena kv-2x16-float32-8"):
         executor.compose(0, ids[1:2], 0)
 

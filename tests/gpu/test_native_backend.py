@@ -16,7 +16,7 @@ from blockwright.gpu.native import library as native_library
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
 from blockwright.policies.model.chain import KvLayout
-from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, aligned
+from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, aligned, spec_of
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +98,26 @@ def test_heads_that_the_kernels_lack_are_refused(shape: Shape) -> None:
 
 
 def test_memory_for_packing_is_checked(rig: NativeRig) -> None:
-    spec, raw = rig.packed[-1].spec, rig.chain.tensors[-1]
-    need = rig.backend.packed_bytes(spec)
+    raw, parts = rig.chain.tensors[-1], rig.backend.parts(rig.packed[-1].spec)
+    part = next(part for part in parts if part.role == "weight")
+    need = part.nbytes
     with pytest.raises(BackendError, match=str(need)):
-        rig.backend.pack(spec, raw, aligned(need - 1))
+        rig.backend.pack(part, raw["weight"], aligned(need - 1), 0)
     with pytest.raises(BackendError, match="aligned"):
-        rig.backend.pack(spec, raw, aligned(need + 1)[1:])
+        rig.backend.pack(part, raw["weight"], aligned(need + 1)[1:], 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_slices_give_what_the_whole_tensor_gives(dtype: torch.dtype) -> None:
+    backend = NativeBackend(str(dtype).removeprefix("torch."))
+    chain = Chain(Shape(biases=True), dtype)
+    for config, tensors in zip(chain.configs, chain.tensors, strict=True):
+        for part in backend.parts(spec_of(config, None)):
+            whole, sliced = aligned(part.nbytes).fill_(0xFF), aligned(part.nbytes).fill_(0xFF)
+            backend.pack(part, tensors[part.role], whole, 0)
+            for first in range(0, part.shape[0], part.together):
+                backend.pack(part, tensors[part.role][first : first + part.together], sliced, first)
+            assert torch.equal(whole, sliced), part.role
 
 
 @pytest.mark.parametrize(("dtype", "threads", "name"), [("float16", 1, ""), ("float32", 0, ""), ("float32", 1, "mmx")])

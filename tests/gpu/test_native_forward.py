@@ -10,7 +10,7 @@ import torch
 from blockwright.gpu.model.config import HeadConfig, NormConfig, RopeConfig
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
-from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, aligned, difference, instruction_sets, spec_of
+from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, difference, instruction_sets, pack_whole, spec_of
 
 BASE = Shape()
 # largest difference of a logit as a share of the largest logit (3.2e-6 with AVX2); bfloat16 rounds inside components too
@@ -88,7 +88,7 @@ def test_products_of_any_size(width: int, vocabulary: int, instruction_set: str,
     config = HeadConfig(vocabulary=vocabulary, hidden=width, norm=NormConfig(eps=0.0))
     weight_VD = torch.randn(vocabulary, width, generator=generator).to(dtype)
     spec = spec_of(config, None)
-    packed = backend.pack(spec, {"weight": weight_VD, "norm": torch.ones(width)}, aligned(backend.packed_bytes(spec)))
+    packed = pack_whole(backend, spec, {"weight": weight_VD, "norm": torch.ones(width)})
     run = backend.compose([packed], 0)
     hidden_ND = torch.randn(400, width, generator=generator).to(dtype)
     wide_ND = hidden_ND.double()
@@ -107,7 +107,7 @@ def test_packing_is_exact(instruction_set: str, dtype: torch.dtype) -> None:
     weight_VD = torch.randn(45, 70, generator=torch.Generator().manual_seed(2)).to(dtype)
     spec = spec_of(HeadConfig(vocabulary=45, hidden=70, norm=NormConfig(eps=0.0)), None)
     raw = {"weight": weight_VD, "norm": torch.full((70,), 0.5)}
-    run = backend.compose([backend.pack(spec, raw, aligned(backend.packed_bytes(spec)))], 0)
+    run = backend.compose([pack_whole(backend, spec, raw)], 0)
     scale = (torch.tensor(1 / math.sqrt(1 / 70)) * 0.5).to(dtype).float()
     logits = backend.logits(run, torch.eye(70).to(dtype))
     torch.testing.assert_close(logits, weight_VD.float().T * scale, rtol=1e-6 if dtype == torch.float32 else 4e-3, atol=0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from zlib import crc32
@@ -67,6 +67,14 @@ class Spec:
     component: Component
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedPart:
+    """A packed tensor, as far as a worker looks."""
+
+    id: bytes
+    nbytes: int
+
+
 class SimulatedBackend:
     """The sizes that a worker asks a back end for."""
 
@@ -75,8 +83,10 @@ class SimulatedBackend:
     def slot_bytes(self, layout: KvLayout) -> int:
         return SLOT
 
-    def packed_bytes(self, spec: Spec) -> int:
-        return spec.component.nbytes
+    def parts(self, spec: Spec) -> list[SimulatedPart]:
+        """A tensor of its own, and two that all components of its kind share; a chunk at most for each component."""
+        component, kind = spec.component, spec.component.kind.encode()
+        return [SimulatedPart(kind, 60), SimulatedPart(component.id, CHUNK - 256), SimulatedPart(kind + b" too", 100)]
 
 
 class SimulatedExecutor:
@@ -84,6 +94,7 @@ class SimulatedExecutor:
 
     def __init__(self) -> None:
         self._components: dict[bytes, Component] = {}
+        self._tensors: dict[bytes, range] = {}  # bytes of the parameters arena
         self._runs: dict[int, tuple[list[Component], int]] = {}  # components, KV layer of the first attention
         self._arenas = {"parameters"}
         self._backed: dict[tuple[str, int], int] = {}  # (arena, chunk unit) -> chunk of the pool
@@ -103,6 +114,8 @@ class SimulatedExecutor:
         for unit, chunk in enumerate(group.chunks, group.offset):
             if group.back:
                 assert self._backed.pop((group.arena, unit), None) == chunk, "a chunk is given back from where it is not"
+                if group.arena == "parameters":
+                    self._check_unused(unit)
                 for slot in range(unit * CHUNK // SLOT, (unit + 1) * CHUNK // SLOT):
                     self._kv.pop((group.arena, slot), None)
             else:
@@ -110,14 +123,30 @@ class SimulatedExecutor:
                 assert chunk not in self._backed.values(), "a chunk is in use elsewhere"
                 self._backed[group.arena, unit] = chunk
 
-    def load(self, spec: Spec, offset: int) -> None:
+    def _check_unused(self, unit: int) -> None:
+        for place in self._tensors.values():
+            assert not place.start < (unit + 1) * CHUNK or not unit * CHUNK < place.stop, "a tensor's memory is given back"
+
+    def load(self, spec: Spec, offsets: Sequence[int]) -> Iterator[None]:
         assert spec.component.id not in self._components, "a component is loaded twice"
-        assert ("parameters", offset // CHUNK) in self._backed, "parameters are loaded where no memory is"
+        for part, offset in zip(SimulatedBackend().parts(spec), offsets, strict=True):
+            place = range(offset, offset + part.nbytes)
+            if part.id in self._tensors:
+                assert self._tensors[part.id] == place, "a tensor is looked for where it is not"
+                continue
+            for unit in range(place.start // CHUNK, -(-place.stop // CHUNK)):
+                assert ("parameters", unit) in self._backed, "parameters are loaded where no memory is"
+            for other in self._tensors.values():
+                assert other.stop <= place.start or place.stop <= other.start, "a tensor is loaded over another"
+            self._tensors[part.id] = place
+            yield
         self._components[spec.component.id] = spec.component
 
-    def unload(self, component_id: bytes) -> None:
+    def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
         assert not any(component_id in [c.id for c in parts] for parts, _ in self._runs.values()), "a run needs it"
-        del self._components[component_id]
+        self._components.pop(component_id, None)
+        for id in tensors:
+            self._tensors.pop(id, None)
 
     def compose(self, run: int, component_ids: Sequence[bytes], kv_layer: int) -> None:
         assert run not in self._runs, "a run is composed twice"
@@ -217,6 +246,7 @@ class SimulatedDevice:
         self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
         self._loop = asyncio.get_running_loop()
         self._work: deque[tuple[float, Callable[[], None]]] = deque()
+        self._stepwise: deque[tuple[Iterator[None], asyncio.Future[None]]] = deque()
         self._began: float | None = None  # when what runs began
         self._stopped = False
 
@@ -239,6 +269,27 @@ class SimulatedDevice:
                 future.set_result(value)
 
         self._give(OPERATION, work)
+        return future
+
+    def call_in_steps(self, operation: Callable[[SimulatedExecutor], Iterator[None]]) -> asyncio.Future[None]:
+        """One at a time, as ``DeviceThread`` takes them."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def begin() -> None:
+            self._stepwise.append((operation(self._executor), future))
+            if len(self._stepwise) == 1:
+                step()
+
+        def step() -> None:
+            steps, current = self._stepwise[0]
+            if current.cancelled() or next(steps, self) is self:
+                self._stepwise.popleft()
+                if not current.cancelled():
+                    current.set_result(None)
+            if self._stepwise:
+                self._give(OPERATION, step)
+
+        self._give(OPERATION, begin)
         return future
 
     def _sweep(self, plan: SweepPlan) -> None:

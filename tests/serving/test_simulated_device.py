@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from blockwright.policies.model.chain import Component
 from blockwright.policies.plan.sweep_plan import Edit, MapGroup, SetPages, Step, SweepPlan, WriteTokens
-from blockwright.tests.serving.device import CHUNK, SLOT, SimulatedExecutor, Spec, answer
+from blockwright.tests.serving.device import CHUNK, SLOT, SimulatedBackend, SimulatedExecutor, Spec, answer
 from blockwright.tests.serving.house import PAGE, chain
 
 PARTS = chain("a", 1, 99)
 LAYOUT = PARTS[1].kv
 PROMPT = [5, 6, 7, 8, 9]
+
+
+def load(executor: SimulatedExecutor, component: Component, offset: int) -> None:
+    """Its tensors one behind the other, but for those that all of its kind share."""
+    first, own, _ = SimulatedBackend().parts(Spec(component))
+    for _ in executor.load(Spec(component), [offset, offset + first.nbytes, offset + first.nbytes + own.nbytes]):
+        pass
 
 
 @pytest.fixture
@@ -20,7 +28,7 @@ def executor() -> SimulatedExecutor:
     made = SimulatedExecutor()
     made.map(MapGroup("parameters", 0, [0, 1, 2, 3], back=False))
     for unit, component in enumerate(PARTS):
-        made.load(Spec(component), unit * CHUNK)
+        load(made, component, unit * CHUNK)
     made.add_layout(LAYOUT)
     made.map(MapGroup(LAYOUT.key, 0, [4, 5], back=False))
     made.compose(0, [c.id for c in PARTS[:3]], 0)
@@ -81,4 +89,15 @@ def test_a_chunk_in_two_places_is_seen(executor: SimulatedExecutor) -> None:
 
 def test_a_run_whose_components_are_gone_is_seen(executor: SimulatedExecutor) -> None:
     with pytest.raises(AssertionError, match="a run needs it"):
-        executor.unload(PARTS[0].id)
+        executor.unload(PARTS[0].id, [])
+
+
+def test_parameters_that_lose_their_memory_or_their_place_are_seen(executor: SimulatedExecutor) -> None:
+    with pytest.raises(AssertionError, match="tensor's memory is given back"):
+        executor.map(MapGroup("parameters", 3, [3], back=True))
+    other = chain("b", 1, 0)
+    with pytest.raises(AssertionError, match="looked for where it is not"):
+        load(executor, other[1], 0)
+    executor.unload(b"", [part.id for part in SimulatedBackend().parts(Spec(PARTS[0]))])
+    with pytest.raises(AssertionError, match="over another"):
+        load(executor, other[0], CHUNK // 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.gpu.weights.loader import read_tensors
+from blockwright.gpu.weights.loader import read_rows
 from blockwright.tests.zoo.models import doubled, files, tensor_files, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.errors import ZooError
@@ -61,8 +61,8 @@ def test_an_application_that_is_served_stays(zoo: Path) -> None:
         remove(zoo, "tuned")
     remove(zoo, "base")
     gc(zoo)
-    for spec in opened.specs(16, "float32"):
-        read_tensors(spec)
+    for ref in opened.hashes():
+        read_rows(ref, 0, ref.shape[0])
     del opened
     remove(zoo, "tuned")
     with pytest.raises(ZooError, match="has no application 'tuned'; there are: none"):

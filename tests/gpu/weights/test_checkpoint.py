@@ -102,8 +102,11 @@ def test_progress_and_known_ids(checkpoint: MakeCheckpoint) -> None:
     assert calls[-1][0] == calls[-1][1] == ckpt.nbytes - specs[0].component.nbytes  # the tied tensor was read once
     assert calls == sorted(calls)
     ids = [spec.component.id for spec in specs]
-    assert ckpt.specs_with_ids(16, "float32", ids) == specs
-    assert ckpt.specs_with_ids(16, "float32", ids[3:5], first=3) == specs[3:5]
+    hashes = [spec.hashes for spec in specs]
+    assert ckpt.specs_with_ids(16, "float32", ids, hashes=hashes) == specs
+    assert ckpt.specs_with_ids(16, "float32", ids[3:5], 3, hashes[3:5]) == specs[3:5]
+    with pytest.raises(CheckpointError, match="other tensors than were hashed"):
+        ckpt.specs_with_ids(16, "float32", ids[:2], 0, hashes[1:3])
     with pytest.raises(CheckpointError, match="8 components, not 9"):
         ckpt.specs_with_ids(16, "float32", [*ids, b""])
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from blockwright.gpu.model.config import TensorRef
 from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
-from blockwright.gpu.weights.loader import read_tensor, read_tensors
+from blockwright.gpu.weights.loader import read_rows
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -22,8 +22,17 @@ def test_equal_to_the_file(checkpoint: Callable[..., Path], dtype: str) -> None:
     path = checkpoint("qwen2", dtype=dtype)
     want = load_file(path / "model.safetensors")
     for spec in Checkpoint.open(path).specs(16, "float32"):
-        for role, tensor in read_tensors(spec).items():
-            assert torch.equal(tensor, want[spec.tensors[role].name])
+        for ref in spec.tensors.values():
+            assert torch.equal(read_tensor(ref), want[ref.name])
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "gpt-neox"])
+def test_rows_of_fused_tensors(checkpoint: Callable[..., Path], architecture: str) -> None:
+    for spec in Checkpoint.open(checkpoint(architecture)).specs(16, "float32"):
+        for ref in spec.tensors.values():
+            whole = read_tensor(ref)
+            for first in range(0, ref.shape[0], 7):
+                assert torch.equal(read_rows(ref, first, min(first + 7, ref.shape[0])), whole[first : first + 7])
 
 
 @pytest.mark.parametrize("offset", [0, 1, 3, 4095, 4096, 5001])
@@ -32,6 +41,10 @@ def test_any_alignment(tmp_path: Path, offset: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * offset + want.numpy().tobytes() + b"y")
     assert torch.equal(read_tensor(TensorRef(str(path), "t", "F32", (20, 30), offset, 2400)), want)
+
+
+def read_tensor(ref: TensorRef) -> torch.Tensor:
+    return read_rows(ref, 0, ref.shape[0])
 
 
 def mappings(path: Path) -> int:

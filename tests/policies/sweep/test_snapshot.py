@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.policies import COMPILED
+from blockwright.policies.memory.packed_tensor import PackedTensor
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import ComponentWanted, Event, Started
@@ -42,7 +43,9 @@ def busy(moves: int = 60, seed: int = 1) -> World:
     routes = list(made.routes)
     for number, worker in enumerate(made.workers.values()):
         worker.state.apply(Started(number), 0.0)
-        worker.state.apply(ComponentWanted(b"component", "base", 100_000), 0.0)
+        worker.state.apply(
+            ComponentWanted(b"component", "base", [PackedTensor(b"q", 100_000), PackedTensor(b"norm", 1000)]), 0.0
+        )
     chance = random.Random(seed)
     for i in range(10):
         prompt = list(range(12)) if i % 3 else [chance.randrange(40) for _ in range(chance.randint(1, 20))]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.columns import Status
@@ -316,12 +317,12 @@ def test_unloading_gives_memory_back_and_evicts_the_pages_that_it_made() -> None
     world = one_worker()
     state = world.workers["w0"].state
     attention, memory = BASE.components[1].id, state.parts.memory
-    state.apply(ComponentWanted(attention, "base", 200_000), 0.0)
+    state.apply(ComponentWanted(attention, "base", [PackedTensor(b"norm", 100), PackedTensor(b"q", 200_000)]), 0.0)
     assert not state.take_effects()  # its memory is not mapped yet
     plan = state.plan(0.0)
     assert plan is not None
     assert [len(edit.chunks) for edit in plan.memory] == [4]
-    assert state.take_effects() == [ComponentPlaced(attention, "base", 0, fresh=True)]
+    assert state.take_effects() == [ComponentPlaced(attention, "base", [TensorPlace(0, True), TensorPlace(128, True)])]
     state.commit(plan, SweepResult(plan.number), 0.0)
     free = memory.free_bytes
     submit_all(world, [[1] * 21], "base@w0")
@@ -330,7 +331,7 @@ def test_unloading_gives_memory_back_and_evicts_the_pages_that_it_made() -> None
     state.apply(ComponentReleased(attention, "somebody else"), 0.0)
     assert memory.residence.components == [attention]
     state.apply(ComponentReleased(attention, "base"), 0.0)
-    assert state.take_effects() == [ComponentGone(attention)]
+    assert state.take_effects() == [ComponentGone(attention, [b"norm", b"q"])]
     assert memory.pages.cached == 0
     assert memory.free_bytes == free + 4 * state.config.memory_chunk
     assert memory.residence.components == []

@@ -1,0 +1,21 @@
+"""What a component, or a delta, consists of in a worker's memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTensor:
+    """A raw tensor in the form that a back end computes with; equal ids mean equal bytes."""
+
+    id: bytes
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """Where a packed tensor lies. ``fresh``: nobody else had it when it was placed."""
+
+    offset: int  # bytes, in the parameters arena
+    fresh: bool
