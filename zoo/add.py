@@ -93,6 +93,8 @@ def add(
         )
         there = _there(layout, chain)
         missing = {hash: ref for hash, ref in wanted.items() if not _stored(layout, tensors[hash])}
+        for hash in wanted:
+            disk.rely_on(layout.tensor(hash))
         _check_room(root, sum(ref.nbytes for ref in missing.values()))
         _store_tensors(disk, missing, tell)
         for id, (config, roles) in zip(chain.components, checkpoint.parts, strict=True):
@@ -163,6 +165,7 @@ def _store_tensors(disk: Disk, missing: dict[str, TensorRef], tell: Progress) ->
 
 def _store(disk: Disk, path: Path, content: bytes) -> None:
     """Unless it is there as it should be."""
+    disk.rely_on(path)
     if not path.is_file() or path.read_bytes() != content:
         disk.write(path, [content])
 

@@ -48,6 +48,10 @@ class Disk:
         os.rename(self.layout.tmp / "file", path)
         self._dirty.add(path.parent)
 
+    def rely_on(self, path: Path) -> None:
+        """A file that is there is needed: its name must be on the disk, too, which its writer may not have lived to see."""
+        self._dirty.add(path.parent)
+
     def stage_chain(self, document: bytes, links: dict[str, Path]) -> None:
         """The folder of an application, in ``tmp``: its document and links to files of the zoo, by name."""
         stage = self.layout.tmp / "chain"

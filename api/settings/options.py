@@ -190,7 +190,7 @@ def _of_zoo(folder: str, name: str | None) -> dict[str, str]:
     from blockwright.zoo.zoo import Zoo
 
     try:
-        zoo = Zoo(Path(folder).expanduser())
+        zoo = Zoo(Path(folder).expanduser().absolute())
         return {one: str(zoo.folder(one)) for one in ([name] if name else zoo.names())}
     except (ZooError, OSError, RuntimeError) as error:
         raise SettingsError(str(error)) from None

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -203,6 +204,18 @@ def test_a_model_that_changes_while_it_is_added(checkpoint: Make, tmp_path: Path
     with pytest.raises(ZooError, match=r"up_proj\.weight has changed while it was added"):
         add(zoo, str(source), "tuned", progress=spoil)
     assert files(zoo) == before
+
+
+def test_memory_does_not_grow_with_the_model(checkpoint: Make, tmp_path: Path) -> None:
+    source = checkpoint("llama", vocab_size=60_000)
+    largest = 60_000 * 64 * 4
+    tracemalloc.start()
+    try:
+        assert add(tmp_path / "zoo", str(source), "large").stored > 2 * largest
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < largest / 3
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
