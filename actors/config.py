@@ -33,6 +33,10 @@ class Settings:
     applications: Annotated[dict[str, str], "model id: checkpoint folder or hub id; the first is the default"] = field(
         default_factory=dict
     )
+    bases: Annotated[
+        dict[str, str],
+        "application that is an adapter: the application that it changes; without an entry the first whole one",
+    ] = field(default_factory=dict)
     workers: Annotated[int, "worker processes"] = 1
     device: Annotated[str, "where the workers compute: cpu"] = "cpu"
     dtype: Annotated[str, "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16"] = (
@@ -168,6 +172,12 @@ class Settings:
                 raise SettingsError(f"{label} is {span} with {self.workers} workers; give a divisor of workers")
             if name and name not in self.applications:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
+        for name, base in self.bases.items():
+            for one in (name, base):
+                if one not in self.applications:
+                    raise SettingsError(
+                        f"bases.{name} = {base!r}: {one} is no application; there are: {_listed(self.applications)}"
+                    )
         self._check_front()
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.model.config import ComponentConfig, TensorRef
+from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.gpu.model.fields import LONGEST, shown
-from blockwright.gpu.weights.checkpoint import KINDS
+from blockwright.gpu.weights.adapter import is_adapter
+from blockwright.gpu.weights.checkpoint import locate
 from blockwright.gpu.weights.identity import begin_hash, pieces
 from blockwright.zoo.disk import Disk, Step, Waiting, writing
 from blockwright.zoo.errors import StorageError, ZooError
@@ -64,20 +66,23 @@ def add(
 ) -> Added:
     """Add the model of a folder, hub id or application of a zoo under ``name``; made where there is no zoo.
 
-    base: an application of this zoo that it is made from; "": the one that shares most with it. The same model under a name
-    that it has already changes nothing, but restores files that are missing.
+    base: an application of this zoo that it is made from, which an adapter needs; "": the one that shares most with it. The
+    same model under a name that it has already changes nothing, but restores files that are missing.
 
     Raises CheckpointError, ZooError, StorageError: the zoo is as it was.
     """
     check_name(name)
-    if base:
-        Zoo(root).folder(base)
+    over = _base(root, source, base)
     tell = progress or (lambda what, done, total: None)
-    checkpoint = open_source(source)
+    checkpoint = open_source(source, over)
     hashes = checkpoint.hashes(lambda done, total: tell("hashing", done, total))
     wanted = {hashes[ref].hex(): ref for ref in hashes}
     tensors = {hash: stored_tensor(ref, hashes[ref]) for hash, ref in wanted.items()}
     texts = _files(checkpoint.path)
+
+    def stored(id: str, config: ComponentConfig | DeltaConfig, roles: dict[str, TensorRef]) -> StoredComponent:
+        return StoredComponent(id, config, {role: tensors[hashes[ref].hex()] for role, ref in roles.items()})
+
     with writing(root, create=True, waiting=waiting, step=step) as disk:
         layout, zoo = disk.layout, Zoo(root)
         if base:
@@ -86,6 +91,7 @@ def add(
             application=name,
             base=base or zoo.nearest(tensors, besides=name),
             components=tuple(id.hex() for id in checkpoint.ids(hashes)),
+            deltas=tuple(id.hex() for id in checkpoint.delta_ids(hashes)) if checkpoint.deltas else (),
             model=checkpoint.config,
             generation=checkpoint.generation,
             files={file: _hash(text) for file, text in texts.items()},
@@ -97,10 +103,10 @@ def add(
             disk.rely_on(layout.tensor(hash))
         _check_room(root, sum(ref.nbytes for ref in missing.values()))
         _store_tensors(disk, missing, tell)
-        for id, (config, roles) in zip(chain.components, checkpoint.parts, strict=True):
-            used = {role: tensors[hashes[ref].hex()] for role, ref in roles.items()}
-            stored = StoredComponent(id, KINDS[type(config)], config, used)
-            _store(disk, layout.component(id), stored.encoded())
+        for i, (id, part) in enumerate(zip(chain.components, checkpoint.parts, strict=True)):
+            _store(disk, layout.component(id), stored(id, *part).encoded())
+            if i in checkpoint.deltas:
+                _store(disk, layout.delta(chain.deltas[i]), stored(chain.deltas[i], *checkpoint.deltas[i]).encoded())
         for text in texts.values():
             _store(disk, layout.file(_hash(text)), text)
         if there:
@@ -112,13 +118,23 @@ def add(
     return Added(name, chain.base, sum(t.nbytes for t in tensors.values()), new, len(missing), there)
 
 
+def _base(root: Path, source: str, base: str) -> str:
+    """What an adapter is opened over; "" for a whole model. Raises ZooError where there is no such base."""
+    folder = Zoo(root).folder(base) if base else ""
+    if not is_adapter(locate(source)):
+        return ""
+    if not base:
+        raise ZooError(f"{source} is an adapter; name the application of the zoo that it changes with --base")
+    return str(folder)
+
+
 def _there(layout: Layout, chain: StoredChain) -> bool:
     """Whether the application is there as it is. Raises ZooError for another one of that name."""
     folder = layout.chain(chain.application)
     if not (folder / CHAIN).is_file():
         return False
     other = read_chain(folder)
-    if (other.components, other.files) != (chain.components, chain.files):
+    if (other.components, other.deltas, other.files) != (chain.components, chain.deltas, chain.files):
         raise ZooError(
             f"zoo {layout.root} has another application {chain.application}, added from {shown(other.source)}; "
             "choose another name, or remove that one first"

@@ -191,7 +191,7 @@ def _may_become(layout: Layout) -> None:
 def _found(disk: Disk) -> None:
     """The folders, and last the file that makes them a zoo."""
     layout = disk.layout
-    for folder in (layout.tmp, layout.tensors, layout.components, layout.files, layout.chains):
+    for folder in (layout.tmp, layout.tensors, layout.components, layout.deltas, layout.files, layout.chains):
         disk.folder(folder)
     disk.clear_tmp()
     disk.write(layout.mark, [encode({"hash": "blake2b-256"})])

@@ -3,6 +3,7 @@
     zoo.json                     what makes the folder a zoo: the version of its schema
     tensors/3f/3f...safetensors  one raw tensor each, named by the hash of type, shape and bytes
     components/9a....json        kind, configuration and tensors by role of a component, named by its identity
+    deltas/d1....json            the same of what an adapter changes of a component
     files/7c...                  tokenizers, chat templates and configurations, named by the hash of their bytes
     chains/NAME/chain.json       an application: its components in order, base, defaults; beside it links to its files
     tmp/                         what a writer is making
@@ -27,7 +28,7 @@ from blockwright.zoo.errors import ZooError
 
 SCHEMA = 1
 CHAIN = "chain.json"
-OWN = frozenset({"zoo.json", "tensors", "components", "files", "chains", "tmp", "lock"})
+OWN = frozenset({"zoo.json", "tensors", "components", "deltas", "files", "chains", "tmp", "lock"})
 TENSOR_NAME = "tensor"  # in each file, of its only one
 ALIGNMENT = 64  # of a tensor's bytes in its file
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -83,6 +84,10 @@ class Layout:
         return self.root / "components"
 
     @property
+    def deltas(self) -> Path:
+        return self.root / "deltas"
+
+    @property
     def files(self) -> Path:
         return self.root / "files"
 
@@ -95,6 +100,9 @@ class Layout:
 
     def component(self, id: str) -> Path:
         return self.components / f"{_hex(id, 32)}.json"
+
+    def delta(self, id: str) -> Path:
+        return self.deltas / f"{_hex(id, 32)}.json"
 
     def file(self, hash: str) -> Path:
         return self.files / _hex(hash, 64)

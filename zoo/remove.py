@@ -46,10 +46,12 @@ def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) 
         zoo, layout = Zoo(root), disk.layout
         chains = zoo.chains().values()
         components = {layout.component(id) for chain in chains for id in chain.components}
+        deltas = {layout.delta(id) for chain in chains for id in filter(None, chain.deltas)}
         tensors = {layout.tensor(hash) for chain in chains for hash in zoo.tensors(chain)}
         files = {layout.file(hash) for chain in chains for hash in chain.files.values()}
         garbage = [  # who names before what is named, so that a document never names what is gone
             *_others(layout.components, components),
+            *_others(layout.deltas, deltas),
             *(path for folder in sorted(layout.tensors.iterdir()) for path in _others(folder, tensors)),
             *_others(layout.files, files),
         ]

@@ -1,6 +1,7 @@
-"""Opens whatever can be served: a folder or hub id in Hugging Face format, or an application of a zoo (``ZOO/chains/NAME``).
+"""Opens whatever can be served: a folder or hub id in Hugging Face format, an application of a zoo (``ZOO/chains/NAME``), or
+an adapter over one of these.
 
-The one place that knows both. Neither reads a tensor; of a zoo the identities are known, too.
+The one place that knows all. None reads a tensor; of a zoo the identities are known, too.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
-from blockwright.gpu.weights.checkpoint import Checkpoint, Parts
+from blockwright.gpu.weights.adapter import open_adapter
+from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
 from blockwright.gpu.weights.tensor_files import read_header
 from blockwright.zoo.disk import check_zoo, link_text
 from blockwright.zoo.errors import ZooDamaged, ZooError
@@ -40,8 +43,13 @@ class Hold:
             os.close(self._fd)
 
 
-def open_source(source: str | Path) -> Checkpoint:
-    """Raises CheckpointError (of a zoo: ZooError) when it cannot be served."""
+def open_source(source: str | Path, base: str | Path = "") -> Checkpoint:
+    """With a ``base``, which is a source too: the variant of it that the adapter in folder ``source`` makes.
+
+    Raises CheckpointError (of a zoo: ZooError) when it cannot be served.
+    """
+    if base:
+        return open_adapter(source, open_source(base))
     try:
         folder = Path(source).expanduser().absolute()
         stored = (folder / CHAIN).is_file()
@@ -62,13 +70,20 @@ def open_chain(folder: Path) -> Checkpoint:
         chain = read_chain(folder)
         check_links(layout, chain)
         parts: Parts = []
+        deltas: dict[int, DeltaPart] = {}
         known: dict[TensorRef, bytes] = {}
-        for id in chain.components:
-            stored = read_component(layout.component(id))
+
+        def part(path: Path) -> tuple[Any, dict[str, TensorRef]]:
+            stored = read_component(path)
             refs = {role: place(layout, tensor) for role, tensor in stored.tensors.items()}
-            known |= {ref: bytes.fromhex(stored.tensors[role].hash) for role, ref in refs.items()}
-            parts.append((stored.config, refs))
-        return Checkpoint(folder, chain.model, chain.generation, parts, known=known, hold=hold)
+            known.update((ref, bytes.fromhex(stored.tensors[role].hash)) for role, ref in refs.items())
+            return stored.config, refs
+
+        for i, id in enumerate(chain.components):
+            parts.append(part(layout.component(id)))
+            if chain.deltas and chain.deltas[i]:
+                deltas[i] = part(layout.delta(chain.deltas[i]))
+        return Checkpoint(folder, chain.model, chain.generation, parts, deltas=deltas, known=known, hold=hold)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
 

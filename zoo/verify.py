@@ -89,7 +89,9 @@ class _Verification:
         for folder in sorted(self.layout.chains.glob("*")):
             self._check(folder, look, {folder.name})
         for name, chain in found.items():
-            for path in (*map(self.layout.component, chain.components), *map(self.layout.file, chain.files.values())):
+            deltas = map(self.layout.delta, filter(None, chain.deltas))
+            files = map(self.layout.file, chain.files.values())
+            for path in (*map(self.layout.component, chain.components), *deltas, *files):
                 self.needed[path].add(name)
         return found
 
@@ -100,7 +102,7 @@ class _Verification:
                 self.needed[self.layout.tensor(tensor.hash)] |= users
                 self.claims[self.layout.tensor(tensor.hash)] = tensor
 
-        for path in sorted(self.layout.components.glob("*")):
+        for path in sorted((*self.layout.components.glob("*"), *self.layout.deltas.glob("*"))):
             self._check(path, look, self.needed.get(path, ()))
 
     def _tensor(self, path: Path) -> None:

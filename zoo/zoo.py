@@ -7,11 +7,12 @@ are made by ``add.py`` and ``remove.py``, tensors are checked by ``verify.py``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.gpu.model.fields import shown
 from blockwright.gpu.weights.checkpoint import component_of
 from blockwright.policies.model.chain import Block, Component
@@ -55,7 +56,7 @@ class Zoo:
     def __init__(self, root: str | Path) -> None:
         self.layout = Layout(Path(root))
         check_zoo(self.layout)
-        self._components: dict[str, StoredComponent] = {}
+        self._parts: dict[Path, StoredComponent] = {}
 
     def names(self) -> list[str]:
         """Of all applications."""
@@ -78,14 +79,21 @@ class Zoo:
 
     def component(self, id: str) -> StoredComponent:
         """Raises ZooDamaged for one that is not there."""
-        if id not in self._components:
-            self._components[id] = read_component(self.layout.component(id))
-        return self._components[id]
+        return self._read(self.layout.component(id))
+
+    def delta(self, id: str) -> StoredComponent:
+        """Raises ZooDamaged for one that is not there."""
+        return self._read(self.layout.delta(id))
+
+    def _read(self, path: Path) -> StoredComponent:
+        if path not in self._parts:
+            self._parts[path] = read_component(path)
+        return self._parts[path]
 
     def tensors(self, chain: StoredChain) -> dict[str, StoredTensor]:
         """Those that an application needs, each once, by hash."""
-        needed = (tensor for id in chain.components for tensor in self.component(id).tensors.values())
-        return {tensor.hash: tensor for tensor in needed}
+        parts = (*map(self.component, chain.components), *map(self.delta, filter(None, chain.deltas)))
+        return {tensor.hash: tensor for part in parts for tensor in part.tensors.values()}
 
     def listings(self) -> list[Listing]:
         return self._settled(self._listings)
@@ -110,7 +118,7 @@ class Zoo:
 
     def _blocks(self, name: str) -> list[ListedBlock]:
         self.folder(name)
-        components = {other: self._parts(chain.components) for other, chain in self.chains().items()}
+        components = {other: self._components(chain) for other, chain in self.chains().items()}
         found, first = [], 0
         for block in cut_blocks(components)[name]:
             last = first + len(block.components)
@@ -139,6 +147,11 @@ class Zoo:
                 if before == [stamp(self.layout.chain(name)) for name in self.names()]:
                     raise
 
-    def _parts(self, ids: Iterable[str]) -> list[Component]:
-        stored = [self.component(id) for id in ids]
-        return [component_of(one.config, bytes.fromhex(one.id), one.nbytes) for one in stored]
+    def _components(self, chain: StoredChain) -> list[Component]:
+        found = []
+        for id, delta in zip(chain.components, chain.deltas or [""] * len(chain.components), strict=True):
+            stored = self.component(id)
+            assert not isinstance(stored.config, DeltaConfig), "it would not have been read"
+            component = component_of(stored.config, bytes.fromhex(id), stored.nbytes)
+            found.append(component.variant(bytes.fromhex(delta), self.delta(delta).nbytes) if delta else component)
+        return found

@@ -18,6 +18,7 @@ class Application:
     max_length: int  # tokens
     span: int = 1  # workers that its chain is spread over
     hashes: tuple[dict[str, bytes], ...] = ()  # of each component's raw tensors, by role
+    base: str = ""  # of an adapter: the checkpoint that it changes
 
 
 @dataclass(frozen=True, slots=True)

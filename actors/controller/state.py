@@ -196,7 +196,7 @@ class ControllerState:
                 if self._deployed(load.holder):
                     residency.loaded(load)
                 else:
-                    self._effects.append(Unload(name, incarnation, load.holder, tuple(load.ids)))
+                    self._effects.append(Unload(name, incarnation, load.holder, (*load.ids, *filter(None, load.deltas))))
             case LoadFailed(_, _, load, message):
                 residency.loading = None
                 residency.refuse(load.holder, message)
@@ -278,8 +278,9 @@ class ControllerState:
         for worker in self.workers.values():
             depths = self.residency[worker.name].withdraw(name)
             if depths:
-                ids = tuple(served.application.components[d].id for d in sorted(depths))
-                self._effects.append(Unload(worker.name, worker.incarnation, name, ids))
+                gone = [served.application.components[d] for d in sorted(depths)]
+                ids = [id for c in gone for id in (c.shared, c.delta) if id]
+                self._effects.append(Unload(worker.name, worker.incarnation, name, tuple(ids)))
         self.touched.update(dict.fromkeys(self.workers))
 
     def _catalog(self) -> None:

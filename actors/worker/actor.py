@@ -222,7 +222,7 @@ class Worker(Actor):
         try:
             for spec in specs:
                 added += await self._loader.load(spec, block.holder)
-                done.append(spec.component.id)
+                done.append(spec.name)
         except BaseException:
             self._loader.release(block.holder, done)
             raise
@@ -250,6 +250,7 @@ class Worker(Actor):
         for local in routes.all_in_force():
             for run in local.runs:
                 self._composed.compose(routes.number(run), run)
+                self._composed.attach(routes.number(run), run, local)
 
     def _do(self, operation: Callable[[Executor], object]) -> None:
         """An operation that must succeed: its failure ends the worker."""

@@ -88,8 +88,8 @@ class WorkerConfig:
 class LoadBlock:
     """controller -> worker: make components ``first`` .. ``last`` (exclusive) of a checkpoint resident.
 
-    ``ids`` are their component ids and ``hashes`` those of their raw tensors by role, which were computed once, at the head;
-    what is already resident is only counted again.
+    ``ids`` are their component ids (of variants those of the components that they share) and ``hashes`` those of their raw
+    tensors by role, which were computed once, at the head; what is already resident is only counted again.
     """
 
     checkpoint: str
@@ -98,6 +98,10 @@ class LoadBlock:
     ids: list[bytes]
     holder: str  # who needs them (an application); the same holder may unload
     hashes: list[dict[str, bytes]] = field(default_factory=list)
+    base: str = ""  # of an adapter: the checkpoint that it changes
+    deltas: list[bytes] = field(
+        default_factory=list
+    )  # of an adapter: ids of the components' deltas, empty where there is none
 
 
 @dataclass(frozen=True, slots=True)

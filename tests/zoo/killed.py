@@ -1,8 +1,8 @@
 """Kills a writer of a zoo at each of its steps in turn, and looks at what is left: ``killed.py BEFORE WORK WORDS...``.
 
 BEFORE is a zoo (or does not exist) that each round begins with a copy of, in folder WORK; WORDS are what the writer does:
-``add SOURCE NAME``, ``remove NAME`` or ``gc``. Not a test: a process of its own, light enough to be forked hundreds of
-times. Prints how many steps there were.
+``add SOURCE NAME [BASE]``, ``remove NAME`` or ``gc``. Not a test: a process of its own, light enough to be forked hundreds
+of times. Prints how many steps there were.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Step = Callable[[str], None]
 
 def act(zoo: Path, words: Sequence[str], step: Step | None = None) -> None:
     if words[0] == "add":
-        add(zoo, words[1], words[2], step=step)
+        add(zoo, words[1], words[2], base=words[3] if words[3:] else "", step=step)
     elif words[0] == "remove":
         remove(zoo, words[1], step=step)
     else:
@@ -81,7 +81,7 @@ def main(before: Path, work: Path, words: Sequence[str]) -> int:
     if before.exists():
         shutil.copytree(before, work, symlinks=True)
     old = content(work)
-    survivors = [name for name in (Zoo(work).names() if before.exists() else []) if name not in words]
+    survivors = [name for name in (Zoo(work).names() if before.exists() else []) if name not in words[1:3]]
     act(work, words)
     done = content(work)
     gc(work)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.adapters import make_adapter
 from blockwright.tests.zoo.models import doubled, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.remove import remove
@@ -40,6 +41,11 @@ def test_while_the_first_is_added(checkpoint: Make, tmp_path: Path) -> None:
 def test_while_a_fine_tune_is_added(checkpoint: Make, zoo: Path, tmp_path: Path) -> None:
     tuned = variant(checkpoint("llama-tied", **SMALL), tmp_path / "tuned", {"up_proj": doubled})
     assert killed_everywhere(zoo, tmp_path / "work", "add", str(tuned), "tuned") > 20
+
+
+def test_while_an_adapter_is_added(checkpoint: Make, zoo: Path, tmp_path: Path) -> None:
+    adapter = make_adapter(checkpoint("llama-tied", **SMALL), tmp_path / "adapter", target_modules=["q_proj", "up_proj"])
+    assert killed_everywhere(zoo, tmp_path / "work", "add", str(adapter), "tuned", "base") > 40
 
 
 def test_while_one_is_removed(checkpoint: Make, zoo: Path, tmp_path: Path) -> None:
