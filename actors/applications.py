@@ -44,8 +44,8 @@ def open_application(new: NewApplication, roots: str) -> Checkpoint:
 
 
 class Applications(Actor):
-    """See the module. ``limits``: what the workers were started for; ``controller``: its address; ``held``: what is served, by
-    model id, which is kept from being removed from a zoo."""
+    """See the module. ``limits``: what the workers were started for; ``controller``: its address; ``held``: what is served,
+    by model id, which is kept from being removed from a zoo."""
 
     def __init__(
         self, settings: Settings, limits: WorkerLimits, controller: str, held: dict[str, Checkpoint] | None = None

@@ -62,8 +62,8 @@ class Running:
     """A started cluster.
 
     port: the gateway of this process, None where each is a process of its own. answering: nodes of gateways that are
-    processes and up. held: what is served, which cannot be removed from its zoo while it is here (``Applications`` adds to it
-    and takes from it). stages: (name, seconds since ``start`` was called) of what is done, in order.
+    processes and up. held: what is served, which cannot be removed from its zoo while it is here (``Applications`` adds and
+    takes). stages: (name, seconds since ``start`` was called) of what is done, in order.
     """
 
     def __init__(

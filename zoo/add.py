@@ -16,7 +16,7 @@ from blockwright.gpu.model.config import ComponentConfig, TensorRef
 from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.gpu.model.fields import LONGEST, shown
 from blockwright.gpu.weights.adapter import is_adapter
-from blockwright.gpu.weights.checkpoint import locate
+from blockwright.gpu.weights.checkpoint import Checkpoint, locate
 from blockwright.gpu.weights.identity import begin_hash, pieces
 from blockwright.zoo.disk import Disk, Step, Waiting, writing
 from blockwright.zoo.errors import StorageError, ZooError
@@ -38,7 +38,7 @@ Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedModel:
     """In bytes of raw tensors, each counted once. base: the application with which most is shared; "": none."""
 
     application: str
@@ -63,7 +63,7 @@ def add(
     progress: Progress | None = None,
     waiting: Waiting | None = None,
     step: Step | None = None,
-) -> Added:
+) -> AddedModel:
     """Add the model of a folder, hub id or application of a zoo under ``name``; made where there is no zoo.
 
     base: an application of this zoo that it is made from, which an adapter needs; "": the one that shares most with it. The
@@ -79,10 +79,6 @@ def add(
     wanted = {hashes[ref].hex(): ref for ref in hashes}
     tensors = {hash: stored_tensor(ref, hashes[ref]) for hash, ref in wanted.items()}
     texts = _files(checkpoint.path)
-
-    def stored(id: str, config: ComponentConfig | DeltaConfig, roles: dict[str, TensorRef]) -> StoredComponent:
-        return StoredComponent(id, config, {role: tensors[hashes[ref].hex()] for role, ref in roles.items()})
-
     with writing(root, create=True, waiting=waiting, step=step) as disk:
         layout, zoo = disk.layout, Zoo(root)
         if base:
@@ -103,10 +99,7 @@ def add(
             disk.rely_on(layout.tensor(hash))
         _check_room(root, sum(ref.nbytes for ref in missing.values()))
         _store_tensors(disk, missing, tell)
-        for i, (id, part) in enumerate(zip(chain.components, checkpoint.parts, strict=True)):
-            _store(disk, layout.component(id), stored(id, *part).encoded())
-            if i in checkpoint.deltas:
-                _store(disk, layout.delta(chain.deltas[i]), stored(chain.deltas[i], *checkpoint.deltas[i]).encoded())
+        _store_components(disk, chain, checkpoint, {ref: tensors[hash.hex()] for ref, hash in hashes.items()})
         for text in texts.values():
             _store(disk, layout.file(_hash(text)), text)
         if there:
@@ -115,7 +108,7 @@ def add(
             disk.stage_chain(chain.encoded(), {file: layout.file(hash) for file, hash in chain.files.items()})
             disk.commit_chain(name)
     new = sum(ref.nbytes for ref in missing.values())
-    return Added(name, chain.base, sum(t.nbytes for t in tensors.values()), new, len(missing), there)
+    return AddedModel(name, chain.base, sum(t.nbytes for t in tensors.values()), new, len(missing), there)
 
 
 def _base(root: Path, source: str, base: str) -> str:
@@ -177,6 +170,19 @@ def _store_tensors(disk: Disk, missing: dict[str, TensorRef], tell: Progress) ->
         path = disk.layout.tensor(hash)
         disk.folder(path.parent)
         disk.write(path, content(hash, ref))
+
+
+def _store_components(
+    disk: Disk, chain: StoredChain, checkpoint: Checkpoint, tensors: dict[TensorRef, StoredTensor]
+) -> None:
+    def store(path: Path, id: str, config: ComponentConfig | DeltaConfig, roles: dict[str, TensorRef]) -> None:
+        used = {role: tensors[ref] for role, ref in roles.items()}
+        _store(disk, path, StoredComponent(id, config, used).encoded())
+
+    for id, part in zip(chain.components, checkpoint.parts, strict=True):
+        store(disk.layout.component(id), id, *part)
+    for place, change in checkpoint.deltas.items():
+        store(disk.layout.delta(chain.deltas[place]), chain.deltas[place], *change)
 
 
 def _store(disk: Disk, path: Path, content: bytes) -> None:

@@ -12,9 +12,16 @@ from blockwright.api.commands.zoo_folder import add_zoo, progress, refusals, wai
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="PATH_OR_ID", help="checkpoint folder, hub id, or ZOO/chains/NAME of another zoo")
+    parser.add_argument(
+        "source", metavar="PATH_OR_ID", help="checkpoint or adapter folder, hub id, or ZOO/chains/NAME of a zoo"
+    )
     parser.add_argument("--name", metavar="APP", required=True, help="what the application is called")
-    parser.add_argument("--base", metavar="APP", default="", help="what it is made from (the one that it shares most with)")
+    parser.add_argument(
+        "--base",
+        metavar="APP",
+        default="",
+        help="what it is made from; an adapter needs it (the one that it shares most with)",
+    )
     add_zoo(parser)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from blockwright.api.commands.tables import share, size, table
-from blockwright.zoo.add import Added
+from blockwright.zoo.add import AddedModel
 from blockwright.zoo.records import StoredChain
 from blockwright.zoo.verify import Verified
 from blockwright.zoo.zoo import ListedBlock, Listing
@@ -23,7 +23,7 @@ def print_tables(*tables: Table | str) -> None:
         console.print(one)
 
 
-def added_line(added: Added) -> str:
+def added_line(added: AddedModel) -> str:
     if added.there:
         restored = f"; {size(added.stored)} were missing and are there again" if added.stored else ""
         return f"{added.application}: is there already{restored}"

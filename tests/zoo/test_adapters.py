@@ -16,7 +16,9 @@ from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.gpu.weights.identity import hash_tensor
-from blockwright.tests.adapters import make_adapter
+from blockwright.tests.actors.worker_rig import Rig
+from blockwright.tests.adapters import base_model, greedy, make_adapter, peft_model
+from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.zoo.models import files, tensor_files
 from blockwright.zoo.add import add
 from blockwright.zoo.remove import gc, remove
@@ -164,3 +166,22 @@ def test_bad_adapters_change_nothing(checkpoint: Make, tmp_path: Path) -> None:
     tensors = load_file(strange / WEIGHTS)
     save_file({name.replace("layers.2.", "layers.7."): tensor for name, tensor in tensors.items()}, strange / WEIGHTS)
     refused(r"module model\.layers\.7\..* is no linear module of the base", strange)
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+async def test_tenants_of_a_zoo_answer_as_peft_does(checkpoint: Make, tmp_path: Path, backend: str) -> None:
+    """Base and two adapters, all read from the zoo, on one worker whose parameters they share."""
+    base, zoo = checkpoint("llama"), tmp_path / "zoo"
+    add(zoo, str(base), "base")
+    folders = [make_adapter(base, tmp_path / f"a{i}", seed=i, r=3 + i) for i in range(2)]
+    for i, folder in enumerate(folders):
+        add(zoo, str(folder), f"a{i}", base="base")
+    rig = await Rig.start([zoo / "chains" / name for name in ("base", "a0", "a1")], backend=backend)
+    try:
+        prompt = list(prompt_of(20, seed=2))
+        answers = [await rig.generate(f"r{name}", prompt, 16, application=name) for name in "abc"]
+        models = [base_model(base), *(peft_model(base, folder) for folder in folders)]
+        assert answers == [greedy(model, prompt, 16) for model in models]
+        assert all(0 < rig.added[name] < rig.added["a"] / 2 for name in "bc")
+    finally:
+        await rig.stop()

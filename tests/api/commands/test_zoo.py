@@ -16,7 +16,7 @@ from blockwright.api.commands.cli import main
 from blockwright.api.commands.zoo_tables import added_line, part
 from blockwright.api.settings.options import make_settings
 from blockwright.tests.zoo.models import doubled, tensor_files, variant
-from blockwright.zoo.add import Added
+from blockwright.zoo.add import AddedModel
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 Make = Callable[..., Path]
@@ -54,10 +54,12 @@ def zoo(checkpoint: Make, tmp_path: Path, run: Any) -> Path:
 
 
 def test_what_is_said_of_what_was_added() -> None:
-    added = Added("t", "base", 1000 << 20, 21 << 20, 3, False)
+    added = AddedModel("t", "base", 1000 << 20, 21 << 20, 3, False)
     assert added_line(added) == "t: shares 98% of its blocks with base, +21.0 MiB"
-    assert added_line(Added("t", "base", 1000, 0, 0, True)) == "t: is there already"
-    assert added_line(Added("t", "base", 1000, 9, 1, True)) == "t: is there already; 9 B were missing and are there again"
+    assert added_line(AddedModel("t", "base", 1000, 0, 0, True)) == "t: is there already"
+    assert (
+        added_line(AddedModel("t", "base", 1000, 9, 1, True)) == "t: is there already; 9 B were missing and are there again"
+    )
     assert [part(x) for x in (0.0, 0.5, 0.9987, 1.0)] == ["0%", "50%", "99.87%", "100%"]
 
 
