@@ -46,9 +46,9 @@ def server(zoo: Path, folders: dict[str, Path]) -> Iterator[Server]:
     found.destroy()
 
 
-def ask(server: Server, path: str, body: dict[str, Any] | None = None) -> Any:
+def ask(server: Server, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
     data = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(server.url + path, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(server.url + path, data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         return json.load(answer)
 
@@ -76,3 +76,20 @@ def test_a_zoo_is_served(server: Server, zoo: Path, folders: dict[str, Path], ca
     assert again == tokens(server, "plain", prompt)
     server.stop()
     assert main(["zoo", "remove", "tuned", "--zoo", str(zoo)]) == 0
+
+
+def test_what_is_added_hot_is_held_until_it_is_taken_out(zoo: Path, folders: dict[str, Path]) -> None:
+    server = Server(Path("base"), arguments=["--zoo", str(zoo)], workers=1, app_roots=str(zoo))
+    try:
+        server.whole()
+        ask(server, "/admin/apps", {"name": "hot", "path": str(zoo / "chains" / "tuned")})
+        prompt = prompt_of(30, seed=5)
+        reference = greedy(folders["tuned"], prompt, 20)
+        assert tokens(server, "hot", prompt)[: len(reference)] == list(reference)
+        remove = ["zoo", "remove", "tuned", "--zoo", str(zoo)]
+        assert main(remove) == 2
+        ask(server, "/admin/apps/hot", method="DELETE")
+        assert main(remove) == 0
+        server.stop()
+    finally:
+        server.destroy()
