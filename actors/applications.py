@@ -25,6 +25,7 @@ from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import DeadlineExceeded, RemoteError
+from blockwright.zoo.source import open_source
 
 log = logging.getLogger("blockwright.applications")
 LONGEST_WAIT = 600.0  # seconds that anybody is kept waiting for an application
@@ -39,14 +40,18 @@ def open_application(new: NewApplication, roots: str) -> Checkpoint:
     if new.base:
         message = f"{folder} is a whole checkpoint, which has no base; leave base out"
         raise RequestRefused(Refusal.INVALID, message, param="base")
-    return Checkpoint.open(folder)
+    return open_source(folder)
 
 
 class Applications(Actor):
-    """See the module. ``limits``: what the workers were started for; ``controller``: its address."""
+    """See the module. ``limits``: what the workers were started for; ``controller``: its address; ``held``: what is served,
+    by model id, which is kept from being removed from a zoo."""
 
-    def __init__(self, settings: Settings, limits: WorkerLimits, controller: str) -> None:
+    def __init__(
+        self, settings: Settings, limits: WorkerLimits, controller: str, held: dict[str, Checkpoint] | None = None
+    ) -> None:
         self._settings, self._limits, self._controller = settings, limits, controller
+        self._held = {} if held is None else held
         self._reading = asyncio.Lock()
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
 
@@ -78,12 +83,13 @@ class Applications(Actor):
             return False
         except RemoteError as error:
             return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "name")
+        self._held.pop(name, None)
         return True
 
     async def _add(self, new: NewApplication) -> ApplicationView | RefusedChange:
         controller = self.node.ref(self._controller, Controller)
         try:
-            application = await self._read(new)
+            checkpoint, application = await self._read(new)
             name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
         except RequestRefused as refused:
             return RefusedChange(refused.why, refused.message, refused.param)
@@ -103,19 +109,20 @@ class Applications(Actor):
         view: ApplicationView | None = await controller.application(name)
         if view is None:
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
+        self._held[new.name] = checkpoint
         log.info("model %s from %s: %s", new.name, view.checkpoint, "ready" if view.ready else "loading")
         return view
 
-    async def _read(self, new: NewApplication) -> Application:
+    async def _read(self, new: NewApplication) -> tuple[Checkpoint, Application]:
         """Open, check and hash, off the loop."""
         async with self._reading:
             return await asyncio.to_thread(self._hash, new)
 
-    def _hash(self, new: NewApplication) -> Application:
+    def _hash(self, new: NewApplication) -> tuple[Checkpoint, Application]:
         settings, limits = self._settings, self._limits
         checkpoint = open_application(new, settings.app_roots)
         length = check_model(settings, limits, new.name, checkpoint.config)
         specs = checkpoint.specs(settings.page_size, limits.dtype)
         span = settings.pipelines.get(new.name, settings.pipeline)
         made = application_of(new.name, checkpoint, specs, length, span)
-        return dataclasses.replace(made, model=new.name, created=int(time.time()))
+        return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()))

@@ -52,6 +52,8 @@ GUESSES = (
     ("what a heartbeat says", "runtime/node/heartbeat.py", "Heartbeat"),
     ("names in the cluster: registry", "runtime/node/registry.py", "Registry"),
     ("who is in the cluster: head", "runtime/cluster/cluster.py", "ClusterHead"),
+    ("a folder of models that share their tensors: zoo", "zoo/zoo.py", "Zoo"),
+    ("opening a checkpoint folder or an application of a zoo", "zoo/source.py", "open_source"),
     ("how a connection begins: handshake", "transport/handshake.py", "Greeting"),
 )
 
