@@ -85,7 +85,8 @@ class Backend(Protocol):
         """Convert the raw tensors of a variant's delta into ``memory`` (uint8 of its part's bytes, 64-byte aligned)."""
 
     def reserve(self, tables: Any, max_tokens: int, max_rows: int) -> None:
-        """Learn the tables (``gpu/tables.py``) and size all scratch. Called once, before any run is composed."""
+        """Learn the tables (``gpu/tables.py``) and size all scratch, before any run is composed. Called again when the
+        tables have grown: runs composed before must be composed anew."""
 
     def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
         """Learn the reserved range (uint8) that holds the slots of a layout; slot s starts at byte ``s * slot_bytes``."""

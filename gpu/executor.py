@@ -38,6 +38,7 @@ class ComposedRun:
     """A composed run: a body that passes hidden states, a head that ends the chain, or both."""
 
     components: tuple[bytes, ...]
+    kv_layer: int  # of its first attention
     width: int  # of the hidden states that the run reads and leaves
     body: Any | None
     head: Any | None
@@ -220,12 +221,16 @@ class Executor:
         missing = [id.hex() for id in component_ids if id not in self._packed]
         if missing:
             raise ExecutorError(f"run {run} names {len(missing)} components that are not loaded, {missing[0]} first")
+        self._check_chain(run, [self._packed[id].spec for id in component_ids], kv_layer)
+        self._runs[run] = self._composed(tuple(component_ids), kv_layer)
+
+    def _composed(self, component_ids: tuple[bytes, ...], kv_layer: int) -> ComposedRun:
         parts = [self._packed[id] for id in component_ids]
-        self._check_chain(run, [part.spec for part in parts], kv_layer)
         heads = parts[-1].spec.component.kind is Kind.HEAD
         body = parts[:-1] if heads else parts
-        self._runs[run] = ComposedRun(
-            components=tuple(component_ids),
+        return ComposedRun(
+            components=component_ids,
+            kv_layer=kv_layer,
             width=_width(parts[0].spec),
             body=self.backend.compose(body, kv_layer) if body else None,
             head=self.backend.compose(parts[-1:], kv_layer) if heads else None,
@@ -277,6 +282,13 @@ class Executor:
     def drop(self, run: int) -> None:
         if self._runs.pop(run, None) is None:
             raise ExecutorError(f"run {run} is not composed")
+
+    def grow(self, max_length: int, kv_layers: int) -> None:
+        """Tables for sequences of so many tokens and layers, for a model that they were too small for. Rows keep what they
+        hold, runs their numbers."""
+        if self.tables.grow(max_length, kv_layers):
+            self.backend.reserve(self.tables, self._hidden.max_tokens, self.tables.rows)
+            self._runs = {n: self._composed(run.components, run.kv_layer) for n, run in self._runs.items()}
 
     # sweeps
 

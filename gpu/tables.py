@@ -23,15 +23,30 @@ class Tables:
     """
 
     def __init__(self, rows: int, max_length: int, kv_layers: int, page_size: int) -> None:
-        pages = -(-max_length // page_size)
         self.rows = rows
-        self.max_length = max_length
         self.page_size = page_size
-        self.tokens = np.zeros((rows, max_length), dtype=np.int32)
-        self.slots = np.zeros((rows, kv_layers, pages), dtype=np.int32)
+        self._make(max_length, kv_layers)
         self.prompt_length = np.zeros(rows, dtype=np.int32)
         self.sampling: list[SamplingParams] = [SamplingParams(temperature=0.0)] * rows
         self.rules: list[RowRules | None] = [None] * rows  # those of ``sampling``, as arrays
+
+    def _make(self, max_length: int, kv_layers: int) -> None:
+        self.max_length = max_length
+        self.tokens = np.zeros((self.rows, max_length), dtype=np.int32)
+        self.slots = np.zeros((self.rows, kv_layers, -(-max_length // self.page_size)), dtype=np.int32)
+
+    def grow(self, max_length: int, kv_layers: int) -> bool:
+        """At least so long and deep, with all that they hold. False: they were. Costs a copy of the rows in use."""
+        tokens_RM, slots_RLP = self.tokens, self.slots
+        length, layers, pages = tokens_RM.shape[1], *slots_RLP.shape[1:]
+        if max_length <= length and kv_layers <= layers:
+            return False
+        self._make(max(max_length, length), max(kv_layers, layers))
+        for row in range(self.rows):
+            if tokens_RM[row].any() or slots_RLP[row].any():
+                self.tokens[row, :length] = tokens_RM[row]
+                self.slots[row, :layers, :pages] = slots_RLP[row]
+        return True
 
     def apply(self, edits: Sequence[Edit]) -> None:
         """Perform table edits in order. Raises ``ExecutorError`` for one that lies outside the tables."""

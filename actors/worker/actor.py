@@ -84,7 +84,6 @@ class Worker(Actor):
                 chunk_size=config.chunk_size,
                 sweep_tokens=config.sweep_tokens,
                 max_rows=config.max_rows,
-                max_length=config.max_length,
                 prefix_cache=config.prefix_cache,
             )
         )
@@ -241,7 +240,7 @@ class Worker(Actor):
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
-        self._composed.add_layouts({c.kv for chain in update.chains for c in chain.components if c.kv is not None})
+        self._composed.prepare(update.chains)
         for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
             self._watch(worker)
         self._perform()  # what was unloaded before must be forgotten before runs are composed anew

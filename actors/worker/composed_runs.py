@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from blockwright.gpu.executor import Executor
-from blockwright.policies.model.chain import KvLayout
+from blockwright.policies.model.chain import Chain, KvLayout
 from blockwright.policies.model.runs import LocalRoute, Run
 
 
@@ -18,9 +18,14 @@ class ComposedRuns:
         self._runs: dict[int, Run] = {}
         self._attached: dict[tuple[int, int], dict[int, bytes]] = {}  # run, number of deltas -> delta ids by place
 
-    def add_layouts(self, layouts: set[KvLayout]) -> None:
+    def prepare(self, chains: Sequence[Chain]) -> None:
+        """The device has arenas for the KV of these models, and tables for their longest sequences."""
+        layouts = {c.kv for chain in chains for c in chain.components if c.kv is not None}
         for layout in sorted(layouts, key=lambda layout: layout.key):
             self._do(partial(_add_layout, layout=layout))
+        length = max((chain.max_length for chain in chains), default=0)
+        layers = max((sum(c.kv is not None for c in chain.components) for chain in chains), default=0)
+        self._do(lambda ex: ex.grow(length, layers))
 
     def compose(self, number: int, run: Run) -> None:
         """Once: what was composed under this number stays until one of its components is forgotten."""

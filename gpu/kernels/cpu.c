@@ -84,9 +84,12 @@ void bw_destroy(bw_ctx *x) {
 
 const char *bw_name(const bw_ctx *x) { return x->kernels->name; }
 
-/* Learns the tables; the arrays stay the caller's. Once. 0, or -1 when there is no memory. */
+/* Learns the tables; the arrays stay the caller's. Again when they have grown, with the same max_tokens; then the runs described
+ * before are void. 0, or -1 when there is no memory. */
 int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, int length, int layers, int pages,
               int max_tokens) {
+    if (x->calls)
+        bw_settle(x); /* who is late may still read the old ones */
     x->tokens_RM = tokens;
     x->slots_RLP = slots;
     x->table_rows = rows;
@@ -94,6 +97,8 @@ int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, 
     x->table_layers = layers;
     x->table_pages = pages;
     x->max_tokens = max_tokens;
+    if (x->calls)
+        return 0;
     x->calls = calloc(x->threads + 1, sizeof *x->calls);
     for (bw_call *c = x->calls; c && c <= x->calls + x->threads; c++) {
         int32_t *numbers = c->row = calloc(7l * max_tokens, sizeof(int32_t));

@@ -105,7 +105,7 @@ class NativeBackend:
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
-        self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._rope: dict[tuple[RopeConfig, int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._tables: Tables | None = None
         self._max_logits = 0
         self._logits = torch.empty(0)
@@ -142,6 +142,7 @@ class NativeBackend:
         if code or self._lib.bw_reserve(self._ctx, None, 0):
             raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")
         self._tables = tables
+        self._rope.clear()  # made for the longest sequence
 
     def settle(self) -> None:
         self._lib.bw_settle(self._ctx)
@@ -302,10 +303,11 @@ class NativeBackend:
         _describe_norm(config.norm, record)
 
     def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if (rope, head_dim) not in self._rope:
+        key = rope, head_dim, length
+        if key not in self._rope:
             cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), torch.float32)
-            self._rope[rope, head_dim] = cos_MH.contiguous(), sin_MH.contiguous()
-        return self._rope[rope, head_dim]
+            self._rope[key] = cos_MH.contiguous(), sin_MH.contiguous()
+        return self._rope[key]
 
 
 def _describe_norm(norm: NormConfig, record: ComponentRecord) -> None:

@@ -35,6 +35,17 @@ class IdlePages:
         self.count += 1
         self.slots[arena] += slots
 
+    def insert(self, handle: int, after: int) -> None:
+        """Part of an idle page has a handle of its own: right behind the other one. Slots are counted already."""
+        place, left, following, before = handle + 1, after + 1, self._after, self._before
+        if (missing := place + 1 - len(following)) > 0:
+            following.extend([-1] * missing)
+            before.extend([-1] * missing)
+        right = following[left]
+        following[left], before[right] = place, place
+        following[place], before[place] = right, left
+        self.count += 1
+
     def remove(self, handle: int, arena: str, slots: int) -> None:
         place, after, before = handle + 1, self._after, self._before
         left, right = before[place], after[place]

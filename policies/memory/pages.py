@@ -8,12 +8,13 @@ slots are needed (``eviction.py`` says which go first).
 from __future__ import annotations
 
 from array import array
+from collections.abc import Container
 
 from blockwright.policies.memory.chunks import ChunkPool
 from blockwright.policies.memory.idle_pages import IdlePages
 from blockwright.policies.memory.prefix_index import Key, PrefixIndex
 from blockwright.policies.memory.slots import SlotAllocator
-from blockwright.policies.model.runs import Span
+from blockwright.policies.model.runs import Border, Span
 from blockwright.policies.plain import Plain, from_plain, to_plain
 
 
@@ -65,14 +66,18 @@ class PageTable:
         if owner is None:
             owner = self._account_numbers[account] = len(self._accounts)
             self._accounts.append(account)
+        return self._place(number, slots, 1, owner)
+
+    def _place(self, number: int, slots: list[int], references: int, owner: int) -> int:
+        """A handle with these columns."""
         if self._unused:
             handle = self._unused.pop()
             self._span[handle], self._slots[handle] = number, slots
-            self._references[handle], self._account[handle] = 1, owner
+            self._references[handle], self._account[handle] = references, owner
             return handle
         self._span.append(number)
         self._slots.append(slots)
-        self._references.append(1)
+        self._references.append(references)
         self._account.append(owner)
         self._hash.append(b"")
         return len(self._span) - 1
@@ -121,6 +126,44 @@ class PageTable:
         self._index.remove((self._hash[handle], span.lineage, span.layer))
         self._hash[handle] = b""
         self._free(handle)
+
+    # borders -----------------------------------------------------------------------------------------------------
+
+    def cut(self, borders: Container[Border]) -> dict[int, list[int]]:
+        """Split the handles of every span in which one of these borders lies: handle -> those that it is now.
+
+        The first keeps the number. Each has the layers of its piece, all references, and is found under its own lineage;
+        nothing is copied, and no slot moves.
+        """
+        pieces = {n: parts for n, span in enumerate(self._spans) if len(parts := span.cut(borders)) > 1}
+        numbers = {n: [self._span_number(part) for part in parts] for n, parts in pieces.items()}
+        handles = [handle for handle, number in enumerate(self._span) if number in numbers]
+        return {handle: self._split(handle, numbers[self._span[handle]]) for handle in handles}
+
+    def _split(self, handle: int, numbers: list[int]) -> list[int]:
+        old, slots, token_hash = self.span(handle), self._slots[handle], self._hash[handle]
+        references, account = self._references[handle], self._account[handle]
+        if token_hash:
+            self._index.remove((token_hash, old.lineage, old.layer))
+            self._hash[handle] = b""
+        made, at = [handle], 0
+        for number in numbers:
+            span = self._spans[number]
+            part, at = slots[at : at + span.layers], at + span.layers
+            if at == span.layers:
+                self._span[handle], self._slots[handle] = number, part
+            else:
+                made.append(self._place(number, part, references, account))
+                if not references:
+                    self.idle.insert(made[-1], after=made[-2])
+            if token_hash:
+                self.publish(made[-1], token_hash)
+        if not references:  # pure cache: what another one is found under already is of no use
+            for piece in made:
+                if not self._hash[piece]:
+                    self.idle.remove(piece, self.span(piece).arena, len(self._slots[piece]))
+                    self._free(piece)
+        return made
 
     def _free(self, handle: int) -> None:
         self._allocators[self.span(handle).arena].free(self._slots[handle])

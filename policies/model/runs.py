@@ -8,8 +8,8 @@ where everything below is equal.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from blockwright.policies.model.chain import Chain, Component, Kind, Route
 from blockwright.policies.model.lineage import lineages
@@ -25,6 +25,9 @@ class Run:
     head: bool
 
 
+Border = tuple[int, bytes]  # a KV layer that begins a span, and its lineage
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """KV layers ``layer`` .. ``layer + layers - 1``; ``lineage`` is that of the last of them."""
@@ -33,7 +36,21 @@ class Span:
     layers: int
     lineage: bytes
     arena: str  # key of the layout
-    components: frozenset[bytes]  # attention components whose KV this is, and their deltas
+    components: tuple[bytes, ...]  # attention components whose KV this is, one for each layer; of a variant its delta
+    lineages: tuple[bytes, ...]  # of each layer
+
+    @classmethod
+    def of(cls, layer: int, arena: str, components: Sequence[bytes], lineages: Sequence[bytes]) -> Span:
+        """From what is known of each layer."""
+        return cls(layer, len(lineages), lineages[-1], arena, tuple(components), tuple(lineages))
+
+    def cut(self, borders: Container[Border]) -> tuple[Span, ...]:
+        """The spans that it is made of once there are these borders; itself where none lies inside."""
+        inside = [i for i in range(1, self.layers) if (self.layer + i, self.lineages[i]) in borders]
+        if not inside:
+            return (self,)
+        pairs = zip([0, *inside], [*inside, self.layers], strict=True)
+        return tuple(Span.of(self.layer + a, self.arena, self.components[a:b], self.lineages[a:b]) for a, b in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +65,23 @@ class LocalRoute:
     width: int  # of the hidden states that leave here
     cost_compute: int  # bytes of parameters that a token passes here
     cost_memory: int  # bytes of KV of a page here, as keys and values are, without padding
+    max_length: int  # tokens of a sequence, prompt and answer together
     deltas: tuple[tuple[int, bytes], ...] = ()  # (depth, delta id) of the variants among the components here
     touched: tuple[bool, ...] = ()  # of each run: whether a delta is inside
     delta: int = 0  # number of ``deltas`` on this worker (``LocalRoutes``); 0: there are none
+
+    def cut(self, borders: Container[Border]) -> LocalRoute:
+        """The same route with these borders between its spans."""
+        spans = tuple(piece for span in self.spans for piece in span.cut(borders))
+        return self if spans == self.spans else replace(self, spans=spans)
+
+    def is_like(self, other: LocalRoute) -> bool:
+        """Whether sequences on the other one may go on here: the same components at the same depths, the same spans."""
+        same = self.route.hops == other.route.hops and self.spans == other.spans and self.deltas == other.deltas
+        return same and self._parts() == other._parts()
+
+    def _parts(self) -> list[bytes]:
+        return [component for run in self.runs for component in run.components]
 
 
 def _cuts(paths: Iterable[Sequence[Hashable]]) -> set[tuple[Hashable, Hashable]]:
@@ -66,18 +97,23 @@ def _cuts(paths: Iterable[Sequence[Hashable]]) -> set[tuple[Hashable, Hashable]]
     return {(a, b) for a, b in pairs if a is not None and b is not None and (len(after[a]) > 1 or len(before[b]) > 1)}
 
 
-def _stretches(path: Sequence[Hashable], cuts: set[tuple[Hashable, Hashable]]) -> list[tuple[int, int]]:
-    """The path's maximal uncut stretches as (first, last exclusive)."""
-    borders = [i for i in range(1, len(path)) if (path[i - 1], path[i]) in cuts]
+def _stretches(
+    path: Sequence[Hashable], cuts: set[tuple[Hashable, Hashable]], kept: Container[Hashable] = ()
+) -> list[tuple[int, int]]:
+    """The path's maximal uncut stretches as (first, last exclusive). ``kept``: nodes that begin one in any case."""
+    borders = [i for i in range(1, len(path)) if (path[i - 1], path[i]) in cuts or path[i] in kept]
     return list(zip([0, *borders], [*borders, len(path)], strict=True)) if path else []
 
 
-def localize(worker: str, chains: Sequence[Chain], routes: Sequence[Route], numerics: str) -> dict[str, LocalRoute]:
+def localize(
+    worker: str, chains: Sequence[Chain], routes: Sequence[Route], numerics: str, kept: Collection[Border] = ()
+) -> dict[str, LocalRoute]:
     """All routes through ``worker``, by route id, cut into runs and spans.
 
-    ``routes`` should hold every route that the configuration can bring into force, so that borders do not move when a
-    worker comes or goes.
+    ``routes`` should hold every route that the configuration can bring into force, so that a span is cut before it has
+    pages. ``kept``: borders that spans have from earlier; pages are split where a border comes, and never joined again.
     """
+    lengths = {c.application: c.max_length for c in chains}
     parts: dict[str, Sequence[Component]] = {c.application: c.components for c in chains}
     lines = {name: lineages(components, numerics) for name, components in parts.items()}
     here = [(r, i, h) for r in routes for i, h in enumerate(r.hops) if h.worker == worker and r.application in parts]
@@ -95,12 +131,13 @@ def localize(worker: str, chains: Sequence[Chain], routes: Sequence[Route], nume
     for route, index, hop in here:
         components = parts[route.application]
         spans = []
-        for a, b in _stretches(kv_paths[route.id], span_cuts):
+        for a, b in _stretches(kv_paths[route.id], span_cuts, kept):
             owners = [d for _, d in layers[route.id][a:b]]
             layout = components[owners[0]].kv
             assert layout is not None
-            line = lines[route.application][owners[-1]]
-            spans.append(Span(layers[route.id][a][0], b - a, line, layout.key, frozenset(_parts(components, owners))))
+            line = [lines[route.application][d] for d in owners]
+            makers = [components[d].delta or components[d].id for d in owners]
+            spans.append(Span.of(layers[route.id][a][0], layout.key, makers, line))
         runs = []
         for a, b in _split_head(_stretches(nodes[route.id], run_cuts), components, hop.first):
             depth = hop.first + a
@@ -110,18 +147,10 @@ def localize(worker: str, chains: Sequence[Chain], routes: Sequence[Route], nume
         follower = route.hops[index + 1].worker if index + 1 < len(route.hops) else None
         local = components[hop.first : hop.last]
         costs = (sum(c.nbytes + c.delta_nbytes for c in local), sum(c.kv.raw_bytes for c in local if c.kv is not None))
-        changed = [(hop.first + d, c.delta) for d, c in enumerate(local) if c.delta]
-        result[route.id] = LocalRoute(
-            route,
-            index,
-            tuple(runs),
-            tuple(spans),
-            follower,
-            local[-1].width_out,
-            *costs,
-            deltas=tuple(changed),
-            touched=tuple(any(r.depth <= d < r.depth + len(r.components) for d, _ in changed) for r in runs),
-        )
+        ends = (follower, local[-1].width_out, *costs, lengths[route.application])
+        changed = tuple((hop.first + d, c.delta) for d, c in enumerate(local) if c.delta)
+        touched = tuple(any(r.depth <= d < r.depth + len(r.components) for d, _ in changed) for r in runs)
+        result[route.id] = LocalRoute(route, index, tuple(runs), tuple(spans), *ends, changed, touched)
     return result
 
 
@@ -134,8 +163,3 @@ def _split_head(stretches: list[tuple[int, int]], components: Sequence[Component
         else:
             result.append((a, b))
     return result
-
-
-def _parts(components: Sequence[Component], depths: Sequence[int]) -> list[bytes]:
-    """Ids of what is resident for components: of variants the shared component and the delta."""
-    return [id for d in depths for id in (components[d].shared, components[d].delta) if id]

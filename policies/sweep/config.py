@@ -19,5 +19,4 @@ class SweepConfig:
     chunk_size: int = 256  # most prompt tokens of one sequence in one sweep
     sweep_tokens: int = 512  # most tokens in one sweep
     max_rows: int = 256  # sequences that own memory at a time
-    max_length: int = 1 << 30  # tokens that a row of the device tables holds
     prefix_cache: bool = True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from blockwright.policies.model.chain import KvLayout
-from blockwright.policies.model.runs import LocalRoute, Run, localize
+from blockwright.policies.model.runs import Border, LocalRoute, Run, localize
 from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.sweep.events import RoutesChanged
 
@@ -23,6 +23,7 @@ class LocalRoutes:
         self._planned: dict[str, LocalRoute] = {}  # by route id
         self._in_force: dict[str, int] = {}  # route id -> version
         self._runs: dict[Run, int] = {}
+        self.borders: set[Border] = set()  # of spans, all there ever were: pages are split, never joined
         self._deltas: dict[Deltas, int] = {(): 0}
 
     @property
@@ -30,22 +31,22 @@ class LocalRoutes:
         """Of the last publication that was taken."""
         return self._version
 
-    def change(self, event: RoutesChanged) -> set[str] | None:
-        """Adopt what was published: ids of routes whose spans have moved. None: it is older than what is known."""
+    def change(self, event: RoutesChanged) -> bool:
+        """Adopt what was published. False: it is older than what is known."""
         if event.version <= self._version:
-            return None
+            return False
         self._version = event.version
-        routes = localize(self._worker, event.chains, event.planned, self._numerics)
-        for name, local in routes.items():
+        self._planned = localize(self._worker, event.chains, event.planned, self._numerics, self.borders)
+        for name, local in self._planned.items():
             if local.deltas:
-                routes[name] = replace(local, delta=self._deltas.setdefault(local.deltas, len(self._deltas)))
-        moved = {name for name, local in self._planned.items() if name in routes and routes[name].spans != local.spans}
-        self._planned = routes
-        self._in_force = {route.id: route.version for route in event.routes if route.id in routes}
-        for local in routes.values():
+                number = self._deltas.setdefault(local.deltas, len(self._deltas))
+                self._planned[name] = replace(local, delta=number)
+        self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
+        for local in self._planned.values():
+            self.borders.update((span.layer, span.lineages[0]) for span in local.spans)
             for run in local.runs:
                 self._runs.setdefault(run, len(self._runs))
-        return moved
+        return True
 
     def home(self, route: str) -> LocalRoute | None:
         """A route in force that begins here."""
@@ -90,7 +91,7 @@ class LocalRoutes:
     def fork(self) -> LocalRoutes:
         copy = LocalRoutes(self._worker, self._numerics)
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
-        copy._runs, copy._deltas = self._runs.copy(), self._deltas.copy()
+        copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -102,6 +103,7 @@ class LocalRoutes:
             "in_force": self._in_force.copy(),
             "runs": to_plain(list(self._runs)),
             "deltas": to_plain(list(self._deltas)),
+            "borders": to_plain(self.borders),
         }
 
     @classmethod
@@ -111,6 +113,7 @@ class LocalRoutes:
         routes._planned = {local.route.id: local for local in from_plain(list[LocalRoute], data["planned"])}
         routes._runs = {run: number for number, run in enumerate(from_plain(list[Run], data["runs"]))}
         routes._deltas = {deltas: number for number, deltas in enumerate(from_plain(list[Deltas], data["deltas"]))}
+        routes.borders = set(from_plain(list[Border], data["borders"]))
         return routes
 
     def check(self) -> None:
@@ -118,6 +121,8 @@ class LocalRoutes:
         assert list(self._runs.values()) == list(range(len(self._runs))), "runs are numbered wrongly"
         assert list(self._deltas.values()) == list(range(len(self._deltas))), "lists of deltas are numbered wrongly"
         assert all(self._deltas[local.deltas] == local.delta for local in self._planned.values()), "a wrong number of deltas"
+        found = {(span.layer, span.lineages[0]) for local in self._planned.values() for span in local.spans}
+        assert found <= self.borders, "a border of spans is not kept"
         assert all(run in self._runs for local in self._planned.values() for run in local.runs), "a run has no number"
 
 

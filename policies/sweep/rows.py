@@ -6,11 +6,11 @@ it a row and pages here). Only running sequences own a device row and pages. Seq
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 
 from blockwright.policies.model.lineage import next_hash, root_hash
-from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.model.runs import Border, LocalRoute
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.sweep.columns import COLUMNS, Columns, Place, Status
 from blockwright.policies.sweep.events import Submission, TokensEmitted
@@ -52,8 +52,23 @@ class RowTable(Columns):
             self.next_deadline = min(self.next_deadline, deadline)
         return s
 
+    def cut(self, borders: Container[Border], pieces: Mapping[int, list[int]]) -> None:
+        """Spans have been cut: ``pieces`` are the handles that a handle was split into. All sequences list these now, also
+        those that leave."""
+        for s in self.live():
+            route = self.route[s].cut(borders)
+            if route is not self.route[s]:
+                lists = iter(self.pages[s])
+                self.pages[s] = [
+                    [pieces[handle][i] for handle in listed[: self.paged[s]]] if len(parts) > 1 else listed
+                    for span, listed in zip(self.route[s].spans, lists, strict=True)
+                    for parts in [span.cut(borders)]
+                    for i in range(len(parts))
+                ]
+                self.route[s] = route
+
     def reroute(self, s: int, route: LocalRoute) -> None:
-        """The routes were published again; the spans of this one have not moved."""
+        """The routes were published again; this one has the same components and spans."""
         self.route[s], self.delta[s] = route, route.delta
         if self.place[s] != Place.GUEST:
             self.place[s] = Place.LOCAL if route.next_worker is None else Place.FORWARD

@@ -60,10 +60,9 @@ class Sequences:
 
     def capacity(self, local: LocalRoute) -> int:
         """Tokens of one sequence on this route that fit when nothing else is here."""
-        config = self._parts.config
         if not local.spans:
-            return config.max_length
-        return min(self._parts.memory.pages_of(local.spans) * config.page_size, config.max_length)
+            return local.max_length
+        return min(self._parts.memory.pages_of(local.spans) * self._parts.config.page_size, local.max_length)
 
     def expire(self, now: float) -> None:
         """Sequences at home whose deadline has passed go back to their gateways."""

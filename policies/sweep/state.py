@@ -103,17 +103,20 @@ class SweepState:
             self._sequences.drop(s)
 
     def _change_routes(self, event: RoutesChanged) -> None:
+        """Sequences go on where their components are still in force, cached pages stay; all others go back."""
         parts, rows = self.parts, self.parts.rows
-        moved = parts.routes.change(event)
-        if moved is None:
+        known = len(parts.routes.borders)
+        if not parts.routes.change(event):
             return
         for layout in layouts(event):
             parts.memory.add_layout(layout)
+        if len(parts.routes.borders) > known:
+            rows.cut(parts.routes.borders, parts.memory.pages.cut(parts.routes.borders))
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
-            if local is not None and local.route.id not in moved:
+            if local is not None and local.is_like(rows.route[s]):
                 rows.reroute(s, local)
-            elif rows.is_guest(s):  # borders of spans or the route itself are gone: the gateway sends the sequence again
+            elif rows.is_guest(s):  # the route itself is gone: the gateway sends the sequence again
                 self._pipeline.dismiss(s)
             else:
                 self._pipeline.abandon(s, "route")

@@ -28,6 +28,19 @@ def test_edits() -> None:
     assert tables.sampling[1].temperature == 0.0
 
 
+def test_grown_tables_keep_what_they_hold() -> None:
+    tables = Tables(rows=3, max_length=20, kv_layers=2, page_size=8)
+    tables.apply([WriteTokens(1, 0, [7, 8]), SetPages(1, 0, 2, [5, 6]), SetPages(2, 1, 0, [9])])
+    assert not tables.grow(20, 2)
+    assert tables.grow(10, 3), "deeper, and no shorter"
+    assert (tables.tokens.shape, tables.slots.shape) == ((3, 20), (3, 3, 3))
+    assert tables.grow(100, 1)
+    assert (tables.tokens.shape, tables.slots.shape) == ((3, 100), (3, 3, 13))
+    assert tables.tokens[1, :3].tolist() == [7, 8, 0]
+    assert (tables.slots[1, :, 2].tolist(), tables.slots[2, :, 0].tolist()) == ([5, 6, 0], [0, 9, 0])
+    tables.apply([WriteTokens(0, 99, [1]), SetPages(0, 2, 12, [1])])
+
+
 @pytest.mark.parametrize(
     "edit",
     [

@@ -236,6 +236,18 @@ class World:
         for name in self.workers:
             self.wire.setdefault(("head", name), []).append(self.update)
 
+    def serve(self, chains: list[Chain], routes: list[Route]) -> None:
+        """These applications alone, from now on, known to all workers at once."""
+        self.chains |= {c.application: c for c in chains}
+        self.routes |= {r.id: r for r in routes}
+        self.update = RoutesChanged(self.update.version + 1, chains, routes, routes)
+        for worker in self.workers.values():
+            worker.state.apply(self.update, 0.0)
+            worker.device.applications.update({name: r.application for name, r in self.routes.items()})
+            worker.device.compose()
+            self.collect(worker)
+            worker.state.check()
+
     # one thing happens ----------------------------------------------------------------------------------------------
 
     def submit(self, sub: Submission) -> None:

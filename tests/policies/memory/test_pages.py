@@ -7,8 +7,8 @@ from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.runs import Span
 
 CHUNK = 64 * 1024
-SPAN = Span(0, 3, b"line", "kv", frozenset({b"a0", b"a1", b"a2"}))
-OTHER = Span(3, 1, b"other", "kv", frozenset({b"a3"}))
+SPAN = Span.of(0, "kv", [b"a0", b"a1", b"a2"], [b"l0", b"l1", b"line"])
+OTHER = Span.of(3, "kv", [b"a3"], [b"other"])
 
 
 def table(chunks: int) -> PageTable:
@@ -63,3 +63,26 @@ def test_whoever_made_a_page_pays_for_it() -> None:
     assert pages.bytes_by_account() == {"a": 4 * CHUNK // 4, "b": CHUNK // 4}
     pages.share(handles[0])  # type: ignore[arg-type]
     assert pages.shared_now() == 1
+
+
+def test_a_border_splits_handles_and_moves_no_slot() -> None:
+    pages = table(6)
+    listed, cached, other = pages.take(SPAN, "a"), pages.take(SPAN, "b"), pages.take(OTHER, "")
+    assert listed is not None
+    assert cached is not None
+    assert other is not None
+    slots = {handle: pages.slots(handle) for handle in (listed, cached)}
+    pages.publish(cached, b"hash")
+    pages.release(cached)
+    pieces = pages.cut({(1, b"l1"), (3, b"other"), (2, b"foreign")})
+    assert set(pieces) == {listed, cached}
+    for handle, (lower, upper) in pieces.items():
+        assert pages.slots(lower) + pages.slots(upper) == slots[handle]
+        assert (pages.span(lower).lineage, pages.span(upper).lineage) == (b"l0", b"line")
+    lower, upper = SPAN.cut({(1, b"l1")})
+    assert [pages.find(b"hash", span) for span in (lower, upper)] == pieces[cached]
+    assert pages.find(b"hash", SPAN) is None or SPAN.layer != upper.layer
+    pages.check({**dict.fromkeys(pieces[listed], 1), other: 1})
+    assert pages.bytes_by_account()["b"] == 3 * CHUNK // 4
+    assert list(pages.idle) == pieces[cached]
+    assert pages.cut({(1, b"l1")}) == {}
