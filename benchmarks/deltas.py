@@ -1,6 +1,6 @@
 """What low-rank deltas cost: sweeps of decoding rows of several LoRA tenants against the same sweeps of the base alone.
 
-    python benchmarks/deltas.py [--tenants 8] [--rank 16] [--rows 32] [--targets all|attention|qv] [--seconds 4] [SIZE/DTYPE ...]
+    python benchmarks/deltas.py [--tenants 8] [--rank 16] [--rows 32] [--targets all|attention|qv] [SIZE/DTYPE ...]
 
 Prints a line for each model: median milliseconds of a sweep without and with deltas, taken in turns, and their ratio.
 """
@@ -78,8 +78,8 @@ def measure(model: str, tenants: int, rank: int, rows: int, targets: str, second
     base, changed = (statistics.median(times[some]) * 1000 for some in (0, tenants))
     best = min(times[tenants]) / min(times[0])
     return (
-        f"{model:6} {tenants} tenants, rank {rank}, {targets:9} {rows} rows: {base:8.3f} ms without, {changed:8.3f} ms with, "
-        f"ratio {changed / base:.3f} (of the shortest {best:.3f})"
+        f"{model:6} {tenants} tenants, rank {rank}, {targets:9} {rows} rows: {base:8.3f} ms without, {changed:8.3f} ms "
+        f"with, ratio {changed / base:.3f} (of the shortest {best:.3f})"
     )
 
 
