@@ -326,6 +326,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         max_waiting=settings.max_waiting,
         max_waiting_tokens=settings.max_waiting_tokens,
         gateways=settings.gateways,
+        tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
     )
     return Gateway(state, name=name, controller=f"{HEAD}/controller", limiter=limiter, others=others)
 
