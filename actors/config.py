@@ -34,6 +34,10 @@ class Settings:
     applications: Annotated[dict[str, str], "model id: checkpoint folder or hub id; the first is the default"] = field(
         default_factory=dict
     )
+    bases: Annotated[
+        dict[str, str],
+        "application that is an adapter: the application that it changes; without an entry the first whole one",
+    ] = field(default_factory=dict)
     workers: Annotated[int, "worker processes"] = 1
     device: Annotated[str, "where the workers compute: cpu"] = "cpu"
     dtype: Annotated[str, "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16"] = (
@@ -93,6 +97,9 @@ class Settings:
         dict[str, float],
         "tenant or application, as above: most of a worker's KV memory that it may hold, 0 to 1; * for others",
     ] = field(default_factory=dict)
+    app_roots: Annotated[
+        str, "folders, with commas between, below which applications that are added at run time must lie; empty: none can be"
+    ] = ""
     max_model_len: Annotated[int, "tokens of prompt and answer; 0: as the checkpoint says, at most 8192"] = 0
     memory: Annotated[
         int, "bytes (or 2GiB) for parameters and KV of each worker; 0: 60 % of free memory divided by the workers"
@@ -113,7 +120,7 @@ class Settings:
     silence: Annotated[float, "seconds without a report after which a worker is declared down"] = 2.0
     worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then they fail"] = 30.0
     request_timeout: Annotated[float, "seconds from arrival after which a request fails, complete or not; 0: never"] = 0.0
-    drain_timeout: Annotated[float, "seconds that SIGTERM gives to what runs"] = 30.0
+    drain_timeout: Annotated[float, "seconds that SIGTERM, or the end of an application, gives to what runs"] = 30.0
     max_waiting: Annotated[int, "requests in the server, all gateways together, beyond which new ones are refused"] = 4096
     max_waiting_tokens: Annotated[int, "tokens still to compute beyond which new requests are refused; 0: no limit"] = 0
     unknown_fields: Annotated[str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject"] = (
@@ -176,6 +183,12 @@ class Settings:
                 raise SettingsError(f"{label} is {span} with {self.workers} workers; give a divisor of workers")
             if name and name not in self.applications:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
+        for name, base in self.bases.items():
+            for one in (name, base):
+                if one not in self.applications:
+                    raise SettingsError(
+                        f"bases.{name} = {base!r}: {one} is no application; there are: {_listed(self.applications)}"
+                    )
         self._check_front()
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:
@@ -219,7 +232,7 @@ class Settings:
                 raise SettingsError(f"tenant_kv_share.{account} is {share}; give more than 0, at most 1 (all KV memory)")
         for tenant, models in self.tenant_models.items():
             for model in models.split(","):
-                if model.strip() not in self.applications:
+                if model.strip() not in self.applications and not self.app_roots:  # with roots it may come later
                     served = _listed(self.applications)
                     raise SettingsError(
                         f"tenant_models.{tenant} names {model.strip()!r}, which is not served; there are: {served}"

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blockwright.actors.checkpoints import hash_applications, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller, Progress
-from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -26,7 +26,7 @@ from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, S
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs
+from blockwright.actors.sizing import max_lengths, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
@@ -160,7 +160,7 @@ class Running:
 
     async def _prepare(self, checkpoints: dict[str, Checkpoint], settings: Settings) -> None:
         try:
-            applications = await asyncio.to_thread(_applications, checkpoints, settings)
+            applications = await asyncio.to_thread(hash_applications, checkpoints, settings)
             self.reached("hashed")
             await self.controller.serve(applications)
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
@@ -213,6 +213,7 @@ async def start(
         state = ControllerState(list(configs), stall_timeout=settings.stall_timeout)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
+            "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (fronts.get(HEAD), processes),
@@ -241,7 +242,7 @@ async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     if settings.pace:
         await asyncio.to_thread(_check_pace, settings.pace)
-    return await asyncio.to_thread(lambda: {name: Checkpoint.open(source) for name, source in settings.applications.items()})
+    return await asyncio.to_thread(open_checkpoints, settings)
 
 
 async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
@@ -328,7 +329,8 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         gateways=settings.gateways,
         tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
     )
-    return Gateway(state, name=name, controller=f"{HEAD}/controller", limiter=limiter, others=others)
+    addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
+    return Gateway(state, name=name, others=others, **addresses)
 
 
 def _gateway_configs(
@@ -343,15 +345,3 @@ def _gateway_configs(
         fronts = list(dict.fromkeys([HEAD, *others]))
         found[name] = GatewayConfig(settings, models, port, others, fronts, limiter)
     return found
-
-
-def _applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> list[Application]:
-    """Hash every tensor: seconds of work, so on a thread."""
-    models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
-    lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
-    applications = []
-    for name, checkpoint in checkpoints.items():
-        specs = checkpoint.specs(settings.page_size, dtype)
-        components, hashes = tuple(spec.component for spec in specs), tuple(spec.hashes for spec in specs)
-        applications.append(Application(name, str(checkpoint.path), components, lengths[name], over[name], hashes))
-    return applications

@@ -8,15 +8,19 @@ At rest no timer runs, and a heartbeat costs work for its worker alone.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.actors.conditions import Published
+from blockwright.actors.conditions import Conditions, Published
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.messages import (
+    Add,
+    Added,
     Application,
     AskRoom,
     Beat,
@@ -24,11 +28,14 @@ from blockwright.actors.controller.messages import (
     Effect,
     Event,
     Fatal,
+    FinishRequests,
     KillWorker,
     Load,
     Loaded,
     LoadFailed,
     Publish,
+    Remove,
+    Retire,
     Room,
     Serve,
     Undeploy,
@@ -38,8 +45,10 @@ from blockwright.actors.controller.messages import (
     WorkerStarting,
     WorkerUp,
 )
+from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.controller.view import cluster_view
+from blockwright.actors.controller.view import application_view, cluster_view
+from blockwright.actors.gateway.port import ApplicationView
 from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
@@ -51,6 +60,7 @@ log = logging.getLogger("blockwright.controller")
 LOAD_TIMEOUT = 600.0  # of one block
 ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
+KEEP = 256  # failures of additions that can still be asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,10 @@ class Progress:
     version: int = 0  # of the last publication of routes
     warnings: tuple[str, ...] = ()  # what whoever started the cluster should hear, though it serves
     fatal: str = ""  # why the cluster cannot serve
+
+
+class Conflict(Exception):
+    """With what is served, or is being added; one sentence."""
 
 
 class Controller(Actor):
@@ -84,6 +98,9 @@ class Controller(Actor):
         self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version that its last heartbeat lacked
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._history = History()
+        self._conditions = Conditions()
+        self._failed: OrderedDict[str, str] = OrderedDict()  # application that could not be added -> why, the last ``KEEP``
+        self._grace: dict[str, float] = {}  # application that is served no more, or will not be -> seconds for its requests
 
     async def on_start(self) -> None:
         self._deafen = self.node.on_heartbeat(self._beat)
@@ -111,6 +128,68 @@ class Controller(Actor):
         """Withdraw an application and unload the blocks that no other needs; answers when they are unloaded."""
         tasks = self.handle(Undeploy(application))
         await asyncio.gather(*tasks)
+
+    @endpoint
+    async def add(self, application: Application, *, replace: bool, grace: float) -> str:
+        """Begin to serve one more as ``application.model``; its name, for ``settled``. What is served already is no error.
+
+        replace: instead of that model's application, whose requests get ``grace`` seconds to end. Raises Conflict,
+        LookupError (no such model), ValueError (it cannot be served here).
+        """
+        model, state = application.served_as, self._state
+        known = serving(state.served, model)
+        if known is not None and dataclasses.replace(application, name="", created=0) == dataclasses.replace(
+            known.application, name="", created=0, model=model
+        ):
+            return known.application.name
+        if known is not None and known.application.name in state.additions:
+            raise Conflict(f"model {model!r} is being added from {known.application.checkpoint}; wait for that")
+        if known is not None and not replace:
+            raise Conflict(f"model {model!r} is served already, from {known.application.checkpoint}; choose another name")
+        if known is None and replace:
+            raise LookupError(f"model {model!r} is not served, so it cannot be replaced")
+        name, replaced = state.additions.new_name(model, state.served), known.application.name if known is not None else ""
+        self.handle(Add(dataclasses.replace(application, name=name), replaced))
+        if replaced:
+            self._grace[replaced] = grace
+        return name
+
+    @endpoint(concurrent=True)
+    async def settled(self, application: str) -> str:
+        """Answers when what was added is served by all gateways; with the reason where it cannot be."""
+        await self._conditions.until(lambda: application not in self._state.additions)
+        if application not in self._state.served:
+            return self._failed.get(application, "it was removed")
+        version = self._state.version
+        told = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
+        await asyncio.gather(*told, return_exceptions=True)  # whoever is late or gone is told again, or asks
+        return ""
+
+    @endpoint
+    async def retire(self, model: str, grace: float) -> str:
+        """Begin to end a model: no new requests, ``grace`` seconds for those that there are; its name, for ``removed``.
+        Raises LookupError."""
+        known = serving(self._state.served, model)
+        if known is None:
+            raise LookupError(f"model {model!r} does not exist")
+        name = known.application.name
+        if name in self._state.additions:
+            self.handle(Remove(name))
+        else:
+            self._grace[name] = grace
+            self.handle(Retire(name))
+        return name
+
+    @endpoint(concurrent=True)
+    async def removed(self, application: str) -> None:
+        """Answers when nothing of it is left."""
+        await self._conditions.until(lambda: application not in self._grace)
+
+    @endpoint
+    async def application(self, application: str) -> ApplicationView | None:
+        """One that is known."""
+        served = self._state.served.get(application)
+        return application_view(self._state, served) if served is not None else None
 
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
@@ -170,6 +249,7 @@ class Controller(Actor):
         if self._state.touched or effects:
             self._history.look(self._state, now)
             self._tell()
+            self._conditions.look()
         return tasks
 
     def _tell(self) -> None:
@@ -189,6 +269,13 @@ class Controller(Actor):
                 return self._spawn(self._publish())
             case Unload():
                 return self._spawn(self._unload(effect))
+            case Added(application, error):
+                if error:
+                    self._failed[application] = error
+                    if len(self._failed) > KEEP:
+                        self._failed.popitem(last=False)
+            case FinishRequests(application):
+                return self._spawn(self._drain(application))
             case Fatal(message):
                 log.info("%s", message)  # whoever started the cluster says it aloud
                 self._fatal = self._fatal or message
@@ -259,6 +346,18 @@ class Controller(Actor):
                 return
             except RuntimeFault as error:
                 log.warning("worker %s did not unload %s: %s", effect.worker, effect.holder, error)
+
+    async def _drain(self, application: str) -> None:
+        """Forget it once no gateway has a request of it, or the time is over."""
+        async with self._publishing:
+            version, grace = self._sent, self._grace.setdefault(application, 0.0)
+        asked = [self.node.ref(g).drained(application, version, timeout=max(grace, 1e-3)) for g in self._gateways]
+        await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has none, one that is late ends them
+        try:
+            await asyncio.gather(*self.handle(Remove(application)))
+        finally:
+            del self._grace[application]
+            self._conditions.look()
 
     async def _ask_room(self, worker: str, incarnation: int) -> None:
         async with self._order[worker]:

@@ -27,15 +27,19 @@ class Routes:
         self.applications: dict[str, None] = {}  # whose routes in force changed with the last event
         self._chains: list[Chain] = []  # of all applications that were ever served
         self._withdrawn: list[str] = []  # of these, those that are not deployed
-        self._renamed = False  # these two lists differ from the last publication
+        self._draining: list[str] = []  # and those that take no new requests
+        self._renamed = False  # these three lists differ from the last publication
 
     def list_chains(self, served: Iterable[Served]) -> None:
-        """Applications came, were cut anew, deployed or withdrawn; ``served``: all that are known."""
-        known = list(served)
-        chains = [Chain(s.application.name, s.blocks, s.application.max_length) for s in known]
+        """Applications came, went, were cut anew, deployed or withdrawn; ``served``: all that are known."""
+        known = [one for one in served if one.shown]
+        self.planned = [planned.route for one in known for planned in one.planned]
+        last = {chain.application: chain for chain in self._chains}
+        chains = [_chain(one, last.get(one.application.name)) for one in known]
         withdrawn = [s.application.name for s in known if not s.deployed]
-        self._renamed |= (chains, withdrawn) != (self._chains, self._withdrawn)
-        self._chains, self._withdrawn = chains, withdrawn
+        draining = [s.application.name for s in known if s.draining]
+        self._renamed |= (chains, withdrawn, draining) != (self._chains, self._withdrawn, self._draining)
+        self._chains, self._withdrawn, self._draining = chains, withdrawn, draining
 
     def touch(self, routes: Iterable[PlannedRoute]) -> None:
         self.touched.update((planned.route.id, planned) for planned in routes)
@@ -68,15 +72,22 @@ class Routes:
 
     def publication(self) -> RoutesChanged:
         """What ``version`` says."""
-        routes, capacity = list(self.in_force.values()), dict(self.capacity)
-        return RoutesChanged(self.version, list(self._chains), routes, list(self.planned), list(self._withdrawn), capacity)
+        return RoutesChanged(
+            self.version,
+            list(self._chains),
+            list(self.in_force.values()),
+            list(self.planned),
+            list(self._withdrawn),
+            dict(self.capacity),
+            list(self._draining),
+        )
 
     def check(self, served: Iterable[Served]) -> None:
         """Raise AssertionError when an invariant is broken; reads everything."""
         assert not self.touched
         everyone = list(served)
         known = [planned for one in everyone for planned in one.planned]
-        assert self.planned == [planned.route for planned in known]
+        assert self.planned == [planned.route for one in everyone if one.shown for planned in one.planned]
         for planned in known:
             assert planned.open == sum(not hop.held for hop in planned.hops), planned.route.id
             assert planned.whole == (planned.route.id in self.in_force), planned.route.id
@@ -90,3 +101,18 @@ class Routes:
     def _count(self, served: Served, change: int) -> None:
         served.in_force += change
         self.applications[served.application.name] = None
+
+
+def _chain(served: Served, last: Chain | None) -> Chain:
+    """As it is published. Borders of blocks that move are no news: workers find those of their runs themselves."""
+    one = served.application
+    blocks = served.blocks if last is None else last.blocks
+    return Chain(
+        one.name,
+        blocks,
+        one.max_length,
+        model=one.model,
+        checkpoint=one.base or one.checkpoint,
+        created=one.created,
+        place=served.place,
+    )

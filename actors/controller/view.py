@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from blockwright.actors.controller.parameter_shares import parameter_shares
+from blockwright.actors.controller.residency import Served
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.worker_record import WorkerRecord
+from blockwright.actors.gateway.port import ApplicationView
 from blockwright.actors.worker.messages import WorkerStatus
 
 
@@ -66,6 +69,7 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
         "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
         "served_by_tenant": dict(status.served_by_tenant) if status else {},
         "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
+        "parameters_by_application": _parameters(status.parameters_by_application) if status else {},
     }
 
 
@@ -101,3 +105,15 @@ def _applications(state: ControllerState) -> dict[str, Any]:
             "refused": refused,
         }
     return result
+
+
+def _parameters(found: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
+    return {name: {"owned": owned, "shared": shared} for name, (owned, shared) in found.items()}
+
+
+def application_view(state: ControllerState, served: Served) -> ApplicationView:
+    """What is told to whoever added it."""
+    one = served.application
+    shares = parameter_shares(one, [o.application for o in state.served.values() if o is not served and o.deployed])
+    ready = state.ready(one.name)
+    return ApplicationView(one.served_as, one.checkpoint, ready, one.max_length, shares.own, shares.shared)

@@ -28,6 +28,7 @@ class RequestRecord:
     generation: Generation
     order: int  # of arrival; kept over all attempts
     arrival: float  # seconds on the gateway's clock
+    model: str = ""  # that was asked for; ``application`` is what served it then
     state: str = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
     tokens: list[int] = field(default_factory=list)  # prompt and all emitted tokens
     attempt: int = 0  # of the current or last placing; 0: never placed

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from blockwright.actors.gateway.catalogue import Catalogue
@@ -94,7 +95,7 @@ class GatewayState:
             case End(request, stop):
                 self._end(request, stop, now)
             case RoutesChanged():
-                self.table.update(event.version, event.chains, event.routes, event.withdrawn, event.capacity, now)
+                self.catalogue.learn(event, now)
                 self._pump(now)
             case WorkerJoined(worker, incarnation):
                 self._up(worker, incarnation, now)
@@ -119,6 +120,9 @@ class GatewayState:
             self._pump(now)
         effects, self._effects = self._effects, []
         return effects
+
+    def idle(self, application: str) -> bool:
+        return all(record.application != application for record in self.active.values())
 
     def describe(self, request: str) -> RequestView | None:
         record = self.active.get(request)
@@ -153,7 +157,10 @@ class GatewayState:
         if refused is not None:
             self._effects.append(Fail(generation.id, refused))
             return
-        record = RequestRecord(generation, self._arrivals, now)
+        model, application = generation.application, self.table.models[generation.application]
+        if application != model:
+            generation = replace(generation, application=application)
+        record = RequestRecord(generation, self._arrivals, now, model)
         self._arrivals += 1
         self.active[record.id] = record
         self.overload.begin(record.account)
@@ -204,9 +211,9 @@ class GatewayState:
 
     def _pump(self, now: float) -> None:
         """Start what waits and can start, in order. Where no route is whole, or open, nobody is looked at."""
-        for application in self.table.withdrawn.intersection(self.queue.applications()):
-            message = f"model {application!r} is no longer served; choose another one"
+        for application in [name for name in self.queue.applications() if name not in self.table.routes]:
             for request in self.queue.in_order([application]):
+                message = f"model {self.active[request].model!r} is no longer served; choose another one"
                 self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
         whole = [application for application in self.queue.applications() if self.table.routes.get(application)]
         for request in self.queue.in_order(whole):
@@ -275,7 +282,8 @@ class GatewayState:
             if self.table.routes.get(application):
                 continue
             vanished = self.table.vanished.get(application, 0.0)
-            message = f"no worker could serve model {application!r} for {self.worker_wait:g} seconds; try again"
+            model = self.table.model_of(application)
+            message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"
             while (longest := self.queue.longest_waiting(application)) is not None:
                 request, since = longest
                 if now - max(since, vanished) < self.worker_wait:

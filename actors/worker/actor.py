@@ -224,7 +224,7 @@ class Worker(Actor):
         try:
             for spec in specs:
                 added += await self._loader.load(spec, block.holder)
-                done.append(spec.component.id)
+                done.append(spec.name)
         except BaseException:
             self._loader.release(block.holder, done)
             raise
@@ -252,6 +252,7 @@ class Worker(Actor):
         for local in routes.all_in_force():
             for run in local.runs:
                 self._composed.compose(routes.number(run), run)
+                self._composed.attach(routes.number(run), run, local)
 
     def _do(self, operation: Callable[[Executor], object]) -> None:
         """An operation that must succeed: its failure ends the worker."""
@@ -374,5 +375,6 @@ class Worker(Actor):
             kv_by_tenant=memory.pages.accounts.all_held(),
             served_by_tenant=dict(state.parts.queue.share.served),
             kv_cap_hits=dict(memory.cap_hits),
+            parameters_by_application=memory.residence.bytes_by_holder(),
             slow=self._slow,
         )

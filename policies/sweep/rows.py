@@ -42,7 +42,7 @@ class RowTable(Columns):
         self.tokens[s] = submission.tokens.copy()
         self.hashes[s] = submission.page_hashes.copy() if self._prefix_cache else []
         self.hashed[s] = len(self.hashes[s])
-        self.deadline[s], self.delta[s] = deadline, 0
+        self.deadline[s] = deadline
         self.place[s] = Place.GUEST if guest else Place.LOCAL
         self.reroute(s, route)
         self.pages[s] = [[] for _ in route.spans]
@@ -69,7 +69,7 @@ class RowTable(Columns):
 
     def reroute(self, s: int, route: LocalRoute) -> None:
         """The routes were published again; this one has the same components and spans."""
-        self.route[s] = route
+        self.route[s], self.delta[s] = route, route.delta
         if self.place[s] != Place.GUEST:
             self.place[s] = Place.LOCAL if route.next_worker is None else Place.FORWARD
 

@@ -7,8 +7,8 @@ from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.runs import Span
 
 CHUNK = 64 * 1024
-SPAN = Span.of(0, "kv", [b"a0", b"a1", b"a2"], [b"l0", b"l1", b"line"])
-OTHER = Span.of(3, "kv", [b"a3"], [b"other"])
+SPAN = Span.of(0, "kv", [(b"a0",), (b"a1",), (b"a2",)], [b"l0", b"l1", b"line"])
+OTHER = Span.of(3, "kv", [(b"a3",)], [b"other"])
 
 
 def table(chunks: int) -> PageTable:

@@ -9,7 +9,7 @@ from blockwright.policies.model.runs import Span
 
 CHUNK = 64 * 1024
 LAYOUT = KvLayout(1, 8, "float32", 4)
-SPAN = Span.of(0, LAYOUT.key, [b"a0", b"a1", b"a2"], [b"l0", b"l1", b"line"])
+SPAN = Span.of(0, LAYOUT.key, [(b"a0",), (b"a1",), (b"a2",)], [b"l0", b"l1", b"line"])
 
 
 def memory(chunks: int, chunk: int = CHUNK) -> WorkerMemory:
