@@ -11,7 +11,7 @@ Pure and deterministic: equal inputs give equal answers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -34,14 +34,16 @@ class Draft:
     def __init__(self, chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int]) -> None:
         self.chains, self._memory = chains, memory
         self.hops: dict[str, list[tuple[Hop, ...]]] = {}  # of each application, its routes; the first was there first
-        self._held: dict[str, Counter[bytes]] = {worker: Counter() for worker in memory}  # component -> hops that need it
+        self._held: dict[str, Counter[bytes]] = {
+            worker: Counter() for worker in memory
+        }  # component or delta -> hops that need it
         self.used = dict.fromkeys(memory, 0)  # bytes
 
     def added(self, name: str, hop: Hop) -> int:
         """Bytes that a worker would hold more with this hop."""
         held = self._held[hop.worker]
-        fresh = {c.id: c.nbytes for c in self.chains[name][hop.first : hop.last] if not held[c.id]}
-        return sum(fresh.values())
+        needed = dict(_parameters(self.chains[name][hop.first : hop.last]))
+        return sum(nbytes for part, nbytes in needed.items() if not held[part])
 
     def free(self, worker: str) -> int:
         return self._memory[worker] - self.used[worker]
@@ -56,7 +58,7 @@ class Draft:
         """One more route."""
         for hop in hops:
             self.used[hop.worker] += self.added(name, hop)
-            self._held[hop.worker].update(c.id for c in self.chains[name][hop.first : hop.last])
+            self._held[hop.worker].update(part for part, _ in _parameters(self.chains[name][hop.first : hop.last]))
         self.hops.setdefault(name, []).append(hops)
 
     def take_back(self, name: str) -> tuple[Hop, ...]:
@@ -66,7 +68,7 @@ class Draft:
             del self.hops[name]
         for hop in hops:
             held = self._held[hop.worker]
-            held.subtract(c.id for c in self.chains[name][hop.first : hop.last])
+            held.subtract(part for part, _ in _parameters(self.chains[name][hop.first : hop.last]))
             self.used[hop.worker] -= self.added(name, hop)
         return hops
 
@@ -125,13 +127,21 @@ def best_draft(chains: Mapping[str, Sequence[Component]], memory: Mapping[str, i
     return min(drafts, key=lambda draft: draft.cost(load))
 
 
+def _parameters(components: Iterable[Component]) -> Iterator[tuple[bytes, int]]:
+    """What has to be in memory, and its bytes: components that are shared by all their variants, and deltas."""
+    for component in components:
+        yield component.shared, component.nbytes
+        if component.delta:
+            yield component.delta, component.delta_nbytes
+
+
 def _size(components: Iterable[Component]) -> int:
-    return sum({c.id: c.nbytes for c in components}.values())
+    return sum(dict(_parameters(components)).values())
 
 
 def _pairs(chains: Mapping[str, Sequence[Component]], load: Mapping[str, float]) -> list[str]:
     """Applications in the order of the pairs that share most, each once; those of more load first among equals."""
-    sizes = {name: {c.id: c.nbytes for c in components} for name, components in chains.items()}
+    sizes = {name: dict(_parameters(components)) for name, components in chains.items()}
     shared: dict[tuple[str, str], int] = {}
     for a, b in combinations(chains, 2):
         shared[a, b] = sum(sizes[a][part] for part in sizes[a].keys() & sizes[b].keys())

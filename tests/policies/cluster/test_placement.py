@@ -109,6 +109,13 @@ def test_what_shares_lies_together() -> None:
     assert home["a"] == home["b"] != home["x"] == home["y"]
 
 
+def test_a_delta_takes_its_own_bytes_alone() -> None:
+    base = chain("f", 10, 2)
+    tuned = [c.variant(b"delta" + bytes([d]), 1) for d, c in enumerate(base)]
+    routes = place_by_locality({"base": base, "tuned": tuned}, {"w0": 66, "w1": 65}, {})
+    assert [route.id for route in routes] == ["base@w0", "base@w1", "tuned@w0"]
+
+
 def test_the_loaded_one_gets_the_replicas() -> None:
     chains = {"a": chain("f", 10, 2), "b": chain("g", 10, 2)}
     routes = place_by_locality(chains, {"w0": 60, "w1": 60, "w2": 60}, {"b": 5.0})
