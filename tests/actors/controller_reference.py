@@ -159,8 +159,9 @@ class Reference:
         for block in self.blocks[application]:
             last = first + len(block.components)
             if any(h.first <= first and last <= h.last for h in hops) and not here >= set(range(first, last)):
-                ids = [c.id for c in block.components]
-                yield LoadBlock(self.applications[application].checkpoint, first, last, ids, application)
+                ids = [c.shared for c in block.components]
+                deltas = [c.delta for c in block.components]
+                yield LoadBlock(self.applications[application].checkpoint, first, last, ids, application, [], "", deltas)
             first = last
 
     def publish(self) -> None:
@@ -169,7 +170,7 @@ class Reference:
             if all(self.holds(route, hop) for hop in route.hops):
                 routes[route.id] = self.routes.get(route.id) or replace(route, version=version)
         chains = [
-            Chain(a.name, self.cuts[a.name], a.max_length, a.model, a.checkpoint, a.created, place)
+            Chain(a.name, self.cuts[a.name], a.max_length, 0, a.model, a.base or a.checkpoint, a.created, place)
             for place, a in enumerate(self.applications.values())
         ]
         capacity = {route.id: min(self.capacity(route, hop) for hop in route.hops) for route in routes.values()}
