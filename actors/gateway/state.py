@@ -35,7 +35,6 @@ from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.workers import Workers
 from blockwright.actors.worker.messages import GatewayNews, SweepReport
-from blockwright.policies.requests.account import account_of
 from blockwright.policies.requests.dispatch import dispatch
 from blockwright.policies.requests.overload import Overload
 from blockwright.policies.requests.poison import Quarantine
@@ -140,12 +139,7 @@ class GatewayState:
         assert all(bool(r.workers) == (r.state == "running") for r in active)
         assert set(self.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
         assert all(r.counted == r.cost() for r in active)
-        assert (self.overload.requests, self.overload.work) == (len(active), sum(r.counted for r in active))
-        held: dict[str, tuple[int, int]] = {}
-        for r in active:
-            requests, work = held.get(r.account, (0, 0))
-            held[r.account] = (requests + 1, work + r.counted)
-        assert self.overload.by_account() == held
+        self.overload.check([(r.account, r.counted) for r in active])
         for worker, on in self.table.on.items():
             assert on == {r.id for r in active if worker in r.workers}, worker
             assert self.table.work[worker] == sum(self.active[request].counted for request in on), worker
@@ -171,8 +165,7 @@ class GatewayState:
             record.note(now, "queued", ahead=self.queue.ahead(record.key))
 
     def _refusal(self, generation: Generation, now: float) -> RequestRefused | None:
-        unknown = self.catalogue.unknown(generation.application)
-        if unknown is not None:
+        if (unknown := self.catalogue.unknown(generation.application)) is not None:
             return unknown
         if self.draining:
             message = "the server is shutting down; send the request elsewhere or again later"
@@ -180,10 +173,9 @@ class GatewayState:
         if generation.id in self.active:
             return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
         tokens = len(generation.prompt) + generation.max_tokens
-        account = account_of(generation.tenant, generation.application)
         alone = (self.tenants or len(self.catalogue.configured)) == 1
-        unfit = self.catalogue.unfit(generation)
-        return unfit or self.overload.refusal(account, tokens, len(self.queue), now, alone=alone)
+        full = self.overload.refusal(generation.account, tokens, len(self.queue), now, alone=alone)
+        return self.catalogue.unfit(generation) or full
 
     def _recount(self, record: RequestRecord) -> None:
         """Count what the request has left to compute, after whatever changed it."""

@@ -10,6 +10,7 @@ Shared-Memory Packet Switches", 1998). One flood comes to hold 8/9 of the room, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blockwright.policies.requests.admission import part
@@ -81,9 +82,14 @@ class Overload:
         """Requests that this gateway may hold now."""
         return self._most.requests
 
-    def by_account(self) -> dict[str, tuple[int, int]]:
-        """Requests and tokens still to compute of each account that has any."""
-        return {account: (held[0], held[1]) for account, held in self._by_account.items()}
+    def check(self, active: Iterable[tuple[str, int]]) -> None:
+        """``active``: account, and tokens still to compute, of each request that has not ended."""
+        held: dict[str, list[int]] = {}
+        for account, tokens in active:
+            own = held.setdefault(account, [0, 0])
+            own[:] = [own[0] + 1, own[1] + tokens]
+        assert self._by_account == held, "what accounts hold is counted wrongly"
+        assert [self.requests, self.work] == [sum(own[i] for own in held.values()) for i in (0, 1)], "a request is lost"
 
     def refusal(self, account: str, tokens: int, waiting: int, now: float, *, alone: bool) -> RequestRefused | None:
         """For a newcomer of so many tokens, prompt and answer; None where there is room.
