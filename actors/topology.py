@@ -336,6 +336,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         max_waiting=settings.max_waiting,
         max_waiting_tokens=settings.max_waiting_tokens,
         gateways=settings.gateways,
+        tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
     )
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
     return Gateway(state, name=name, others=others, **addresses)
