@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.adapter import is_adapter, open_adapter, open_checkpoint
+from blockwright.gpu.weights.adapter import is_adapter, open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import make_adapter
+from blockwright.zoo.source import open_source
 
 Checkpoints = Callable[..., Path]
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
@@ -48,7 +49,7 @@ def folder(made: tuple[Path, Path], tmp_path: Path) -> Folder:
 
 
 def test_a_variant_shares_its_base_and_differs_where_it_is_changed(made: tuple[Path, Path]) -> None:
-    base, adapter = Checkpoint.open(made[0]), open_checkpoint(made[1], made[0])
+    base, adapter = Checkpoint.open(made[0]), open_source(made[1], made[0])
     assert is_adapter(made[1])
     assert not is_adapter(made[0])
     ours, theirs = base.specs(16, "float32"), adapter.specs(16, "float32")
@@ -70,7 +71,7 @@ def test_a_variant_shares_its_base_and_differs_where_it_is_changed(made: tuple[P
 def test_a_saved_module_is_a_component_of_its_own(checkpoint: Checkpoints, tmp_path: Path) -> None:
     base = checkpoint("llama")
     adapter = make_adapter(base, tmp_path / "a", target_modules=["v_proj"], modules_to_save=["lm_head"])
-    head = open_checkpoint(adapter, base).specs(16, "float32")[-1]
+    head = open_source(adapter, base).specs(16, "float32")[-1]
     assert head.delta is None
     assert head.component.base == b""
     assert head.component.id != Checkpoint.open(base).specs(16, "float32")[-1].component.id
@@ -78,7 +79,7 @@ def test_a_saved_module_is_a_component_of_its_own(checkpoint: Checkpoints, tmp_p
 
 def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Folder, made: tuple[Path, Path]) -> None:
     first = folder.open(made[0]).specs(16, "float32")
-    assert [s.component.id for s in open_checkpoint(made[1], made[0]).specs(16, "float32")] == [
+    assert [s.component.id for s in open_source(made[1], made[0]).specs(16, "float32")] == [
         s.component.id for s in first
     ]
     folder.config["lora_alpha"] = 9
@@ -161,16 +162,16 @@ def test_tensors_that_do_not_fit_the_base_are_named(
 def test_an_adapter_of_another_base_is_refused(made: tuple[Path, Path], checkpoint: Checkpoints) -> None:
     wider = checkpoint("llama", hidden_size=96)
     with pytest.raises(CheckpointError, match=re.escape(str(wider)) + ".*name the base that the adapter was trained on"):
-        open_checkpoint(made[1], wider)
+        open_source(made[1], wider)
     with pytest.raises(CheckpointError, match=r"is no linear module of the base .it has: dense"):
-        open_checkpoint(made[1], checkpoint("gpt-neox"))
+        open_source(made[1], checkpoint("gpt-neox"))
 
 
 def test_a_pickle_is_never_loaded(folder: Folder, made: tuple[Path, Path]) -> None:
     folder.open(made[0])
     (folder.path / "adapter_model.safetensors").rename(folder.path / "adapter_model.bin")
     with pytest.raises(CheckpointError, match=r"adapter_model.bin is a pickle, which is never loaded"):
-        open_checkpoint(folder.path, made[0])
+        open_source(folder.path, made[0])
     (folder.path / "adapter_model.bin").unlink()
     with pytest.raises(CheckpointError, match=r"has adapter_config.json but no adapter_model.safetensors"):
-        open_checkpoint(folder.path, made[0])
+        open_source(folder.path, made[0])
