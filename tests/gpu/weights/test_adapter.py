@@ -79,9 +79,7 @@ def test_a_saved_module_is_a_component_of_its_own(checkpoint: Checkpoints, tmp_p
 
 def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Folder, made: tuple[Path, Path]) -> None:
     first = folder.open(made[0]).specs(16, "float32")
-    assert [s.component.id for s in open_source(made[1], made[0]).specs(16, "float32")] == [
-        s.component.id for s in first
-    ]
+    assert [s.component.id for s in open_source(made[1], made[0]).specs(16, "float32")] == [s.component.id for s in first]
     folder.config["lora_alpha"] = 9
     assert folder.open(made[0]).specs(16, "float32")[1].component.id != first[1].component.id
     folder.config["lora_alpha"] = 8
