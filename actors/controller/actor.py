@@ -48,7 +48,7 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
-from blockwright.actors.gateway.port import ApplicationView
+from blockwright.actors.gateway.port import ApplicationView, Census
 from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
@@ -235,9 +235,13 @@ class Controller(Actor):
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""
         names = [name for name, worker in self._state.workers.items() if worker.alive]
-        answers = await asyncio.gather(*[self._status(name, VIEW_TIMEOUT) for name in names], return_exceptions=True)
-        statuses = {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, WorkerStatus)}
-        return cluster_view(self._state, statuses, self._history.view(self.node.clock.now(), time.time()))
+        asked: list[Coroutine[Any, Any, Any]] = [self._status(name, VIEW_TIMEOUT) for name in names]
+        for gateway in self._gateways:
+            asked.append(self.node.ref(gateway).sequences(timeout=VIEW_TIMEOUT, returns=dict[str, Census]))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        statuses = {name: a for name, a in zip(names, answers, strict=False) if isinstance(a, WorkerStatus)}
+        sequences = [a for a in answers[len(names) :] if isinstance(a, dict)]
+        return cluster_view(self._state, statuses, sequences, self._history.view(self.node.clock.now(), time.time()))
 
     # the shell
 

@@ -370,5 +370,6 @@ class Worker(Actor):
             sweep_age=self.device.lateness(),
             counters={name: float(value) for name, value in counters.items()},
             kv_by_tenant=memory.pages.bytes_by_account(),
+            kv_by_application=state.kv_by_application(),
             slow=self._slow,
         )

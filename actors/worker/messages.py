@@ -126,4 +126,5 @@ class WorkerStatus:
     sweep_age: float  # seconds that the running sweep has taken beyond its pace; 0 when idle
     counters: dict[str, float]
     kv_by_tenant: dict[str, int]  # bytes
+    kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes listed, of these shared
     slow: str = ""  # why the native kernels do not compute, where nobody asked for others

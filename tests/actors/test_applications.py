@@ -21,9 +21,16 @@ from blockwright.actors.controller.messages import (
     Room,
     Unload,
 )
-from blockwright.actors.controller.parameter_shares import ParameterShares, parameter_shares
-from blockwright.actors.controller.view import application_view
+from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
+from blockwright.actors.controller.view import application_view, cluster_view
+from blockwright.actors.gateway.port import Census
+from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
+
+STATUS = WorkerStatus(
+    name="w0", incarnation=1, pid=1, device="cpu", numerics="n", budget=9, parameters=1, kv=1, free=7, components=[],
+    waiting=0, running=0, sweep=0, sweep_age=0.0, counters={}, kv_by_tenant={},
+)  # fmt: skip
 
 
 def named(model: str, ids: str, name: str = "", span: int = 1) -> Application:
@@ -174,4 +181,24 @@ def test_what_is_own_and_what_is_shared() -> None:
         sizes=({"weight": 10}, {"norm": 1, "up": 5}),
     )
     same_norm = replace(other, hashes=({"weight": b"4"}, {"norm": b"2", "up": b"5"}))
-    assert parameter_shares(other, [same_norm]) == ParameterShares(own=15, shared=1)
+    assert parameter_shares(other, holders([other, same_norm])) == ParameterShares(own=15, shared=1)
+
+
+def test_the_view_shows_models_and_what_ends_beside_them() -> None:
+    bench = paused("w0")
+    load_all(bench, bench(Add(named("b", "eAmBxy"))))
+    load_all(bench, bench(Add(named("b", "eAmBxz", name="b~2"), "b")))
+    use = {"a": (40, 10), "b~2": (20, 10)}
+    census = [{"b": Census(running=2, waiting={"capacity": 1})}, {"b": Census(running=1)}]
+    view = cluster_view(bench.state, {"w0": replace(STATUS, kv_by_application=use)}, census, [])
+    shown = view["applications"]
+    assert list(shown) == ["a", "b (#1)", "b"]
+    assert [(one["model"], one["base"], one["state"]) for one in (shown["a"], shown["b"])] == [
+        ("a", None, "ready"),
+        ("b", "a", "ready"),
+    ]
+    assert (shown["b"]["kv"], shown["b"]["requests"]) == ({"bytes": 20, "shared": 10}, {"running": 3, "waiting": 1})
+    assert (shown["b"]["bytes"], shown["b"]["checkpoint"]) == ({"own": 100, "shared": 500}, "/models/b~2")
+    (ending,) = [one for one in shown.values() if one["state"] == "ending"]
+    assert ending["requests"] == {"running": 0, "waiting": 0}
+    assert {route["application"] for route in view["routes"]} == set(shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.api.commands.cli import main
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import greedy, prompt_of
@@ -194,6 +196,26 @@ async def test_two_at_once(server: Server, roots: Path) -> None:
         assert statuses[0] == 200
         assert statuses[1] in (200, 409)
         await change(client, "DELETE", "/admin/apps/x")
+
+
+def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url, tuned = ["--url", server.url], str(roots / "tuned")
+    assert main(["apps", "add", "tuned", tuned, *url]) == 0
+    assert re.fullmatch(r"tuned: ready; shares \d\d % of its blocks, \+[\d.]+ kB\n", capsys.readouterr().out)
+    assert main(["apps", *url]) == 0
+    assert capsys.readouterr().out == (
+        f"{model.name}  ready  on its own  {model}\ntuned  ready  from {model.name}  {os.path.realpath(tuned)}\n"
+    )
+    assert main(["ps", "--once", *url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(rf"tuned +{model.name} +ready +w[01], w[01] ", next(line for line in lines if line.startswith("tuned")))
+    assert main(["apps", "add", "tuned", str(roots / "other"), *url]) == 2
+    assert "model 'tuned' is served already, from" in capsys.readouterr().err
+    assert main(["apps", "add", "tuned", str(roots / "other"), "--replace", *url]) == 0
+    assert main(["apps", "remove", "tuned", *url]) == 0
+    assert capsys.readouterr().out.endswith("tuned: removed\n")
+    assert main(["apps", "remove", "tuned", *url]) == 2
+    assert "model 'tuned' does not exist" in capsys.readouterr().err
 
 
 def parameters_now(server: Server) -> dict[str, int]:
