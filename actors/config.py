@@ -19,6 +19,7 @@ MOST = {  # beyond any machine: more is a slip, and would only be noticed when t
     "max_rows": 16384,
     "sweep_tokens": 1 << 20,
 }
+MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of an event log, each of whose two parts starts with a snapshot
 
 
@@ -33,6 +34,10 @@ class Settings:
     applications: Annotated[dict[str, str], "model id: checkpoint folder or hub id; the first is the default"] = field(
         default_factory=dict
     )
+    bases: Annotated[
+        dict[str, str],
+        "application that is an adapter: the application that it changes; without an entry the first whole one",
+    ] = field(default_factory=dict)
     workers: Annotated[int, "worker processes"] = 1
     device: Annotated[str, "where the workers compute: cpu"] = "cpu"
     dtype: Annotated[str, "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16"] = (
@@ -85,6 +90,13 @@ class Settings:
     concurrent_requests: Annotated[dict[str, int], "tenant: requests that run or wait at a time; * as above"] = field(
         default_factory=dict
     )
+    tenant_weights: Annotated[
+        dict[str, int], "tenant (application, where there are no keys): its part of a worker's time; * for others, else 1"
+    ] = field(default_factory=dict)
+    tenant_kv_share: Annotated[
+        dict[str, float],
+        "tenant or application, as above: most of a worker's KV memory that it may hold, 0 to 1; * for others",
+    ] = field(default_factory=dict)
     app_roots: Annotated[
         str, "folders, with commas between, below which applications that are added at run time must lie; empty: none can be"
     ] = ""
@@ -171,6 +183,12 @@ class Settings:
                 raise SettingsError(f"{label} is {span} with {self.workers} workers; give a divisor of workers")
             if name and name not in self.applications:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
+        for name, base in self.bases.items():
+            for one in (name, base):
+                if one not in self.applications:
+                    raise SettingsError(
+                        f"bases.{name} = {base!r}: {one} is no application; there are: {_listed(self.applications)}"
+                    )
         self._check_front()
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:
@@ -200,6 +218,18 @@ class Settings:
                     raise SettingsError(f"{name}.{tenant} is of no tenant that has a key; there are: {_listed(tenants)}")
                 if name in limits and value < 1:
                     raise SettingsError(f"{name}.{tenant} is {value}; give at least 1, or leave it out for no limit")
+        accounts = tenants or {*self.applications}
+        for name in ("tenant_weights", "tenant_kv_share"):
+            for account in getattr(self, name):
+                if account not in accounts and account != "*":
+                    kind = "tenant that has a key" if tenants else "application"
+                    raise SettingsError(f"{name}.{account} is of no {kind}; there are: {_listed(accounts)}")
+        for account, weight in self.tenant_weights.items():
+            if not 1 <= weight <= MOST_WEIGHT:
+                raise SettingsError(f"tenant_weights.{account} is {weight}; give 1 to {MOST_WEIGHT}")
+        for account, share in self.tenant_kv_share.items():
+            if not 0 < share <= 1:
+                raise SettingsError(f"tenant_kv_share.{account} is {share}; give more than 0, at most 1 (all KV memory)")
         for tenant, models in self.tenant_models.items():
             for model in models.split(","):
                 if model.strip() not in self.applications and not self.app_roots:  # with roots it may come later

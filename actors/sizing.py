@@ -115,6 +115,8 @@ def worker_configs(
             max_length=max(max_lengths(settings, models).values()),
             kv_layers=max(model.layers for model in models.values()),
             prefix_cache=settings.prefix_cache,
+            tenant_weights=settings.tenant_weights,
+            tenant_kv_share=settings.tenant_kv_share,
             pace=settings.pace,
             check=settings.check,
             event_log=settings.event_log,

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.applications import application_of
+from blockwright.actors.checkpoints import hash_applications, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller, Progress
-from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -27,7 +26,7 @@ from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, S
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, serving_dtype, spans, worker_configs, worker_limits
+from blockwright.actors.sizing import max_lengths, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
@@ -161,7 +160,7 @@ class Running:
 
     async def _prepare(self, checkpoints: dict[str, Checkpoint], settings: Settings) -> None:
         try:
-            applications = await asyncio.to_thread(_applications, checkpoints, settings)
+            applications = await asyncio.to_thread(hash_applications, checkpoints, settings)
             self.reached("hashed")
             await self.controller.serve(applications)
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
@@ -243,7 +242,7 @@ async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     if settings.pace:
         await asyncio.to_thread(_check_pace, settings.pace)
-    return await asyncio.to_thread(lambda: {name: Checkpoint.open(source) for name, source in settings.applications.items()})
+    return await asyncio.to_thread(open_checkpoints, settings)
 
 
 async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
@@ -345,14 +344,3 @@ def _gateway_configs(
         fronts = list(dict.fromkeys([HEAD, *others]))
         found[name] = GatewayConfig(settings, models, port, others, fronts, limiter)
     return found
-
-
-def _applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> list[Application]:
-    """Hash every tensor: seconds of work, so on a thread."""
-    models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
-    lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
-    applications = []
-    for name, checkpoint in checkpoints.items():
-        specs = checkpoint.specs(settings.page_size, dtype)
-        applications.append(application_of(name, checkpoint, specs, lengths[name], over[name]))
-    return applications

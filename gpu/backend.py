@@ -34,6 +34,7 @@ class Batch:
     start_N: np.ndarray
     count_N: np.ndarray
     hidden_TD: torch.Tensor  # model type; read and overwritten in place (an embedding only writes it)
+    delta_N: np.ndarray | None = None  # number of each row's deltas in the run, 0 for none; None: no row has any
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,10 @@ class Backend(Protocol):
         """Bytes of one slot; a multiple of 1024 (so that groups of whole chunks hold whole slots)."""
 
     def parts(self, spec: ComponentSpec) -> list[PackedPart]:
-        """What a component consists of, before any tensor is read. Two roles may have parts of one id."""
+        """What a component consists of, before any tensor is read. Two roles may have parts of one id.
+
+        A variant's delta is a single part, which ``pack_delta`` fills.
+        """
 
     def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
         """Convert rows of a raw tensor (any float type, CPU), ``first`` being the first of them, into the part's ``memory``
@@ -76,6 +80,9 @@ class Backend(Protocol):
 
     def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
         """A component of parts that are packed: the memory of each by role. Pointers only."""
+
+    def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Any:
+        """Convert the raw tensors of a variant's delta into ``memory`` (uint8 of its part's bytes, 64-byte aligned)."""
 
     def reserve(self, tables: Any, max_tokens: int, max_rows: int) -> None:
         """Learn the tables (``gpu/tables.py``) and size all scratch, before any run is composed. Called again when the
@@ -87,11 +94,17 @@ class Backend(Protocol):
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> Any:
         """A run over consecutive components; ``kv_layer`` is the KV layer of its first attention. Pointers only."""
 
+    def attach(self, run: Any, number: int, deltas: Mapping[int, Any]) -> None:
+        """From now on rows of ``number`` (from 1 on) meet these packed deltas, by place of their component in the run."""
+
+    def detach(self, run: Any, number: int) -> None:
+        """Forget deltas that were attached."""
+
     def forward(self, run: Any, batch: Batch) -> None:
         """One native call: all components of the run over the batch. Never called for a head."""
 
-    def logits(self, run: Any, hidden_ND: torch.Tensor) -> torch.Tensor:
-        """float32 [N, V] of a run that is a single head; valid until the next call."""
+    def logits(self, run: Any, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
+        """float32 [N, V] of a run that is a single head; valid until the next call. ``delta_N`` as in ``Batch``."""
 
     def settle(self) -> None:
         """Return when nothing reads the memory of earlier calls any more: hidden states, tables, slots, packed components.

@@ -7,7 +7,7 @@ does not fit what is here raises ``ExecutorError``. Legend: T tokens, N rows, D 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -22,7 +22,7 @@ from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.sampling.sampler import sample, score_prompt
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.weights.loader import read_rows
+from blockwright.gpu.weights.loader import read_rows, read_tensors
 from blockwright.policies.memory.residence import VIRTUAL
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.policies.plan.sweep_plan import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
@@ -42,6 +42,12 @@ class ComposedRun:
     width: int  # of the hidden states that the run reads and leaves
     body: Any | None
     head: Any | None
+    deltas: dict[int, tuple[bytes, ...]] = field(default_factory=dict)  # ids of what is attached under each number
+
+    @property
+    def names(self) -> set[bytes]:
+        """Ids of all components and deltas that it computes with."""
+        return {*self.components, *(id for ids in self.deltas.values() for id in ids)}
 
 
 @dataclass(slots=True)
@@ -102,6 +108,7 @@ class Executor:
         self._tensors: dict[bytes, tuple[int, torch.Tensor]] = {}  # packed: offset and memory, by id
         self._loading: dict[bytes, Generator[None, None, None]] = {}  # components of which not all tensors are packed
         self._packed: dict[bytes, Packed] = {}
+        self._deltas: dict[bytes, Any] = {}  # packed, by delta id
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}
         self._departed: dict[tuple[int, int], memoryview] = {}
@@ -147,11 +154,13 @@ class Executor:
     def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
         """Read a component's tensors and pack them at these bytes of the parameters arena, which is committed there.
 
+        Of a variant its delta is loaded; the component that it shares is loaded by itself.
+
         ``offsets``: of each part that the back end names. What is packed already is not packed again. Each step of the
         iterator packs about ``SLICE`` bytes; the component can be composed when it has ended.
         """
-        id, parts = spec.component.id, self.backend.parts(spec)
-        if id in self._packed or id in self._loading:
+        id, parts = spec.name, self.backend.parts(spec)
+        if id in self._packed or id in self._deltas or id in self._loading:
             raise ExecutorError(f"component {id.hex()} is already loaded; load it once and count its holders")
         for part, offset in zip(parts, offsets, strict=True):
             if offset % ALIGNMENT:
@@ -160,8 +169,13 @@ class Executor:
         return steps
 
     def _load(self, spec: ComponentSpec, places: list[tuple[PackedPart, int]]) -> Generator[None, None, None]:
-        id, done = spec.component.id, 0
+        id, done = spec.name, 0
         try:
+            if spec.delta is not None:
+                ((part, offset),) = places
+                self._tensors[part.id] = offset, self._arenas[PARAMETERS].view(offset, part.nbytes)
+                self._deltas[id] = self.backend.pack_delta(spec, read_tensors(spec.delta.tensors), self._tensors[part.id][1])
+                return
             for part, offset in places:
                 known = self._tensors.get(part.id)
                 if known is not None and known[0] != offset:
@@ -186,11 +200,12 @@ class Executor:
 
         No run may name it. What was never begun is no error: loads are stopped at any point.
         """
-        runs = [run for run, composed in self._runs.items() if component_id in composed.components]
+        runs = [run for run, composed in self._runs.items() if component_id in composed.names]
         if runs:
             raise ExecutorError(f"component {component_id.hex()} is part of runs {runs}; drop them first")
         self.backend.settle()
         self._packed.pop(component_id, None)
+        self._deltas.pop(component_id, None)
         if (loading := self._loading.pop(component_id, None)) is not None:
             loading.close()
         for id in tensors:
@@ -220,6 +235,31 @@ class Executor:
             body=self.backend.compose(body, kv_layer) if body else None,
             head=self.backend.compose(parts[-1:], kv_layer) if heads else None,
         )
+
+    def attach(self, run: int, number: int, delta_ids: Mapping[int, bytes]) -> None:
+        """From now on rows of ``number`` meet these loaded deltas in the run, by place of their component in it."""
+        composed = self._runs.get(run)
+        missing = [id.hex() for id in delta_ids.values() if id not in self._deltas]
+        if composed is None or not number or number in composed.deltas or missing:
+            why = f"delta {missing[0]} is not loaded" if missing else "the run is not composed, or has that number"
+            raise ExecutorError(f"deltas {number} of run {run} cannot be attached: {why}")
+        packed = {place: self._deltas[id] for place, id in delta_ids.items()}
+        last = len(composed.components) - 1
+        if composed.head is not None and last in packed:
+            self.backend.attach(composed.head, number, {0: packed.pop(last)})
+        elif composed.head is not None:
+            self.backend.attach(composed.head, number, {})
+        if composed.body is not None:
+            self.backend.attach(composed.body, number, packed)
+        composed.deltas[number] = tuple(delta_ids.values())
+
+    def detach(self, run: int, number: int) -> None:
+        """Forget deltas of a run, so that they can be unloaded."""
+        composed = self._runs[run]
+        del composed.deltas[number]
+        for part in (composed.body, composed.head):
+            if part is not None:
+                self.backend.detach(part, number)
 
     def _check_chain(self, run: int, specs: list[ComponentSpec], kv_layer: int) -> None:
         components = [spec.component for spec in specs]
@@ -321,21 +361,26 @@ class Executor:
         run = self._runs.get(step.run)
         if run is None:
             raise ExecutorError(f"plan {sweep.plan.number} names run {step.run}, which is not composed; compose it first")
+        if unknown := set(step.delta) - run.deltas.keys() - {0}:
+            raise ExecutorError(
+                f"plan {sweep.plan.number} names deltas {sorted(unknown)} of run {step.run}, which are not attached"
+            )
         if run.body is not None:
             offset_N, count_N = sweep.offset_N[step.batch], sweep.count_N[step.batch]
             with self._hidden.rows(run.width, offset_N, count_N) as hidden_TD:
-                batch = Batch(sweep.row_N[step.batch], sweep.start_N[step.batch], count_N, hidden_TD)
+                batch = Batch(sweep.row_N[step.batch], sweep.start_N[step.batch], count_N, hidden_TD, _numbers(step.delta))
                 began = time.perf_counter()
                 self.backend.forward(run.body, batch)
                 sweep.kernel_seconds += time.perf_counter() - began
         if run.head is not None:
-            self._sample(sweep, run, [n for n in step.batch if n in wanted])
+            met = dict(zip(step.batch, step.delta, strict=True)) if step.delta else {}
+            self._sample(sweep, run, [n for n in step.batch if n in wanted], met)
             for n in sweep.plan.score:
                 if n in step.batch:
-                    self._score(sweep, run, n)
+                    self._score(sweep, run, n, met)
 
-    def _sample(self, sweep: Sweep, run: ComposedRun, batch: list[int]) -> None:
-        """Draw the next token of these batch rows and write it behind their last position."""
+    def _sample(self, sweep: Sweep, run: ComposedRun, batch: list[int], met: dict[int, int]) -> None:
+        """Draw the next token of these batch rows and write it behind their last position; ``met``: numbers of deltas."""
         if not batch:
             return
         last_N = sweep.offset_N[batch] + sweep.count_N[batch] - 1
@@ -343,7 +388,7 @@ class Executor:
         position_N = sweep.start_N[batch] + sweep.count_N[batch]
         hidden_ND = self._hidden.pick(run.width, last_N)
         began = time.perf_counter()
-        logits_NV = self.backend.logits(run.head, hidden_ND)
+        logits_NV = self.backend.logits(run.head, hidden_ND, _numbers([met[n] for n in batch] if met else []))
         tokens, logprobs = sample(logits_NV, row_N.tolist(), position_N.tolist(), self.tables, self.backend.argmax)
         sweep.kernel_seconds += time.perf_counter() - began
         sweep.tokens.update(zip(batch, tokens, strict=True))
@@ -351,7 +396,7 @@ class Executor:
         inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, never read
         self.tables.tokens[row_N[inside_N], position_N[inside_N]] = np.asarray(tokens, dtype=np.int32)[inside_N]
 
-    def _score(self, sweep: Sweep, run: ComposedRun, n: int) -> None:
+    def _score(self, sweep: Sweep, run: ComposedRun, n: int, met: dict[int, int]) -> None:
         """Log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""
         row, first, offset = int(sweep.row_N[n]), int(sweep.start_N[n]), int(sweep.offset_N[n])
         count = min(int(sweep.count_N[n]), int(self.tables.prompt_length[row]) - 1 - first)
@@ -362,7 +407,8 @@ class Executor:
         for at in range(0, count, together):
             some = tokens[at : at + together]
             place_N = np.arange(offset + at, offset + at + len(some), dtype=np.int64)
-            logits_NV = self.backend.logits(run.head, self._hidden.pick(run.width, place_N))
+            numbers = _numbers([met[n]] * len(some) if met else [])
+            logits_NV = self.backend.logits(run.head, self._hidden.pick(run.width, place_N), numbers)
             scored += score_prompt(logits_NV, some, self.tables.sampling[row].prompt_logprobs)
         sweep.kernel_seconds += time.perf_counter() - began
 
@@ -380,3 +426,8 @@ def _slices(part: PackedPart, nbytes: int) -> Iterator[tuple[int, int, int]]:
     for first in range(0, rows, step):
         last = min(first + step, rows)
         yield first, last, (last - first) * row
+
+
+def _numbers(deltas: list[int]) -> np.ndarray | None:
+    """As back ends take them; None where no row has deltas."""
+    return np.asarray(deltas, dtype=np.int32) if any(deltas) else None

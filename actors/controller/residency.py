@@ -244,8 +244,9 @@ class Residency:
             last = first + len(block.components)
             belongs = any(hop.first <= first and last <= hop.last for hop in self.hops[name])
             if belongs and not here.issuperset(range(first, last)):
-                ids, hashes = [c.id for c in block.components], list(application.hashes[first:last])
-                return LoadBlock(application.checkpoint, first, last, ids, name, hashes)
+                ids, deltas = [c.shared for c in block.components], [c.delta for c in block.components]
+                hashes = list(application.hashes[first:last])
+                return LoadBlock(application.checkpoint, first, last, ids, name, hashes, application.base, deltas)
             first = last
         raise AssertionError(f"{name} lacks components, and no block has them")
 

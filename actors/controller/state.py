@@ -221,7 +221,7 @@ class ControllerState:
                 if self._deployed(load.holder):
                     residency.loaded(load)
                 else:
-                    self._effects.append(Unload(name, incarnation, load.holder, tuple(load.ids)))
+                    self._effects.append(Unload(name, incarnation, load.holder, (*load.ids, *filter(None, load.deltas))))
             case LoadFailed(_, _, load, message):
                 residency.loading = None
                 if load.holder in self.additions:
@@ -309,8 +309,9 @@ class ControllerState:
             residency = self.residency[worker.name]
             depths = residency.forget(name) if forget else residency.withdraw(name)
             if depths:
-                ids = tuple(served.application.components[d].id for d in sorted(depths))
-                self._effects.append(Unload(worker.name, worker.incarnation, name, ids))
+                gone = [served.application.components[d] for d in sorted(depths)]
+                ids = [id for c in gone for id in (c.shared, c.delta) if id]
+                self._effects.append(Unload(worker.name, worker.incarnation, name, tuple(ids)))
         self.touched.update(dict.fromkeys(self.workers))
 
     # applications that come and go

@@ -70,6 +70,9 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
         },
         "counters": dict(status.counters) if status else {},
         "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
+        "served_by_tenant": dict(status.served_by_tenant) if status else {},
+        "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
+        "parameters_by_application": _parameters(status.parameters_by_application) if status else {},
     }
 
 
@@ -135,6 +138,10 @@ def _state(state: ControllerState, served: Served) -> str:
     if served.draining:
         return "ending"
     return "ready" if state.ready(served.application.name) else "loading"
+
+
+def _parameters(found: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
+    return {name: {"owned": owned, "shared": shared} for name, (owned, shared) in found.items()}
 
 
 def application_view(state: ControllerState, served: Served) -> ApplicationView:

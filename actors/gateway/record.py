@@ -12,6 +12,7 @@ from blockwright.actors.gateway.port import Generation, RequestView
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.account import account_of
 from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
 from blockwright.policies.requests.poison import Deaths
 from blockwright.policies.requests.queue import Key
@@ -58,6 +59,10 @@ class RequestRecord:
     @property
     def application(self) -> str:
         return self.generation.application
+
+    @property
+    def account(self) -> str:
+        return account_of(self.generation.tenant, self.generation.application)
 
     @property
     def total(self) -> int:
@@ -151,7 +156,7 @@ class RequestRecord:
             max_length=self.total,
             stop_tokens=generation.stop_tokens,
             sampling=sampling,
-            tenant=generation.tenant,
+            tenant=self.account,
             priority=generation.priority,
             arrival=self.arrival,
             timeout=timeout,

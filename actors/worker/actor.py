@@ -85,6 +85,8 @@ class Worker(Actor):
                 sweep_tokens=config.sweep_tokens,
                 max_rows=config.max_rows,
                 prefix_cache=config.prefix_cache,
+                tenant_weights=config.tenant_weights,
+                tenant_kv_share=config.tenant_kv_share,
             )
         )
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
@@ -222,7 +224,7 @@ class Worker(Actor):
         try:
             for spec in specs:
                 added += await self._loader.load(spec, block.holder)
-                done.append(spec.component.id)
+                done.append(spec.name)
         except BaseException:
             self._loader.release(block.holder, done)
             raise
@@ -250,6 +252,7 @@ class Worker(Actor):
         for local in routes.all_in_force():
             for run in local.runs:
                 self._composed.compose(routes.number(run), run)
+                self._composed.attach(routes.number(run), run, local)
 
     def _do(self, operation: Callable[[Executor], object]) -> None:
         """An operation that must succeed: its failure ends the worker."""
@@ -369,7 +372,10 @@ class Worker(Actor):
             sweep=state.number,
             sweep_age=self.device.lateness(),
             counters={name: float(value) for name, value in counters.items()},
-            kv_by_tenant=memory.pages.bytes_by_account(),
+            kv_by_tenant=memory.pages.accounts.all_held(),
+            served_by_tenant=dict(state.parts.queue.share.served),
+            kv_cap_hits=dict(memory.cap_hits),
+            parameters_by_application=memory.residence.bytes_by_holder(),
             kv_by_application=state.kv_by_application(),
             slow=self._slow,
         )

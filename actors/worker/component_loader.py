@@ -14,7 +14,7 @@ from blockwright.actors.worker.messages import LoadBlock
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.gpu.weights.adapter import open_checkpoint
 from blockwright.policies.memory.packed_tensor import PackedTensor
 from blockwright.policies.sweep.events import (
     ComponentPlaced,
@@ -29,9 +29,10 @@ ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # b
 
 
 async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[ComponentSpec]:
-    """The components of a block, from their checkpoint's files. Raises CheckpointError, OSError."""
-    checkpoint = await asyncio.to_thread(Checkpoint.open, block.checkpoint)
-    return checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first, block.hashes)
+    """The components of a block and their deltas, from their checkpoint's files. Raises CheckpointError, OSError."""
+    checkpoint = await asyncio.to_thread(open_checkpoint, block.checkpoint, block.base)
+    specs = checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first, block.hashes, block.deltas)
+    return [needed for spec in specs for needed in spec.loads()]
 
 
 class ComponentLoader:
@@ -46,7 +47,7 @@ class ComponentLoader:
 
     async def load(self, spec: ComponentSpec, holder: str) -> int:
         """Bytes that were added: 0 where all its tensors were there. Raises MemoryError when there is no room."""
-        component = spec.component.id
+        component = spec.name
         tensors = [PackedTensor(part.id, part.nbytes) for part in self._backend.parts(spec)]
         answer = self._waiting[component, holder] = asyncio.get_running_loop().create_future()
         self._specs[component] = spec

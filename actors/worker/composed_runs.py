@@ -7,7 +7,7 @@ from functools import partial
 
 from blockwright.gpu.executor import Executor
 from blockwright.policies.model.chain import Chain, KvLayout
-from blockwright.policies.model.runs import Run
+from blockwright.policies.model.runs import LocalRoute, Run
 
 
 class ComposedRuns:
@@ -16,6 +16,7 @@ class ComposedRuns:
     def __init__(self, do: Callable[[Callable[[Executor], object]], None]) -> None:
         self._do = do
         self._runs: dict[int, Run] = {}
+        self._attached: dict[tuple[int, int], dict[int, bytes]] = {}  # run, number of deltas -> delta ids by place
 
     def prepare(self, chains: Sequence[Chain]) -> None:
         """The device has arenas for the KV of these models, and tables for their longest sequences."""
@@ -32,10 +33,22 @@ class ComposedRuns:
             self._runs[number] = run
             self._do(lambda ex: ex.compose(number, run.components, run.kv_layer))
 
+    def attach(self, number: int, run: Run, local: LocalRoute) -> None:
+        """A route's deltas in a composed run. Once, as above."""
+        inside = {d - run.depth: id for d, id in local.deltas if run.depth <= d < run.depth + len(run.components)}
+        key = number, local.delta
+        if inside and key not in self._attached:
+            self._attached[key] = inside
+            self._do(lambda ex: ex.attach(*key, inside))
+
     def forget(self, component: bytes, tensors: Sequence[bytes]) -> None:
-        """The device has no use for a component that nobody holds, its packed tensors, nor the runs that it is part of."""
+        """Nobody holds a component or a delta: the device has no use for it, its packed tensors and what has it inside."""
+        for key in [key for key, inside in self._attached.items() if component in inside.values()]:
+            del self._attached[key]
+            self._do(partial(_detach, run=key[0], number=key[1]))
         for number in [n for n, run in self._runs.items() if component in run.components]:
             del self._runs[number]
+            self._attached = {key: inside for key, inside in self._attached.items() if key[0] != number}
             self._do(partial(_drop, run=number))
         self._do(partial(_unload, component_id=component, tensors=tensors))
 
@@ -46,6 +59,10 @@ def _add_layout(executor: Executor, *, layout: KvLayout) -> None:
 
 def _drop(executor: Executor, *, run: int) -> None:
     executor.drop(run)
+
+
+def _detach(executor: Executor, *, run: int, number: int) -> None:
+    executor.detach(run, number)
 
 
 def _unload(executor: Executor, *, component_id: bytes, tensors: Sequence[bytes]) -> None:

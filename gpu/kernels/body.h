@@ -61,9 +61,27 @@ static void add_product(const bw_ctx *x, bw_call *c, int comp, int stage, long c
     c->phases[c->n_phases++] = (bw_phase){.comp = comp, .stage = stage, .items = panels, .each = g.each, .pieces = product_pieces(&g)};
 }
 
-/* Whether a norm would be a single piece: then every thread has its own of the product's rows, and there is a phase less. */
+/* Most panels of an A that a group has for a product. */
+static int low_panels(const bw_call *c, int comp, int second) {
+    int most = 0;
+    for (int i = 0; i < c->n_groups; i++) {
+        int panels = c->groups[i].deltas[comp].panels[second];
+        most = panels > most ? panels : most;
+    }
+    return most;
+}
+
+/* The product's low-rank terms need what their As make of the rows. */
+static void add_low(bw_call *c, int comp, int second) {
+    int panels = low_panels(c, comp, second);
+    if (panels)
+        add_phase(c, comp, second ? BW_LOW_SECOND : BW_LOW_FIRST, (long)c->n_lows * panels, 1);
+}
+
+/* Whether a norm would be a single piece: then every thread has its own of the product's rows, and there is a phase less. Not
+ * where something else reads them. */
 static int few_rows(const bw_call *c, const bw_comp *m, const bw_layout *l) {
-    return c->tokens <= rows_together(m->width, 2 * l->ld_x);
+    return c->tokens <= rows_together(m->width, 2 * l->ld_x) && !low_panels(c, (int)(m - c->comps), 0);
 }
 
 static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
@@ -75,6 +93,7 @@ static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
     }
     if (!few_rows(c, m, l))
         add_phase(c, comp, BW_NORM, rows, in_row);
+    add_low(c, comp, 0);
     if (m->kind == BW_HEAD) {
         add_product(x, c, comp, BW_LOGITS, m->inner, m->width, 1);
         return;
@@ -85,9 +104,11 @@ static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
             add_phase(c, comp, BW_NORM_WHOLE, rows, rows_together(m->width, l->ld_c));
         add_phase(c, comp, BW_ROTATE, rows * m->kv_heads, heads_together(x, m, rows));
         add_phase(c, comp, BW_ATTEND, (long)c->n_tiles[l->tile_size] * m->kv_heads, 1);
+        add_low(c, comp, 1);
         add_product(x, c, comp, BW_PROJECT, m->width, (long)m->heads * m->head_dim, 1);
     } else {
         add_product(x, c, comp, BW_UP, m->inner, m->width, m->gated ? 2 : 1);
+        add_low(c, comp, 1);
         add_product(x, c, comp, BW_PROJECT, m->width, m->inner, 1);
     }
     if (!bw_plain(m) && m->side != BW_KEEP)
@@ -133,6 +154,19 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
     return g;
 }
 
+/* What the groups of a call change in the product of a phase. */
+static changes changes_of(const bw_ctx *x, const bw_call *c, const bw_phase *f) {
+    return (changes){.call = c, .t = (const at *)x->low, .ld = x->ld_low, .comp = f->comp, .second = f->stage == BW_PROJECT};
+}
+
+static low_work low_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, const bw_comp *m, const bw_layout *l, char *own) {
+    int second = f->stage == BW_LOW_SECOND;
+    long width = !second ? m->width : m->kind == BW_ATTENTION ? (long)m->heads * m->head_dim : m->inner;
+    return (low_work){.call = c, .x = (const at *)(x->scratch + (second ? l->o : l->x)), .t = (at *)x->low, .own = (float *)own,
+                      .ld_x = second ? l->ld_o : l->ld_x, .ld_t = x->ld_low, .units = (width + KS - 1) / KS,
+                      .comp = f->comp, .second = second, .panels = f->items / c->n_lows};
+}
+
 static void run(bw_ctx *x, const bw_call *c, const bw_phase *f, int thread, uint64_t now) {
     const bw_comp *m = c->comps + f->comp;
     const bw_layout *l = c->layouts + f->comp;
@@ -161,8 +195,16 @@ static void run(bw_ctx *x, const bw_call *c, const bw_phase *f, int thread, uint
         bw_pieces(x, c, f, thread, now, attend_item, put_item, &w);
         break;
     }
+    case BW_LOW_FIRST:
+    case BW_LOW_SECOND: {
+        low_work w = low_of(x, c, f, m, l, own);
+        bw_pieces(x, c, f, thread, now, low_rows, put_low, &w);
+        break;
+    }
     default: {
         product g = product_of(x, c, f, m, l);
+        changes h = changes_of(x, c, f);
+        g.changed = c->n_groups ? &h : NULL;
         g.own = (float *)own;
         if (f->stage != BW_PROJECT && few_rows(c, m, l)) {
             rows.own = own + BW_OWN / 2;

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_PHASES 7 /* of a component */
+#define MOST_PHASES 9 /* of a component */
+#define LOW_SMALL 12  /* tokens of a piece of A, and where there are many */
+#define LOW_LARGE 48
+#define LOW_FEW 96    /* tokens of a call with small pieces */
 
 #if defined(__x86_64__)
 #define HAS_AVX2 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
@@ -38,6 +41,7 @@ static const bw_kernels *choose(const char *wanted, int bfloat16) {
 }
 
 int bw_component_bytes(void) { return sizeof(bw_comp); }
+int bw_delta_bytes(void) { return sizeof(bw_delta); }
 
 /* A context with its own threads, or null: no such instruction set here, or no room for threads. */
 bw_ctx *bw_create(int threads, int bfloat16, const char *set) {
@@ -62,6 +66,8 @@ static void free_calls(bw_ctx *x) {
         free(c->phases);
         free(c->row);
         free(c->tiles[0]);
+        free(c->groups);
+        free(c->lows);
     }
     free(x->calls);
 }
@@ -71,6 +77,7 @@ void bw_destroy(bw_ctx *x) {
     free_calls(x);
     free(x->words);
     free(x->scratch);
+    free(x->low);
     free(x->own);
     free(x);
 }
@@ -96,7 +103,9 @@ int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, 
     for (bw_call *c = x->calls; c && c <= x->calls + x->threads; c++) {
         int32_t *numbers = c->row = calloc(7l * max_tokens, sizeof(int32_t));
         bw_tile *tiles = c->tiles[0] = calloc((long)BW_TILE_SIZES * max_tokens, sizeof(bw_tile));
-        if (!numbers || !tiles)
+        c->groups = calloc(max_tokens, sizeof *c->groups);
+        c->lows = calloc(max_tokens, sizeof *c->lows);
+        if (!numbers || !tiles || !c->groups || !c->lows)
             return -1;
         int32_t **columns[] = {&c->row, &c->start, &c->count, &c->offset, &c->tok_batch, &c->tok_pos, &c->tok_id};
         for (int i = 0; i < 7; i++)
@@ -127,6 +136,17 @@ static void plan(const bw_ctx *x, bw_call *c, int n_comps) {
     c->n_phases = 0;
     for (int i = 0; i < n_comps; i++)
         x->kernels->plan(x, c, c->comps + i, i);
+}
+
+/* A word for each piece of the longest phase. */
+static int reserve_words(bw_ctx *x, int64_t pieces) {
+    int stretch = (int)bw_round(pieces / x->threads + 1, 8) + 8; /* a cache line between neighbours */
+    if (stretch > x->stretch) {
+        free(x->words);
+        x->words = calloc((long)stretch * x->threads, sizeof *x->words);
+        x->stretch = stretch;
+    }
+    return x->words ? 0 : -1;
 }
 
 /* Room for runs of these components. Waits until no thread reads what moves. 0, or -1 when there is no memory. */
@@ -163,18 +183,24 @@ int bw_reserve(bw_ctx *x, const bw_comp *comps, int n) {
     bw_call *c = x->calls; /* the largest call there can be: every token a row */
     copy_comps(x, c, comps, n);
     c->rows = c->tokens = x->max_tokens;
+    c->n_groups = 0;
     for (int i = 0; i < BW_TILE_SIZES; i++)
         c->n_tiles[i] = x->max_tokens;
     plan(x, c, n);
     for (int i = 0; i < c->n_phases; i++)
         pieces = c->phases[i].pieces > pieces ? c->phases[i].pieces : pieces;
-    int stretch = (int)bw_round(pieces / x->threads + 1, 8) + 8; /* a cache line between neighbours */
-    if (stretch > x->stretch) {
-        free(x->words);
-        x->words = calloc((long)stretch * x->threads, sizeof *x->words);
-        x->stretch = stretch;
-    }
-    return x->words ? 0 : -1;
+    return reserve_words(x, pieces);
+}
+
+/* Room for deltas with As of so many panels. 0, or -1 when there is no memory. */
+int bw_reserve_low(bw_ctx *x, int panels) {
+    bw_settle(x);
+    if (panels <= x->low_panels)
+        return 0;
+    x->low_panels = panels;
+    x->ld_low = bw_stride((int64_t)panels * BW_PANEL);
+    x->low = grown(x->low, &x->low_bytes, 4 * x->ld_low * x->max_tokens);
+    return x->low ? reserve_words(x, (int64_t)x->max_tokens * panels) : -1;
 }
 
 /* Tests: one in `every` points of a piece is delayed by so many microseconds; 0 for none. */
@@ -222,14 +248,31 @@ static int fill(const bw_ctx *x, bw_call *c, const bw_comp *first, const int32_t
     return t == tokens ? BW_OK : BW_BAD_COUNT;
 }
 
+/* The call's groups, and the pieces in which their As are multiplied. */
+static int fill_groups(bw_call *c, const bw_group *groups, int n, int tokens) {
+    int most = tokens > LOW_FEW ? LOW_LARGE : LOW_SMALL, end = 0;
+    c->n_groups = n;
+    c->n_lows = 0;
+    for (int i = 0; i < n; i++) {
+        if (groups[i].first < end || groups[i].last <= groups[i].first || groups[i].last > tokens)
+            return BW_BAD_GROUP;
+        c->groups[i] = groups[i];
+        end = groups[i].last;
+        for (int t = groups[i].first; t < end; t += most)
+            c->lows[c->n_lows++] = (bw_low){i, t, end - t < most ? end - t : most};
+    }
+    return BW_OK;
+}
+
 /* All components over the batch; hidden [tokens][width] of the model type is read and overwritten. It must stay readable
- * until bw_settle(), as must the components' memory. */
+ * until bw_settle(), as must the memory of components and deltas. */
 int bw_forward(bw_ctx *x, const bw_comp *comps, int n_comps, const int32_t *row, const int32_t *start, const int32_t *count,
-               int rows, void *hidden, int tokens) {
+               int rows, void *hidden, int tokens, const bw_group *groups, int n_groups) {
     if (tokens > x->max_tokens || rows > x->max_tokens || n_comps > x->most_comps)
         return BW_TOO_MANY;
     bw_call *c = bw_free_call(x);
     int error = fill(x, c, comps, row, start, count, rows, tokens);
+    error = error ? error : fill_groups(c, groups, n_groups, tokens);
     if (error || !tokens)
         return error;
     copy_comps(x, c, comps, n_comps);
@@ -244,10 +287,12 @@ int bw_forward(bw_ctx *x, const bw_comp *comps, int n_comps, const int32_t *row,
 }
 
 /* logits [rows][vocabulary] float32 from hidden [rows][width]; both as in bw_forward */
-int bw_logits(bw_ctx *x, const bw_comp *head, void *hidden, int rows, float *logits) {
+int bw_logits(bw_ctx *x, const bw_comp *head, void *hidden, int rows, float *logits, const bw_group *groups, int n_groups) {
     if (rows > x->max_tokens)
         return BW_TOO_MANY;
     bw_call *c = bw_free_call(x);
+    if (fill_groups(c, groups, n_groups, rows))
+        return BW_BAD_GROUP;
     copy_comps(x, c, head, 1);
     c->rows = c->tokens = rows;
     c->hidden = hidden;

@@ -70,7 +70,18 @@ typedef struct {
     const uint32_t *w;
     const float *bias; /* one per packed column, or null */
     int panels;
+    int part, panel; /* of one panel: which weight's, and where in it */
 } packed;
+
+/* What the groups of a call change in a product. */
+typedef struct {
+    const bw_call *call;
+    const at *t; /* [tokens][ld]: what the As made of the rows */
+    long ld;
+    int comp, second; /* of which component; whether it is its second product */
+} changes;
+
+#include "deltas.h"
 
 /* Several weights may read the same rows: one behind the other (q, k, v), or as two branches, a gate and what it scales, whose
  * panels are taken in pairs. */
@@ -85,6 +96,7 @@ typedef struct {
     float divisor, softcap;     /* of logits; 1 and 0 elsewhere */
     int each;                   /* panels of a piece */
     float *own;                 /* [panels of a piece][branches][rows of a piece][BW_PANEL] */
+    const changes *changed;     /* null: nothing */
 } product;
 
 /* Panel `i` in the order in which panels are read: one of each branch in turn, or part behind part. */
@@ -98,7 +110,7 @@ static packed panel_of(const product *g, int i) {
             i -= g->part[part].panels;
     }
     const packed *p = g->part + part;
-    return (packed){p->w + i * g->units * BW_PANEL, p->bias ? p->bias + (long)i * BW_PANEL : NULL, 1};
+    return (packed){p->w + i * g->units * BW_PANEL, p->bias ? p->bias + (long)i * BW_PANEL : NULL, 1, part, i};
 }
 
 static int groups_of(const product *g) { return (g->panels + g->each - 1) / g->each; }
@@ -189,6 +201,8 @@ static int multiply(void *work, int piece) {
                 ahead = next + 64 * t;
             tile_any(n, g->x + (p.row + row) * g->ld_x, g->ld_x, this.w, g->units, sums + row * BW_PANEL, ahead);
         }
+        if (g->changed)
+            add_terms(g->changed, &this, p.row, p.rows, sums);
         finish(g, p.rows, this.bias, g->kind == TO_ACTIVATED || (g->kind == TO_GATED && !second), sums);
         if (second)
             scale_branch(sums - (long)p.rows * BW_PANEL, sums, p.rows);

@@ -29,7 +29,7 @@ enum { BW_RMS, BW_LAYER };                /* norms */
 enum { BW_SILU, BW_GELU, BW_GELU_TANH };  /* activations */
 enum { BW_HALVES, BW_NEIGHBOURS };        /* the pairs that are rotated */
 enum { BW_ALONE, BW_KEEP, BW_JOIN }; /* attention that is kept aside, feed-forward that it is added to */
-enum { BW_OK, BW_BAD_COUNT, BW_BAD_ROW, BW_BAD_POSITION, BW_BAD_TOKEN, BW_TOO_MANY };
+enum { BW_OK, BW_BAD_COUNT, BW_BAD_ROW, BW_BAD_POSITION, BW_BAD_TOKEN, BW_TOO_MANY, BW_BAD_GROUP };
 
 /* One component of a run: numbers and pointers only. gpu/native/backend.py mirrors the order of the fields. */
 typedef struct {
@@ -48,6 +48,27 @@ typedef struct {
     char *arena;
 } bw_comp;
 
+/* What a delta changes in one component: low-rank terms y += B (scale * (A x)). Zero where it changes nothing. */
+typedef struct {
+    const void *a[2];      /* for the first and the second product: the As of its terms as columns, packed as a weight */
+    const float *scale[2]; /* of each of these columns, padded like them */
+    const void *b[BW_PARTS + 1]; /* packed as the weight that it is added to: those of the first product, then the second's */
+    int32_t panels[2];           /* of a */
+    int32_t units[BW_PARTS + 1]; /* of k in b */
+    int32_t from[BW_PARTS + 1];  /* columns of a at which the k of b begins */
+} bw_delta;
+
+/* Consecutive tokens of a call with the same deltas. */
+typedef struct {
+    int32_t first, last;    /* last: exclusive */
+    const bw_delta *deltas; /* [components of the run] */
+} bw_group;
+
+/* Tokens of a group that are multiplied with its A at once. */
+typedef struct {
+    int32_t group, first, rows;
+} bw_low;
+
 /* Where the scratch of a component lies, in bytes from the start. */
 typedef struct {
     int64_t side, x, y, c, q, o, shared;
@@ -56,7 +77,8 @@ typedef struct {
     int32_t tile_size, padded_dim, direct;                   /* tile_size: log2 of the query tokens of a tile */
 } bw_layout;
 
-enum { BW_EMBED, BW_NORM, BW_QKV, BW_NORM_WHOLE, BW_ROTATE, BW_ATTEND, BW_PROJECT, BW_UP, BW_ADD, BW_LOGITS, BW_ARGMAX };
+enum { BW_EMBED, BW_NORM, BW_QKV, BW_NORM_WHOLE, BW_ROTATE, BW_ATTEND, BW_PROJECT, BW_UP, BW_ADD, BW_LOGITS, BW_ARGMAX,
+       BW_LOW_FIRST, BW_LOW_SECOND };
 
 /* Part of a call whose pieces may be computed in any order: they read only what earlier phases stored. */
 typedef struct {
@@ -89,6 +111,9 @@ struct bw_call {
     int32_t *tok_batch, *tok_pos, *tok_id;    /* by token */
     bw_tile *tiles[BW_TILE_SIZES];            /* filled where a component has this size */
     int32_t n_tiles[BW_TILE_SIZES];
+    bw_group *groups;                         /* ascending; tokens of none have no deltas */
+    bw_low *lows;
+    int32_t n_groups, n_lows;
     void *hidden;
     float *logits;
     int32_t *best;
@@ -122,6 +147,9 @@ struct bw_ctx {
     /* memory that grows with the largest component */
     char *scratch, *own; /* shared by a component's phases; [threads][own_bytes], of one thread each */
     int64_t scratch_bytes, own_bytes;
+    char *low; /* [max_tokens][ld_low] of 4 bytes: what the low-rank As of a product made of its rows */
+    int64_t low_bytes, ld_low;
+    int32_t low_panels; /* most of an A */
     atomic_uint_fast64_t *words; /* [threads][stretch] */
     int32_t stretch;             /* most pieces of a phase in one thread's stretch */
     /* calls */

@@ -5,8 +5,9 @@ Standard library only, so that identities can be computed in a process without t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.policies.model.chain import Component
 
 MLP = "mlp."  # before the roles of the feed-forward of a parallel component
@@ -194,13 +195,43 @@ class TensorRef:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaSpec:
+    """A component's delta that can be loaded: identity, configuration, raw tensors by role."""
+
+    id: bytes  # 16 bytes
+    config: DeltaConfig
+    tensors: dict[str, TensorRef] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Raw."""
+        return sum(ref.nbytes for ref in self.tensors.values())
+
+
+@dataclass(frozen=True, slots=True)
 class ComponentSpec:
-    """A component that can be loaded: identity, configuration, raw tensors by role, and the hashes of these."""
+    """A component that can be loaded: identity, configuration, raw tensors by role, and the hashes of these.
+
+    Of a variant they are those of the shared component, and ``delta`` is what makes it another.
+    """
 
     component: Component
     config: ComponentConfig
     tensors: dict[str, TensorRef] = field(default_factory=dict)
     hashes: dict[str, bytes] = field(default_factory=dict)  # by role, where they are known (``weights/identity.py``)
+    delta: DeltaSpec | None = None
+
+    @property
+    def name(self) -> bytes:
+        """Under which it is resident: a component's id, and of a variant the delta's."""
+        return self.component.id if self.delta is None else self.delta.id
+
+    def loads(self) -> list[ComponentSpec]:
+        """What has to be resident for it: itself, and before a variant's delta the component that it shares."""
+        if self.delta is None:
+            return [self]
+        shared = replace(self.component, id=self.component.base, base=b"", delta=b"", delta_nbytes=0)
+        return [replace(self, component=shared, delta=None), self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

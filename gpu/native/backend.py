@@ -13,7 +13,8 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from blockwright.gpu.model.config import (
     RopeConfig,
     attention_of,
 )
+from blockwright.gpu.native.deltas import NativeDelta, delta_bytes, groups, pack_delta, record_array
 from blockwright.gpu.native.library import (
     ACTIVATIONS,
     ATTENTION,
@@ -48,11 +50,13 @@ from blockwright.gpu.native.library import (
     NEIGHBOURS,
     RMS,
     ComponentRecord,
+    DeltaRecord,
     library,
 )
 from blockwright.gpu.native.packing import DTYPES, NativePacked, pack, parts_of
 from blockwright.gpu.reference.operations import rotary_table
 from blockwright.gpu.tables import Tables
+from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
 
 SLOT_UNIT = 1024  # bytes
@@ -75,6 +79,8 @@ class NativeRun:
     width: int
     vocabulary: int  # of a head, else 0
     parts: tuple[NativePacked, ...]
+    places: tuple[int, ...]  # of each component: its first record
+    deltas: dict[int, ctypes.Array[DeltaRecord]] = field(default_factory=dict)  # by number, for each record
 
 
 class NativeBackend:
@@ -108,6 +114,9 @@ class NativeBackend:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
     def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        if spec.delta is not None:
+            name = packed_id(spec, "delta", f"delta {self.dtype}")
+            return [PackedPart("delta", name, delta_bytes(spec, self.dtype), "delta", (1,), 1)]
         return parts_of(spec, self.dtype)
 
     def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
@@ -115,6 +124,9 @@ class NativeBackend:
 
     def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
         return NativePacked(spec, memory, self.dtype)
+
+    def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> NativeDelta:
+        return pack_delta(spec, tensors, memory, self.dtype)
 
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
         tokens_RM, slots_RLP = tables.tokens, tables.slots
@@ -165,22 +177,48 @@ class NativeBackend:
         vocabulary = config.vocabulary if isinstance(config, HeadConfig) else 0
         if self._max_logits * vocabulary > self._logits.numel():
             self._logits = torch.empty(self._max_logits * vocabulary)
-        return NativeRun(records, address, len(records), widths.pop(), vocabulary, packed)
+        sizes = (1 + isinstance(part.spec.config, ParallelConfig) for part in packed)
+        places = tuple(accumulate(sizes, initial=0))[:-1]
+        return NativeRun(records, address, len(records), widths.pop(), vocabulary, packed, places)
+
+    def attach(self, run: NativeRun, number: int, deltas: Mapping[int, NativeDelta]) -> None:
+        if self._lib.bw_reserve_low(self._ctx, max((delta.panels for delta in deltas.values()), default=0)):
+            raise BackendError(f"no memory for low-rank terms of {self._max_logits} tokens; lower sweep_tokens")
+        run.deltas[number] = record_array(run.count, ((run.places[i], delta) for i, delta in deltas.items()))
+
+    def detach(self, run: NativeRun, number: int) -> None:
+        self.settle()
+        del run.deltas[number]
 
     def forward(self, run: NativeRun, batch: Batch) -> None:
         hidden_TD = batch.hidden_TD
         self._check(run, hidden_TD, is_head=False)
         row, start, count = _address(batch.row_N), _address(batch.start_N), _address(batch.count_N)
+        changed = groups(batch.delta_N, batch.count_N, run.deltas)
         code = self._lib.bw_forward(
-            self._ctx, run.address, run.count, row, start, count, len(batch.row_N), hidden_TD.data_ptr(), hidden_TD.shape[0]
+            self._ctx,
+            run.address,
+            run.count,
+            row,
+            start,
+            count,
+            len(batch.row_N),
+            hidden_TD.data_ptr(),
+            hidden_TD.shape[0],
+            changed,
+            len(changed) if changed is not None else 0,
         )
         if code:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
 
-    def logits(self, run: NativeRun, hidden_ND: torch.Tensor) -> torch.Tensor:
+    def logits(self, run: NativeRun, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
         self._check(run, hidden_ND, is_head=True)
         rows = hidden_ND.shape[0]
-        code = self._lib.bw_logits(self._ctx, run.address, hidden_ND.data_ptr(), rows, self._logits.data_ptr())
+        changed = groups(delta_N, np.ones(rows, dtype=np.int32), run.deltas)
+        how_many = len(changed) if changed is not None else 0
+        code = self._lib.bw_logits(
+            self._ctx, run.address, hidden_ND.data_ptr(), rows, self._logits.data_ptr(), changed, how_many
+        )
         if code:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
         return self._logits[: rows * run.vocabulary].view(rows, run.vocabulary)

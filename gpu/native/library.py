@@ -24,6 +24,7 @@ ERRORS = {
     3: "a position of the batch is outside the tables",
     4: "a token id of the batch is outside the vocabulary",
     5: "the batch has more tokens than were reserved",
+    6: "the groups of deltas do not follow each other in the batch",
 }
 
 _INT, _LONG, _PTR = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
@@ -44,18 +45,39 @@ class ComponentRecord(ctypes.Structure):
     ]
 
 
+class DeltaRecord(ctypes.Structure):
+    """``bw_delta`` of native.h, in its order."""
+
+    _fields_ = [
+        ("a", _PTR * 2),
+        ("scale", _PTR * 2),
+        ("b", _PTR * 4),
+        ("panels", _INT * 2),
+        ("units", _INT * 4),
+        ("from_", _INT * 4),
+    ]
+
+
+class GroupRecord(ctypes.Structure):
+    """``bw_group`` of native.h."""
+
+    _fields_ = [("first", _INT), ("last", _INT), ("deltas", _PTR)]
+
+
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bw_component_bytes": (_INT, []),
+    "bw_delta_bytes": (_INT, []),
     "bw_create": (_PTR, [_INT, _INT, ctypes.c_char_p]),
     "bw_destroy": (None, [_PTR]),
     "bw_name": (ctypes.c_char_p, [_PTR]),
     "bw_pack": (None, [_PTR, _PTR, _LONG, _LONG, _INT]),
     "bw_tables": (_INT, [_PTR, _PTR, _PTR, *[_INT] * 5]),
     "bw_reserve": (_INT, [_PTR, _PTR, _INT]),
+    "bw_reserve_low": (_INT, [_PTR, _INT]),
     "bw_settle": (None, [_PTR]),
     "bw_delay": (None, [_PTR, _INT, _INT]),
-    "bw_forward": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR, _INT, _PTR, _INT]),
-    "bw_logits": (_INT, [_PTR, _PTR, _PTR, _INT, _PTR]),
+    "bw_forward": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR, _INT, _PTR, _INT, _PTR, _INT]),
+    "bw_logits": (_INT, [_PTR, _PTR, _PTR, _INT, _PTR, _PTR, _INT]),
     "bw_argmax": (None, [_PTR, _PTR, _INT, _INT, _PTR]),
 }
 
@@ -71,6 +93,7 @@ def library() -> ctypes.CDLL:
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(handle, name)
         function.restype, function.argtypes = result, arguments
-    if handle.bw_component_bytes() != ctypes.sizeof(ComponentRecord):
+    sizes = (handle.bw_component_bytes(), handle.bw_delta_bytes())
+    if sizes != (ctypes.sizeof(ComponentRecord), ctypes.sizeof(DeltaRecord)):
         raise BackendError(f"{path.name} was built from other sources than this package; install the package again")
     return handle

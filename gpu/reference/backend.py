@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -25,16 +25,19 @@ from blockwright.gpu.model.config import (
     HeadConfig,
     MlpConfig,
     ParallelConfig,
+    TensorRef,
     attention_of,
     tensor_shapes,
 )
 from blockwright.gpu.reference.attention import StepIndex, attend
+from blockwright.gpu.reference.deltas import Products, TorchDelta, stretches
 from blockwright.gpu.reference.operations import feed_forward, normalise, rotate, soft_cap
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ALIGNMENT = 64  # bytes
 SLOT_UNIT = 1024  # bytes
 
 
@@ -48,9 +51,10 @@ class TorchPacked:
 
 @dataclass(frozen=True, slots=True)
 class TorchRun:
-    """Consecutive components; each attention with its KV layer."""
+    """Consecutive components, each attention with its KV layer; deltas by number, then by place."""
 
     parts: tuple[tuple[TorchPacked, int], ...]
+    deltas: dict[int, dict[int, TorchDelta]] = field(default_factory=dict)
 
 
 class TorchBackend:
@@ -72,6 +76,9 @@ class TorchBackend:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
 
     def parts(self, spec: ComponentSpec) -> list[PackedPart]:
+        if spec.delta is not None:
+            nbytes = sum(self._span(ref) for ref in spec.delta.tensors.values())
+            return [PackedPart("delta", packed_id(spec, "delta", f"rows {self.dtype}"), nbytes, "delta", (1,), 1)]
         return [
             PackedPart(
                 role, packed_id(spec, role, f"rows {self.dtype}"), math.prod(shape) * self.dtype.itemsize, "rows", shape, 1
@@ -81,6 +88,18 @@ class TorchBackend:
 
     def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
         memory.view(self.dtype).view(part.shape)[first : first + raw.shape[0]].copy_(raw)
+
+    def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> TorchDelta:
+        assert spec.delta is not None
+        weights, offset = {}, 0
+        for role, raw in tensors.items():
+            place = memory[offset : offset + raw.numel() * self.dtype.itemsize].view(self.dtype).view(raw.shape)
+            weights[role] = place.copy_(raw)
+            offset += self._span(spec.delta.tensors[role])
+        return TorchDelta(spec, weights)
+
+    def _span(self, ref: TensorRef) -> int:
+        return -(-math.prod(ref.shape) * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
 
     def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
         shapes = tensor_shapes(spec.config)
@@ -106,24 +125,33 @@ class TorchBackend:
             kv_layer += attention_of(part.spec.config) is not None
         return TorchRun(tuple(placed))
 
+    def attach(self, run: TorchRun, number: int, deltas: Mapping[int, TorchDelta]) -> None:
+        run.deltas[number] = dict(deltas)
+
+    def detach(self, run: TorchRun, number: int) -> None:
+        del run.deltas[number]
+
     @torch.no_grad()
     def forward(self, run: TorchRun, batch: Batch) -> None:
         assert self._tables is not None, "reserve() comes before forward()"
         hidden_TD = batch.hidden_TD
         index = StepIndex(batch, self._tables)
-        for part, layer in run.parts:
+        changed = stretches(batch.delta_N, batch.count_N, run.deltas)
+        for place, (part, layer) in enumerate(run.parts):
             config, weights = part.spec.config, part.weights
+            product = Products(weights, changed, place)
             match config:
                 case EmbeddingConfig():
                     hidden_TD.copy_(self._embed(weights["weight"], config, index))
                 case AttentionConfig():
-                    hidden_TD += self._attention(part, weights, config, layer, hidden_TD, index)
+                    hidden_TD += self._attention(part, product, config, layer, hidden_TD, index)
                 case MlpConfig():
-                    hidden_TD += self._feed_forward(weights, config, hidden_TD)
+                    hidden_TD += self._feed_forward(product, config, hidden_TD)
                 case ParallelConfig():
                     mine = {role.removeprefix(MLP): w for role, w in weights.items() if role.startswith(MLP)}
-                    attended_TD = self._attention(part, weights, config.attention, layer, hidden_TD, index)
-                    hidden_TD += self._feed_forward(mine, config.mlp, hidden_TD) + attended_TD
+                    attended_TD = self._attention(part, product, config.attention, layer, hidden_TD, index)
+                    second = Products(mine, changed, place, MLP)
+                    hidden_TD += self._feed_forward(second, config.mlp, hidden_TD) + attended_TD
                 case HeadConfig():
                     raise BackendError("a head is computed by logits(), not by forward()")
 
@@ -136,16 +164,16 @@ class TorchBackend:
     def _attention(
         self,
         part: TorchPacked,
-        weights: dict[str, torch.Tensor],
+        product: Products,
         config: AttentionConfig,
         layer: int,
         hidden_TD: torch.Tensor,
         index: StepIndex,
     ) -> torch.Tensor:
-        layout, norm = part.spec.component.kv, config.norm
+        layout, norm, weights = part.spec.component.kv, config.norm, product.weights
         assert layout is not None
         x_TD = normalise(hidden_TD, weights, "norm", norm) if config.pre_norm else hidden_TD
-        q_TQ, k_TQ, v_TQ = (F.linear(x_TD, weights[role], weights.get(f"{role}_bias")) for role in "qkv")
+        q_TQ, k_TQ, v_TQ = (product(role, x_TD) for role in "qkv")
         if config.qk_norm == "whole":
             q_TQ, k_TQ = normalise(q_TQ, weights, "q_norm", norm), normalise(k_TQ, weights, "k_norm", norm)
         q_TNH, k_TKH, v_TKH = (x_TQ.reshape(len(x_TD), -1, config.head_dim) for x_TQ in (q_TQ, k_TQ, v_TQ))
@@ -154,12 +182,11 @@ class TorchBackend:
         table = index.rotary(config, self.dtype)
         q_TNH, k_TKH = rotate(q_TNH, table, config.rope), rotate(k_TKH, table, config.rope)
         out_TQ = attend(q_TNH, k_TKH, v_TKH, self._arenas[layout], layer, index, config)
-        out_TD = F.linear(out_TQ, weights["o"], weights.get("o_bias"))
-        return self._finish(out_TD, weights, config)
+        return self._finish(product("o", out_TQ), weights, config)
 
-    def _feed_forward(self, weights: dict[str, torch.Tensor], config: MlpConfig, hidden_TD: torch.Tensor) -> torch.Tensor:
-        x_TD = normalise(hidden_TD, weights, "norm", config.norm) if config.pre_norm else hidden_TD
-        return self._finish(feed_forward(x_TD, weights, config), weights, config)
+    def _feed_forward(self, product: Products, config: MlpConfig, hidden_TD: torch.Tensor) -> torch.Tensor:
+        x_TD = normalise(hidden_TD, product.weights, "norm", config.norm) if config.pre_norm else hidden_TD
+        return self._finish(feed_forward(x_TD, product, config), product.weights, config)
 
     def _finish(
         self, out_TD: torch.Tensor, weights: dict[str, torch.Tensor], config: AttentionConfig | MlpConfig
@@ -170,11 +197,12 @@ class TorchBackend:
         return out_TD if config.multiplier == 1.0 else out_TD * config.multiplier
 
     @torch.no_grad()
-    def logits(self, run: TorchRun, hidden_ND: torch.Tensor) -> torch.Tensor:
+    def logits(self, run: TorchRun, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
         ((part, _),) = run.parts
         config, weights = part.spec.config, part.weights
         assert isinstance(config, HeadConfig)
-        logits_NV = F.linear(normalise(hidden_ND, weights, "norm", config.norm), weights["weight"])
+        changed = stretches(delta_N, np.ones(len(hidden_ND), dtype=np.int32), run.deltas)
+        logits_NV = Products(weights, changed, 0)("weight", normalise(hidden_ND, weights, "norm", config.norm))
         if config.divisor != 1.0:
             logits_NV = logits_NV / config.divisor
         return soft_cap(logits_NV, config.softcap).float()

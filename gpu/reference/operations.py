@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from blockwright.gpu.model.config import MlpConfig, NormConfig, RopeConfig
+from blockwright.gpu.reference.deltas import Products
 
 
 def _gelu_new(x: torch.Tensor) -> torch.Tensor:
@@ -44,15 +45,15 @@ def normalise(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], role: str, n
     return (norm.offset + weight_D) * wide_TD.to(x_TD.dtype)
 
 
-def feed_forward(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], config: MlpConfig) -> torch.Tensor:
-    """Feed-forward; biases where ``weights`` has them."""
+def feed_forward(x_TD: torch.Tensor, product: Products, config: MlpConfig) -> torch.Tensor:
+    """Feed-forward; biases where the weights have them."""
     activation = ACTIVATIONS[config.activation]
     if config.gated:
-        gate_TI = activation(F.linear(x_TD, weights["gate"], weights.get("gate_bias")))
-        inner_TI = gate_TI * F.linear(x_TD, weights["up"], weights.get("up_bias"))
+        gate_TI = activation(product("gate", x_TD))
+        inner_TI = gate_TI * product("up", x_TD)
     else:
-        inner_TI = activation(F.linear(x_TD, weights["up"], weights.get("up_bias")))
-    return F.linear(inner_TI, weights["down"], weights.get("down_bias"))
+        inner_TI = activation(product("up", x_TD))
+    return product("down", inner_TI)
 
 
 def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:

@@ -18,6 +18,7 @@ from blockwright.gpu.model.config import (
     AttentionConfig,
     ComponentConfig,
     ComponentSpec,
+    DeltaSpec,
     EmbeddingConfig,
     GenerationDefaults,
     HeadConfig,
@@ -27,10 +28,11 @@ from blockwright.gpu.model.config import (
     TensorRef,
     attention_of,
 )
+from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.gpu.model.fields import Fields, named, shown
-from blockwright.gpu.model.parts import Architecture, Source
+from blockwright.gpu.model.parts import Architecture, Part, Source
 from blockwright.gpu.model.registry import find
-from blockwright.gpu.weights.identity import component_id, hash_tensor
+from blockwright.gpu.weights.identity import component_id, delta_id, hash_tensor
 from blockwright.gpu.weights.tensor_files import check_dtype, read_tensors
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 
@@ -38,7 +40,7 @@ __all__ = ["Checkpoint", "CheckpointError"]
 
 STORED_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-HUB_FILES = ["*.json", "model*.safetensors", "tokenizer*", "*.jinja"]
+HUB_FILES = ["*.json", "model*.safetensors", "adapter_model*.safetensors", "tokenizer*", "*.jinja"]
 PACKED = ("qweight", "weight_packed", "weight_quantized", "SCB")  # what quantisers store in place of a weight
 KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
@@ -49,17 +51,32 @@ KINDS: dict[type[ComponentConfig], Kind] = {
 }
 
 Parts = list[tuple[ComponentConfig, dict[str, TensorRef]]]
+DeltaPart = tuple[DeltaConfig, dict[str, TensorRef]]
 Progress = Callable[[int, int], None]  # bytes hashed, bytes to hash in all
 
 
 class Checkpoint:
-    """See the module. Made by ``open``; immutable."""
+    """See the module. Made by ``open``, or by an adapter over a base (``gpu/weights/adapter.py``); immutable.
 
-    def __init__(self, path: Path, config: ModelConfig, generation: GenerationDefaults, parts: Parts) -> None:
-        self.path = path
+    chain: what the configuration asks for. deltas: by place in the chain, of an adapter. source: the adapter's folder.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: ModelConfig,
+        generation: GenerationDefaults,
+        parts: Parts,
+        chain: list[Part],
+        deltas: dict[int, DeltaPart] | None = None,
+        source: Path | None = None,
+    ) -> None:
+        self.path = path  # with the tokenizer: of an adapter that of its base
         self.config = config
         self.generation = generation
-        self._parts = parts
+        self.parts, self.chain = parts, chain
+        self.deltas = deltas or {}
+        self.source = source or path
 
     @classmethod
     def open(cls, source: str | Path) -> Checkpoint:
@@ -67,7 +84,7 @@ class Checkpoint:
 
         Raises ``CheckpointError`` when it cannot be served.
         """
-        path = _locate(source)
+        path = locate(source)
         if not (path / "config.json").is_file():
             raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
         fields = Fields.read(path / "config.json")
@@ -88,16 +105,16 @@ class Checkpoint:
             )
         tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
         parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
-        return cls(path, config, _generation(path, config), parts)
+        return cls(path, config, _generation(path, config), parts, chain)
 
     @property
     def nbytes(self) -> int:
         """Raw bytes of all components; a tied tensor counts in each component that uses it."""
-        return sum(ref.nbytes for _, roles in self._parts for ref in roles.values())
+        return sum(ref.nbytes for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values())
 
     def __len__(self) -> int:
         """Number of components."""
-        return len(self._parts)
+        return len(self.parts)
 
     def specs(self, page_size: int, kv_dtype: str, progress: Progress | None = None) -> list[ComponentSpec]:
         """The chain with its identities: reads and hashes every tensor once, wherever it is used.
@@ -105,7 +122,8 @@ class Checkpoint:
         ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") are of the KV layout, which is no part of an
         identity. Raises ``CheckpointError`` when a file has changed since it was opened.
         """
-        places = {ref for _, roles in self._parts for ref in roles.values()}
+        changes = self.deltas.values()
+        places = {ref for _, roles in (*self.parts, *changes) for ref in roles.values()}
         total, done = sum(ref.nbytes for ref in places), 0
 
         def advance(n: int) -> None:
@@ -115,33 +133,52 @@ class Checkpoint:
                 progress(done, total)
 
         hashes = {ref: hash_tensor(ref, advance) for ref in sorted(places, key=lambda ref: (ref.path, ref.offset))}
-        contents = [{role: hashes[ref] for role, ref in roles.items()} for _, roles in self._parts]
+        contents = [{role: hashes[ref] for role, ref in roles.items()} for _, roles in self.parts]
         ids = [
             component_id(KINDS[type(config)], config, content)
-            for (config, _), content in zip(self._parts, contents, strict=True)
+            for (config, _), content in zip(self.parts, contents, strict=True)
         ]
-        return self.specs_with_ids(page_size, kv_dtype, ids, hashes=contents)
+        deltas = [b""] * len(ids)
+        for place, (change, roles) in self.deltas.items():
+            deltas[place] = delta_id(self.parts[place][0], change, {role: hashes[ref] for role, ref in roles.items()})
+        return self.specs_with_ids(page_size, kv_dtype, ids, hashes=contents, deltas=deltas)
 
     def specs_with_ids(
-        self, page_size: int, kv_dtype: str, ids: Sequence[bytes], first: int = 0, hashes: Sequence[dict[str, bytes]] = ()
+        self,
+        page_size: int,
+        kv_dtype: str,
+        ids: Sequence[bytes],
+        first: int = 0,
+        hashes: Sequence[dict[str, bytes]] = (),
+        deltas: Sequence[bytes] = (),
     ) -> list[ComponentSpec]:
         """Components ``first`` .. ``first + len(ids) - 1`` with identities that are known; reads no tensor.
 
-        ``hashes``: of each component its tensors' by role, as ``specs`` found them, or none. Raises ``CheckpointError`` when
-        the chain has fewer components or other tensors.
+        ``ids``: of variants those of the components that they share. ``hashes``: of each component its tensors' by role, as
+        ``specs`` found them, or none. ``deltas``: ids of deltas, empty where there is none (no list: nowhere). Raises
+        ``CheckpointError`` when the chain has fewer components, other tensors or other deltas.
         """
-        parts = self._parts[first : first + len(ids)]
+        parts = self.parts[first : first + len(ids)]
         if len(parts) != len(ids) or first < 0:
             raise CheckpointError(
-                f"{self.path} has {len(self._parts)} components, not {first + len(ids)}; the folder has changed: restart"
+                f"{self.path} has {len(self.parts)} components, not {first + len(ids)}; the folder has changed: restart"
             )
         known = hashes or [{}] * len(ids)
         if any(found and found.keys() != roles.keys() for found, (_, roles) in zip(known, parts, strict=True)):
             raise CheckpointError(f"{self.path} has other tensors than were hashed; the folder has changed: restart")
-        return [
+        changes = [self.deltas.get(place) for place in range(first, first + len(ids))]
+        if [change is not None for change in changes] != [bool(delta) for delta in deltas or [b""] * len(ids)]:
+            raise CheckpointError(f"{self.source} changes other components than it did; the folder has changed: restart")
+        specs = [
             ComponentSpec(_component(config, roles, id, page_size, kv_dtype), config, dict(roles), found)
             for (config, roles), id, found in zip(parts, ids, known, strict=True)
         ]
+        for i, change in enumerate(changes):
+            if change is not None:
+                delta = DeltaSpec(deltas[i], *change)
+                variant = specs[i].component.variant(delta.id, delta.nbytes)
+                specs[i] = dataclasses.replace(specs[i], component=variant, delta=delta)
+        return specs
 
 
 def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> Component:
@@ -157,7 +194,7 @@ def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, 
     )
 
 
-def _locate(source: str | Path) -> Path:
+def locate(source: str | Path) -> Path:
     """The folder of a path or hub id."""
     try:
         path = Path(source).expanduser()
@@ -223,12 +260,15 @@ def _assign(
                 f"{ref.path}: tensor {ref.name} has shape {list(ref.shape)} where config.json asks for "
                 f"{list(source.shape)}; use the config.json that was saved with the weights"
             )
-        refs[role] = ref if source.rows is None else _rows(ref, *source.rows)
+        refs[role] = rows_of(ref, source)
     return refs
 
 
-def _rows(ref: TensorRef, first: int, count: int, period: int) -> TensorRef:
-    """The rows of a fused tensor that play one role."""
+def rows_of(ref: TensorRef, source: Source) -> TensorRef:
+    """The rows of a fused tensor that play one role: its part of a weight, a bias or a low-rank term."""
+    if source.rows is None:
+        return ref
+    first, count, period = source.rows
     periods = ref.shape[0] // period
     row = ref.nbytes // ref.shape[0]
     shape = (count * periods, *ref.shape[1:])

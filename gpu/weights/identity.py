@@ -3,7 +3,7 @@
 A component's id is a 128-bit BLAKE2b of its kind, its configuration (JSON with sorted keys) and, per role in alphabetical
 order, the hash of the raw tensor (type, shape, bytes as stored). Where a tensor lies, whether it is a part of a fused one,
 and how it is packed do not enter. A packed tensor's id is a 128-bit BLAKE2b of the raw tensor's hash and the packed form, so
-that neither names nor components enter.
+that neither names nor components enter. A delta's id is made as a component's, of both configurations and its own tensors.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentConfig, ComponentSpec, TensorRef
+from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.policies.model.chain import Kind
 
 PIECE = 1 << 20  # bytes read at a time
@@ -61,5 +62,14 @@ def packed_id(spec: ComponentSpec, role: str, form: str) -> bytes:
 
     Where the tensor's hash is not known the component and the role stand for it: it is then shared with nothing else.
     """
-    content = spec.hashes.get(role) or spec.component.id + b"\0" + role.encode()
+    content = spec.hashes.get(role) or spec.name + b"\0" + role.encode()
     return hashlib.blake2b(content + b"\0" + form.encode(), digest_size=16, person=b"blockwright/pack").digest()
+
+
+def delta_id(config: ComponentConfig, delta: DeltaConfig, contents: dict[str, bytes]) -> bytes:
+    """16 bytes; ``contents`` are tensor hashes by role. What the shared component's parameters are does not enter."""
+    digest = hashlib.blake2b(digest_size=16, person=b"blockwright/dlta")
+    digest.update(json.dumps([asdict(config), asdict(delta)], sort_keys=True).encode())
+    for role in sorted(contents):
+        digest.update(b"\0" + role.encode() + b"\0" + contents[role])
+    return digest.digest()

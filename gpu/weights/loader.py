@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+from collections.abc import Mapping
 
 import torch
 
@@ -50,3 +51,8 @@ def _mapped(ref: TensorRef, offset: int, nbytes: int) -> torch.Tensor:
     pages.madvise(mmap.MADV_SEQUENTIAL)
     raw = torch.frombuffer(pages, dtype=torch.uint8, count=nbytes, offset=skip)
     return raw.clone() if skip % DTYPES[ref.dtype].itemsize else raw  # old files align nothing
+
+
+def read_tensors(refs: Mapping[str, TensorRef]) -> dict[str, torch.Tensor]:
+    """Whole tensors by role, such as those of a delta."""
+    return {role: read_rows(ref, 0, ref.shape[0]) for role, ref in refs.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -45,14 +45,30 @@ class KvLayout:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """The smallest unit of identity. ``id`` hashes kind, configuration and the content of its raw tensors."""
+    """The smallest unit of identity. ``id`` hashes kind, configuration and the content of its raw tensors.
+
+    A *variant* is another component's parameters and a small change, its *delta* (LoRA, biases, a prefix, an adapter).
+    """
 
     id: bytes  # 16 bytes
     kind: Kind
-    nbytes: int  # raw parameter bytes, as stored in the checkpoint
+    nbytes: int  # raw parameter bytes, as stored in the checkpoint, without the delta's
     width_in: int  # 0 for an embedding, which takes token ids
     width_out: int
     kv: KvLayout | None = None  # set where there is attention
+    base: bytes = b""  # of a variant: id of the component whose parameters it computes with
+    delta: bytes = b""  # of a variant: id of the delta, 16 bytes
+    delta_nbytes: int = 0  # raw bytes of the delta
+
+    @property
+    def shared(self) -> bytes:
+        """Id of the component whose parameters are multiplied: one for all its variants."""
+        return self.base or self.id
+
+    def variant(self, delta: bytes, nbytes: int) -> Component:
+        """This component, changed by a delta of so many raw bytes."""
+        id = hashlib.blake2b(self.id + delta, digest_size=16, person=b"blockwright/var").digest()
+        return replace(self, id=id, base=self.id, delta=delta, delta_nbytes=nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +84,7 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        return sum(c.nbytes for c in self.components)
+        return sum(c.nbytes + c.delta_nbytes for c in self.components)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +94,7 @@ class Chain:
     application: str
     blocks: tuple[Block, ...]
     max_length: int  # tokens, prompt and answer together
+    virtual: int = 0  # positions before the prompt that deltas fill (prefix and prompt tuning)
     model: str = ""  # the id that clients ask for, where the chain has replaced another of that id; else the application
     checkpoint: str = ""  # folder of tokenizer, chat template and generation defaults
     created: int = 0  # when it was added, in seconds of Unix time
@@ -99,8 +116,8 @@ def bases(chains: Iterable[Chain]) -> dict[str, str]:
     holders: dict[bytes, list[str]] = {}
     for chain in chains:
         common: Counter[str] = Counter()
-        for component in {c.id: c for c in chain.components}.values():
-            holding = holders.setdefault(component.id, [])
+        for component in {c.shared: c for c in chain.components}.values():
+            holding = holders.setdefault(component.shared, [])
             common.update(dict.fromkeys(holding, component.nbytes))
             holding.append(chain.application)
         if common:

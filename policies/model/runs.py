@@ -1,8 +1,9 @@
 """What a worker executes and caches, derived from the routes that touch it.
 
 A *run* is the longest stretch of local components that no route enters or leaves in the middle; a *span* the same for KV
-layers. Both are found on the graph whose nodes are (depth, component) and (layer, lineage): chains that share components
-at the same depth share runs, also above a part in which they differ; KV is shared only where everything below is equal.
+layers. Both are found on the graph whose nodes are (depth, shared component) and (layer, lineage): chains that share
+parameters at the same depth share runs, also above a part in which they differ, whatever their deltas; KV is shared only
+where everything below is equal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Run:
     """Consecutive components executed by one native call. A head is always a run of its own: few rows pass it."""
 
     depth: int  # of the first component
-    components: tuple[bytes, ...]
+    components: tuple[bytes, ...]  # ids of what is executed: of a variant its base
     kv_layer: int  # KV layer of the first attention in the run
     head: bool
 
@@ -35,11 +36,11 @@ class Span:
     layers: int
     lineage: bytes
     arena: str  # key of the layout
-    components: tuple[bytes, ...]  # attention components whose KV this is, one for each layer
+    components: tuple[tuple[bytes, ...], ...]  # of each layer: what must be resident to make its KV, with its delta
     lineages: tuple[bytes, ...]  # of each layer
 
     @classmethod
-    def of(cls, layer: int, arena: str, components: Sequence[bytes], lineages: Sequence[bytes]) -> Span:
+    def of(cls, layer: int, arena: str, components: Sequence[tuple[bytes, ...]], lineages: Sequence[bytes]) -> Span:
         """From what is known of each layer."""
         return cls(layer, len(lineages), lineages[-1], arena, tuple(components), tuple(lineages))
 
@@ -65,6 +66,9 @@ class LocalRoute:
     cost_compute: int  # bytes of parameters that a token passes here
     cost_memory: int  # bytes of KV of a page here, as keys and values are, without padding
     max_length: int  # tokens of a sequence, prompt and answer together
+    deltas: tuple[tuple[int, bytes], ...] = ()  # (depth, delta id) of the variants among the components here
+    touched: tuple[bool, ...] = ()  # of each run: whether a delta is inside
+    delta: int = 0  # number of ``deltas`` on this worker (``LocalRoutes``); 0: there are none
 
     def cut(self, borders: Container[Border]) -> LocalRoute:
         """The same route with these borders between its spans."""
@@ -73,10 +77,10 @@ class LocalRoute:
 
     def is_like(self, other: LocalRoute) -> bool:
         """Whether sequences on the other one may go on here: the same components at the same depths, the same spans."""
-        return self.route.hops == other.route.hops and self.spans == other.spans and self._parts() == other._parts()
+        return self._identity() == other._identity()
 
-    def _parts(self) -> list[bytes]:
-        return [component for run in self.runs for component in run.components]
+    def _identity(self) -> tuple[object, ...]:
+        return self.route.hops, self.spans, self.deltas, [component for run in self.runs for component in run.components]
 
 
 def _cuts(paths: Iterable[Sequence[Hashable]]) -> set[tuple[Hashable, Hashable]]:
@@ -116,7 +120,7 @@ def localize(
     layers: dict[str, list[tuple[int, int]]] = {}  # (KV layer, depth) of the local attentions
     for route, _, hop in here:
         components = parts[route.application]
-        nodes[route.id] = [(d, components[d].id) for d in range(hop.first, hop.last)]
+        nodes[route.id] = [(d, components[d].shared) for d in range(hop.first, hop.last)]
         attentions = [d for d, c in enumerate(components) if c.kv is not None]
         layers[route.id] = [(n, d) for n, d in enumerate(attentions) if hop.first <= d < hop.last]
     run_cuts = _cuts(nodes.values())
@@ -125,24 +129,32 @@ def localize(
     result = {}
     for route, index, hop in here:
         components = parts[route.application]
-        spans = []
-        for a, b in _stretches(kv_paths[route.id], span_cuts, kept):
-            owners = [d for _, d in layers[route.id][a:b]]
-            layout = components[owners[0]].kv
-            assert layout is not None
-            line = [lines[route.application][d] for d in owners]
-            spans.append(Span.of(layers[route.id][a][0], layout.key, [components[d].id for d in owners], line))
+        spans = [
+            _span(layers[route.id][a:b], components, lines[route.application])
+            for a, b in _stretches(kv_paths[route.id], span_cuts, kept)
+        ]
         runs = []
         for a, b in _split_head(_stretches(nodes[route.id], run_cuts), components, hop.first):
             depth = hop.first + a
-            ids = tuple(c.id for c in components[depth : hop.first + b])
+            ids = tuple(c.shared for c in components[depth : hop.first + b])
             kv_layer = sum(1 for c in components[:depth] if c.kv is not None)
             runs.append(Run(depth, ids, kv_layer, components[depth].kind is Kind.HEAD))
         follower = route.hops[index + 1].worker if index + 1 < len(route.hops) else None
         local = components[hop.first : hop.last]
-        costs = (sum(c.nbytes for c in local), sum(c.kv.raw_bytes for c in local if c.kv is not None))
-        ends = (follower, local[-1].width_out, *costs, lengths[route.application])
-        result[route.id] = LocalRoute(route, index, tuple(runs), tuple(spans), *ends)
+        costs = (sum(c.nbytes + c.delta_nbytes for c in local), sum(c.kv.raw_bytes for c in local if c.kv is not None))
+        changed = [(hop.first + d, c.delta) for d, c in enumerate(local) if c.delta]
+        result[route.id] = LocalRoute(
+            route,
+            index,
+            tuple(runs),
+            tuple(spans),
+            follower,
+            local[-1].width_out,
+            *costs,
+            lengths[route.application],
+            deltas=tuple(changed),
+            touched=tuple(any(r.depth <= d < r.depth + len(r.components) for d, _ in changed) for r in runs),
+        )
     return result
 
 
@@ -155,3 +167,12 @@ def _split_head(stretches: list[tuple[int, int]], components: Sequence[Component
         else:
             result.append((a, b))
     return result
+
+
+def _span(layers: Sequence[tuple[int, int]], components: Sequence[Component], lines: Sequence[bytes]) -> Span:
+    """Over these (KV layer, depth)."""
+    owners = [components[depth] for _, depth in layers]
+    layout = owners[0].kv
+    assert layout is not None
+    resident = [(c.shared, c.delta) if c.delta else (c.shared,) for c in owners]
+    return Span.of(layers[0][0], layout.key, resident, [lines[depth] for _, depth in layers])

@@ -61,6 +61,7 @@ class Step:
 
     run: int  # id under which the executor composed the run
     batch: list[int]
+    delta: list[int] = field(default_factory=list)  # number of each row's deltas inside the run, 0 for none; empty: all 0
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ class BatchBuilder:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.starved = False  # some row lacked memory: nobody is admitted
+        self.capped: set[str] = set()  # accounts at their caps of KV memory: none of theirs is admitted
         self.local = True  # all rows are at home, and their routes end here
         self.flights: list[tuple[Flight, list[int]]] = []  # with the guest of each row
         self.picked: list[int] = []  # sequences at home, in the order of picking
@@ -113,8 +114,27 @@ def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
         for i, s in enumerate(sequences):
             groups.setdefault(route[s].route.id, (route[s], []))[1].append(i)
     steps = _steps(parts, plan, groups.values())
+    meets = _Deltas(parts, sequences) if not parts.routes.plain else None
     for number, (_, members) in sorted(steps.items(), key=lambda item: (item[1][0], item[0])):
-        plan.steps.append(Step(number, members))
+        plan.steps.append(Step(number, members, meets.of(number, members) if meets is not None else []))
+
+
+class _Deltas:
+    """Which deltas the rows of a batch meet in its runs."""
+
+    def __init__(self, parts: Parts, sequences: list[int]) -> None:
+        rows, routes = parts.rows, parts.routes
+        self._numbers = [rows.delta[s] for s in sequences]  # of each batch row's route
+        self._inside: set[tuple[int, int]] = set()  # (run, number) of which the run has some
+        for local in {rows.delta[s]: rows.route[s] for s in sequences}.values():
+            for run, touched in zip(local.runs, local.touched, strict=True):
+                if touched:
+                    self._inside.add((routes.number(run), local.delta))
+
+    def of(self, run: int, batch: list[int]) -> list[int]:
+        """The number for each of these batch rows, 0 where its deltas are in other runs; empty when all are 0."""
+        met = [self._numbers[i] if (run, self._numbers[i]) in self._inside else 0 for i in batch]
+        return met if any(met) else []
 
 
 def _steps(

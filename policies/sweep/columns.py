@@ -37,9 +37,9 @@ class Place(IntEnum):
 
 _PLAIN = (
     "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "hashed", "cached", "requeue",
-    "deadline", "delta",
+    "deadline", "charged",
 )  # fmt: skip
-_DERIVED = ("ready", "limit", "stop", "priority", "tenant", "cost_compute", "cost_memory")
+_DERIVED = ("ready", "limit", "stop", "priority", "tenant", "delta", "cost_compute", "cost_memory")
 COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "submission", "route")
 
 
@@ -69,8 +69,9 @@ class Columns:
         self.cached: list[int] = []  # positions found in the prefix cache when it was started
         self.requeue: list[int] = []  # 1: LEAVING because preempted; returns to the queue
         self.priority: list[int] = []  # its class: lower runs earlier
-        self.tenant: list[str] = []  # account of its pages
-        self.delta: list[int] = []  # number of the low-rank or bias change of its model's parameters; 0: the base model
+        self.tenant: list[str] = []  # account of its pages and of its fair share
+        self.charged: list[int] = []  # leading positions that its account has paid for, computed or found in the cache
+        self.delta: list[int] = []  # number of its route's deltas (``LocalRoutes``); 0: there are none
         self.cost_compute: list[int] = []  # bytes of parameters that a token of it passes on this worker
         self.cost_memory: list[int] = []  # bytes of KV that a page of it takes on this worker
         self.deadline: list[float] = []  # when it expires, on the clock of events; infinite: never
@@ -130,7 +131,7 @@ class Columns:
         """Columns that follow from others."""
         submission, route = self.submission[s], self.route[s]
         self.limit[s], self.stop[s] = submission.max_length, submission.stop_tokens
-        self.priority[s], self.tenant[s] = submission.priority, submission.tenant
+        self.priority[s], self.tenant[s], self.delta[s] = submission.priority, submission.tenant, route.delta
         self.cost_compute[s], self.cost_memory[s] = route.cost_compute, route.cost_memory
         self.ready[s] = self._ready(s)
 
@@ -234,10 +235,12 @@ class Columns:
         assert (self.row[s] >= 0) >= running, f"sequence {s} runs without a row"
         assert running or self.status[s] == Status.LEAVING or self.row[s] < 0, f"sequence {s} has a row and does not run"
         assert self.open[s] >= 0, f"sequence {s} is in fewer plans than none"
+        assert running <= self.charged[s] <= max(self.length[s], self.computed[s]), f"sequence {s} runs unpaid, or paid more"
         if self.place[s] != Place.GUEST:
             forward = Place.LOCAL if route.next_worker is None else Place.FORWARD
             assert self.place[s] == forward, f"sequence {s} has a wrong place in its route"
         found = (self.limit[s], self.stop[s], self.priority[s], self.tenant[s], self.cost_compute[s], self.cost_memory[s])
         told = (submission.max_length, submission.stop_tokens, submission.priority, submission.tenant)
+        assert self.delta[s] == route.delta, f"sequence {s} has other deltas than its route"
         assert found == (*told, route.cost_compute, route.cost_memory), f"columns of sequence {s} differ from its submission"
         assert self.ready[s] == self._ready(s), f"sequence {s} is planned without a page, or not at all"

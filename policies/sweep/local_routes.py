@@ -1,17 +1,21 @@
-"""The routes through one worker, as it sees them, and the numbers of the runs that they are made of."""
+"""The routes through one worker, as it sees them, and the numbers of their runs and of their lists of deltas."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Border, LocalRoute, Run, localize
 from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.sweep.events import RoutesChanged
 
+Deltas = tuple[tuple[int, bytes], ...]  # (depth, delta id) of a route's variants
+
 
 class LocalRoutes:
-    """Planned routes and those of them that are in force. Runs keep their numbers for good, so that plans may name them."""
+    """Planned routes and those of them that are in force. Runs and lists of deltas keep their numbers for good: plans name
+    them."""
 
     def __init__(self, worker: str, numerics: str) -> None:
         self._worker, self._numerics = worker, numerics
@@ -20,6 +24,7 @@ class LocalRoutes:
         self._in_force: dict[str, int] = {}  # route id -> version
         self._runs: dict[Run, int] = {}
         self.borders: set[Border] = set()  # of spans, all there ever were: pages are split, never joined
+        self._deltas: dict[Deltas, int] = {(): 0}
 
     @property
     def version(self) -> int:
@@ -32,6 +37,10 @@ class LocalRoutes:
             return False
         self._version = event.version
         self._planned = localize(self._worker, event.chains, event.planned, self._numerics, self.borders)
+        for name, local in self._planned.items():
+            if local.deltas:
+                number = self._deltas.setdefault(local.deltas, len(self._deltas))
+                self._planned[name] = replace(local, delta=number)
         self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
         for local in self._planned.values():
             self.borders.update((span.layer, span.lineages[0]) for span in local.spans)
@@ -70,6 +79,11 @@ class LocalRoutes:
         return self._runs[run]
 
     @property
+    def plain(self) -> bool:
+        """Whether no route here ever had a delta."""
+        return len(self._deltas) == 1
+
+    @property
     def runs(self) -> dict[int, Run]:
         """Every run there ever was, by number."""
         return {number: run for run, number in self._runs.items()}
@@ -77,7 +91,7 @@ class LocalRoutes:
     def fork(self) -> LocalRoutes:
         copy = LocalRoutes(self._worker, self._numerics)
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
-        copy._runs, copy.borders = self._runs.copy(), self.borders.copy()
+        copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -89,6 +103,7 @@ class LocalRoutes:
             "in_force": self._in_force.copy(),
             "runs": to_plain(list(self._runs)),
             "borders": to_plain(self.borders),
+            "deltas": to_plain(list(self._deltas)),
         }
 
     @classmethod
@@ -98,6 +113,7 @@ class LocalRoutes:
         routes._planned = {local.route.id: local for local in from_plain(list[LocalRoute], data["planned"])}
         routes._runs = {run: number for number, run in enumerate(from_plain(list[Run], data["runs"]))}
         routes.borders = set(from_plain(list[Border], data["borders"]))
+        routes._deltas = {deltas: number for number, deltas in enumerate(from_plain(list[Deltas], data["deltas"]))}
         return routes
 
     def check(self) -> None:
@@ -105,6 +121,8 @@ class LocalRoutes:
         assert list(self._runs.values()) == list(range(len(self._runs))), "runs are numbered wrongly"
         found = {(span.layer, span.lineages[0]) for local in self._planned.values() for span in local.spans}
         assert found <= self.borders, "a border of spans is not kept"
+        assert list(self._deltas.values()) == list(range(len(self._deltas))), "lists of deltas are numbered wrongly"
+        assert all(self._deltas[local.deltas] == local.delta for local in self._planned.values()), "a wrong number of deltas"
         assert all(run in self._runs for local in self._planned.values() for run in local.runs), "a run has no number"
 
 

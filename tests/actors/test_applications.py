@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -19,17 +20,21 @@ from blockwright.actors.controller.messages import (
     Remove,
     Retire,
     Room,
+    Serve,
     Unload,
 )
 from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
+from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.view import application_view, cluster_view
-from blockwright.actors.gateway.port import Census
+from blockwright.actors.gateway.catalogue import Catalogue
+from blockwright.actors.gateway.port import Census, ModelInfo
 from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
 
 STATUS = WorkerStatus(
     name="w0", incarnation=1, pid=1, device="cpu", numerics="n", budget=9, parameters=1, kv=1, free=7, components=[],
-    waiting=0, running=0, sweep=0, sweep_age=0.0, counters={}, kv_by_tenant={},
+    waiting=0, running=0, sweep=0, sweep_age=0.0, counters={}, kv_by_tenant={}, served_by_tenant={}, kv_cap_hits={},
 )  # fmt: skip
 
 
@@ -202,3 +207,58 @@ def test_the_view_shows_models_and_what_ends_beside_them() -> None:
     (ending,) = [one for one in shown.values() if one["state"] == "ending"]
     assert ending["requests"] == {"running": 0, "waiting": 0}
     assert {route["application"] for route in view["routes"]} == set(shown)
+
+
+def test_a_gateway_that_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
+    """Whatever comes and goes, however far behind it is, and with each difference taken twice."""
+    random, bench = Random(5), started("w0", "w1", "w2")
+    whole, behind = RoutingTable(["a"]), RoutingTable(["a"])
+    for table in (whole, behind):
+        for worker in bench.state.workers:
+            table.join(worker, 0.0)
+    learn = {id(table): Catalogue([ModelInfo("a", "", 1, 0, False)], table).learn for table in (whole, behind)}
+    differences = 0
+    for number in range(120):
+        served = [name for name in bench.state.served if name != "a" and not bench.state.served[name].draining]
+        match random.randrange(6):
+            case 0 | 1:
+                model = f"m{number % 7}"
+                known = serving(bench.state.served, model)
+                name = bench.state.additions.new_name(model, bench.state.served)
+                bench(Add(named(model, f"eAmB{chr(192 + number)}h", name=name), known.application.name if known else ""))
+            case 2 if served:
+                bench(Retire(random.choice(served)))
+            case 3 if served:
+                bench(Remove(random.choice(served)))
+            case 4:
+                bench.down(random.choice(list(bench.state.workers)))
+            case _:
+                for name in [name for name, worker in bench.state.workers.items() if not worker.alive]:
+                    bench.up(name)
+        learn[id(whole)](bench.state.publication(), float(number))
+        if random.random() < 0.5:
+            update = bench.state.table.news(behind.settled)
+            differences += update.since > 0 and update.version > update.since
+            assert update.planned == []
+            for _ in range(2):
+                learn[id(behind)](update, float(number))
+            assert (behind.version, behind.models, behind.bases) == (whole.version, whole.models, whole.bases)
+            assert (behind.capacity, behind.chains) == (whole.capacity, whole.chains)
+            assert {a: sorted(map(str, routes)) for a, routes in behind.routes.items()} == {
+                a: sorted(map(str, routes)) for a, routes in whole.routes.items()
+            }
+            behind.check()
+    assert differences > 20
+
+
+def test_a_worker_is_told_all_that_concerns_it_and_nothing_else() -> None:
+    bench = Bench("w0", "w1", "w2", "w3")
+    bench(Serve((application("a"), application("b", "eAmByz", span=2))))
+    for worker in ("w0", "w1", "w2", "w3"):
+        bench.up(worker)
+    part = bench.state.table.parts(["w2"])["w2"]
+    assert [route.id for route in part.planned] == ["a@w2", "b@w2+w3"]
+    assert sorted(route.id for route in part.routes) == ["a@w2", "b@w2+w3"]
+    assert (part.version, [chain.application for chain in part.chains]) == (bench.state.version, ["a", "b"])
+    bench.down("w3")
+    assert [route.id for route in bench.state.table.parts(["w2"])["w2"].routes] == ["a@w2"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import LoadBlock, Submission, SweepReport, WorkerConfig
+from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
@@ -94,10 +95,12 @@ class Rig:
 
     async def load(self, application: str, path: Path) -> int:
         config = self.worker.config
-        checkpoint = Checkpoint.open(path)
-        specs = checkpoint.specs(config.page_size, config.dtype)
+        return await self.load_known(application, path, Checkpoint.open(path).specs(config.page_size, config.dtype))
+
+    async def load_known(self, application: str, path: Path, specs: Sequence[ComponentSpec]) -> int:
+        """Of a checkpoint that was hashed before."""
         components = tuple(spec.component for spec in specs)
-        self.chains[application] = Chain(application, (Block(components),), config.max_length)
+        self.chains[application] = Chain(application, (Block(components),), self.worker.config.max_length)
         hashes = [spec.hashes for spec in specs]
         block = LoadBlock(str(path), 0, len(components), [c.id for c in components], application, hashes)
         self.loads[application] = block

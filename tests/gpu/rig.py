@@ -113,7 +113,7 @@ class Rig:
         for run in range(len(bounds) - 1):
             first, last = bounds[run], bounds[run + 1]
             kv_layer = sum(spec.component.kv is not None for spec in self.specs[:first])
-            self.executor.compose(run, [spec.component.id for spec in self.specs[first:last]], kv_layer)
+            self.executor.compose(run, [spec.component.shared for spec in self.specs[first:last]], kv_layer)
         return list(range(len(bounds) - 1))
 
     def admit(self, row: int, tokens: Sequence[int], params: SamplingParams = GREEDY, length: int = 160) -> list[Edit]:

@@ -1,8 +1,9 @@
 """A world of sweep states without tensors: a fake device that obeys plans, and workers that exchange messages.
 
-The fake device keeps, for each slot and offset, what a real one would compute: a digest of all tokens up to the position. A
-row may be computed only if every earlier position of every local layer holds the digest of its own prefix, so a page that is
-shared wrongly, freed early or written late is seen at once. The "model" samples a token that depends on the whole prefix.
+The fake device keeps, for each slot and offset, what a real one would compute: a digest of the lineage and of all tokens up
+to the position. A row may be computed only if every earlier position of every local layer holds the digest of its own
+prefix, so a page that is shared wrongly, freed early or written late is seen at once. The "model" samples a token that
+depends on the whole prefix.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass, field
 
 from blockwright.policies.memory.slots import SlotAllocator
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.model.lineage import lineages, page_hashes
 from blockwright.policies.model.runs import Run
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import SetPages, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.plan.sweep_plan import SetPages, Step, SweepPlan, SweepResult, WriteTokens
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
@@ -61,6 +62,14 @@ def chain(application: str, layers: int = 2, *, own_from: int | None = None, pag
     return Chain(application, (Block(tuple(parts)),), 1000)
 
 
+def variant(base: Chain, application: str, depths: list[int]) -> Chain:
+    """``base`` with a delta of its own at these depths."""
+    parts = list(base.components)
+    for depth in depths:
+        parts[depth] = parts[depth].variant(f"{application}/{depth}".encode().ljust(16, b"."), 10)
+    return Chain(application, (Block(tuple(parts)),), base.max_length)
+
+
 def submission(
     request: str,
     prompt: list[int],
@@ -91,6 +100,7 @@ class FakeDevice:
     backed: set[tuple[str, int]] = field(default_factory=set)  # (arena, chunk unit)
     computed_tokens: int = 0
     composed: set[Run] = field(default_factory=set)
+    lines: dict[str, list[bytes]] = field(default_factory=dict)  # by application
 
     def compose(self) -> None:
         """What the routes in force need; everything else is dropped, as after unloading."""
@@ -114,36 +124,49 @@ class FakeDevice:
         by_id = self.state.parts.routes.runs
         for step in plan.steps:
             assert by_id[step.run] in self.composed, "a plan names a run that was dropped"
+            self._check_deltas(by_id[step.run], step, sequences)
             self._step(plan, by_id[step.run], step.batch, sequences)
         self.computed_tokens += plan.tokens
         return self._sample(plan, sequences)
 
+    def _check_deltas(self, run: Run, step: Step, sequences: list[int]) -> None:
+        """Every row meets the deltas of its route in the run, and no others."""
+        rows = self.state.parts.rows
+        for i, number in zip(step.batch, step.delta or [0] * len(step.batch), strict=True):
+            local = rows.route[sequences[i]]
+            inside = [d for d, _ in local.deltas if run.depth <= d < run.depth + len(run.components)]
+            assert number == (local.delta if inside else 0), "a row meets other deltas than its route has"
+
     def _step(self, plan: SweepPlan, run: Run, batch: list[int], sequences: list[int]) -> None:
         if run.head:
             return
-        layers: list[int] = []
+        layers: list[tuple[int, int]] = []  # KV layer, depth
         allocator: SlotAllocator | None = None
         for local in self.state.parts.routes.planned():
             if run in local.runs:
                 parts = self.state_components(local.route.application)
                 attentions = [d for d, c in enumerate(parts) if c.kv]
-                layers = [n for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
+                layers = [(n, d) for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
                 allocator = self.state.parts.memory.pages.allocator(parts[attentions[0]].kv.key)  # type: ignore[union-attr]
         size = self.state.config.page_size
         assert allocator is not None, "a plan names a run of no route"
         for i in batch:
             row, start, count = plan.row[i], plan.start[i], plan.count[i]
             tokens = self.tokens[row]
-            for layer in layers:
+            lines = self._lineages(self.state.parts.rows.route[sequences[i]].route.application)
+            for layer, depth in layers:
                 for position in range(start + count):
                     slot = self.slots[row, layer, position // size]
                     unit = slot * allocator.slot_bytes // CHUNK
                     assert (allocator.arena, unit) in self.backed, "a slot without memory is used"
-                    digest = hash(tuple(tokens[: position + 1]))
+                    digest = hash((lines[depth], *tokens[: position + 1]))
                     if position >= start:
                         self.kv[allocator.arena, slot, position % size] = digest
                     found = self.kv.get((allocator.arena, slot, position % size))
                     assert found == digest, "attention reads a foreign or missing position"
+
+    def _lineages(self, application: str) -> list[bytes]:
+        return self.lines.setdefault(application, lineages(self.state_components(application), ""))
 
     def state_components(self, application: str) -> tuple[Component, ...]:
         return self.chains[application].components
@@ -184,7 +207,7 @@ class World:
         *,
         budget: int = 8 << 20,
         page_size: int = 4,
-        **config: int,
+        **config: object,
     ) -> None:
         self.chains = {c.application: c for c in chains}
         self.routes = {r.id: r for r in routes}

@@ -1,0 +1,58 @@
+"""The checkpoints that the settings name: whole models, and adapters over one of them. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.controller.messages import Application
+from blockwright.actors.sizing import max_lengths, serving_dtype, spans
+from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.weights.adapter import is_adapter, open_adapter
+from blockwright.gpu.weights.checkpoint import Checkpoint
+
+
+def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
+    """By application. Raises CheckpointError, SettingsError: one sentence."""
+    opened = {name: Checkpoint.open(path) for name, path in settings.applications.items() if not is_adapter(path)}
+    for name in settings.bases:
+        if name in opened:
+            raise SettingsError(f"bases.{name} is of a whole checkpoint; only an adapter has a base: leave it out")
+    found = {}
+    for name, path in settings.applications.items():
+        if name in opened:
+            found[name] = opened[name]
+            continue
+        base = settings.bases.get(name) or next(iter(opened), "")
+        if base not in opened:
+            raise SettingsError(
+                f"application {name} is an adapter and its base {base!r} is no whole checkpoint that is served, too; "
+                f"serve one before it and name it in bases.{name} (there are: {', '.join(opened) or 'none'})"
+            )
+        found[name] = open_adapter(path, opened[base])
+    return found
+
+
+def hash_applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> list[Application]:
+    """Hash every tensor: seconds of work, so on a thread."""
+    models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
+    lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
+    applications = []
+    for name, checkpoint in checkpoints.items():
+        specs = checkpoint.specs(settings.page_size, dtype)
+        applications.append(application_of(name, checkpoint, specs, lengths[name], over[name]))
+    return applications
+
+
+def application_of(name: str, checkpoint: Checkpoint, specs: Sequence[ComponentSpec], length: int, span: int) -> Application:
+    """A checkpoint that was hashed, as the controller knows it."""
+    return Application(
+        name,
+        str(checkpoint.source),
+        tuple(spec.component for spec in specs),
+        length,
+        span,
+        tuple(spec.hashes for spec in specs),
+        str(checkpoint.path) if checkpoint.source != checkpoint.path else "",
+        tuple({role: ref.nbytes for role, ref in spec.tensors.items()} for spec in specs),
+    )

@@ -1,0 +1,105 @@
+/* What is added to the products of some rows: low-rank terms of the group that a row belongs to. Included by gemm.h.
+ *
+ * A phase before the product computes t = scale * (A x) for all its groups; the product adds B t to a row's sums, then goes on
+ * as always. A sum runs over the rank in ascending order in one chain, whatever other rows and groups there are.
+ */
+#if VW == 16
+#define LOW_ROWS 4 /* rows whose sums are in registers at once */
+#elif VW == 8
+#define LOW_ROWS 2
+#else
+#define LOW_ROWS 1
+#endif
+
+/* sums[rows][BW_PANEL] += x times a panel of B. */
+AI void low_tile(const int rows, const at *x, long ld, const uint32_t *w, long units, float *sums) {
+    vf sum[LOW_ROWS][NV];
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int j = 0; j < NV; j++) sum[r][j] = splat(0.0f);
+    }
+    for (long s = 0; s < units; s++) {
+        pair ws[NV];
+        UNROLL for (int j = 0; j < NV; j++) ws[j] = load_w(w + s * BW_PANEL + j * VW);
+        UNROLL for (int r = 0; r < rows; r++) {
+            pair xs = load_x(x + r * ld, s);
+            UNROLL for (int j = 0; j < NV; j++) sum[r][j] = dot(sum[r][j], ws[j], xs);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int j = 0; j < NV; j++) {
+            float *place = sums + r * BW_PANEL + j * VW;
+            store(place, load(place) + sum[r][j]);
+        }
+    }
+}
+
+#define LOW_CASE(n)                                    \
+    case n:                                            \
+        low_tile(n, x, ld, w, units, sums);            \
+        break;
+static void low_any(int rows, const at *x, long ld, const uint32_t *w, long units, float *sums) {
+    switch (rows) {
+        LOW_CASE(1)
+#if LOW_ROWS > 1
+        LOW_CASE(2)
+#endif
+#if LOW_ROWS > 2
+        LOW_CASE(3) LOW_CASE(4)
+#endif
+    }
+}
+
+/* The terms of rows `row` .. `row + rows` in one panel of a weight, added to sums[rows][BW_PANEL]. */
+static void add_terms(const changes *h, const packed *p, int row, int rows, float *sums) {
+    int term = h->second ? BW_PARTS : p->part;
+    for (const bw_group *g = h->call->groups; g < h->call->groups + h->call->n_groups; g++) {
+        const bw_delta *d = g->deltas + h->comp;
+        int first = g->first > row ? g->first : row, last = g->last < row + rows ? g->last : row + rows;
+        if (first >= last || !d->b[term])
+            continue;
+        const uint32_t *w = (const uint32_t *)d->b[term] + (long)p->panel * d->units[term] * BW_PANEL;
+        for (int n; first < last; first += n) {
+            n = last - first < LOW_ROWS ? last - first : LOW_ROWS;
+            low_any(n, h->t + first * h->ld + d->from[term], h->ld, w, d->units[term], sums + (first - row) * BW_PANEL);
+        }
+    }
+}
+
+/* The phase before the product: some rows of a group times a panel of its A. */
+typedef struct {
+    const bw_call *call;
+    const at *x;
+    at *t;
+    float *own; /* [rows of a piece][BW_PANEL] */
+    long ld_x, ld_t, units;
+    int comp, second, panels;
+} low_work;
+
+static int low_rows(void *work, int piece) {
+    const low_work *w = work;
+    const bw_low *p = w->call->lows + piece / w->panels;
+    const bw_delta *d = w->call->groups[p->group].deltas + w->comp;
+    int panel = piece % w->panels;
+    if (panel >= d->panels[w->second])
+        return 1;
+    const uint32_t *a = (const uint32_t *)d->a[w->second] + (long)panel * w->units * BW_PANEL;
+    for (int row = 0, n; row < p->rows; row += n) {
+        n = p->rows - row < TILE_ROWS ? p->rows - row : TILE_ROWS;
+        tile_any(n, w->x + (p->first + row) * w->ld_x, w->ld_x, a, w->units, w->own + row * BW_PANEL,
+                 (const char *)a + FETCH_BYTES);
+    }
+    return 1;
+}
+
+static void put_low(void *work, int piece) {
+    const low_work *w = work;
+    const bw_low *p = w->call->lows + piece / w->panels;
+    const bw_delta *d = w->call->groups[p->group].deltas + w->comp;
+    int panel = piece % w->panels;
+    if (panel >= d->panels[w->second])
+        return;
+    const float *scale = d->scale[w->second] + panel * BW_PANEL, *from = w->own;
+    for (int row = 0; row < p->rows; row++, from += BW_PANEL)
+        for (int j = 0; j < BW_PANEL; j += VW)
+            store_at(w->t + (p->first + row) * w->ld_t + panel * BW_PANEL + j, load(from + j) * load(scale + j));
+}

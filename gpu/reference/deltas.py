@@ -1,0 +1,69 @@
+"""The products of a component over a step's rows, in plain torch: the base's for all rows, then the terms of their deltas.
+
+Legend: T tokens of a step, G those of one delta, D input width, Q output width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.model.deltas import LoraTerm
+
+
+@dataclass(frozen=True, slots=True)
+class TorchDelta:
+    """A delta as tensors by role, views over the caller's memory."""
+
+    spec: ComponentSpec
+    weights: dict[str, torch.Tensor]
+
+    def lora(self, role: str) -> LoraTerm | None:
+        assert self.spec.delta is not None
+        return next((term for term in self.spec.delta.config.lora if term.role == role), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive tokens of a step that meet the same deltas, by place in the run."""
+
+    tokens: slice
+    deltas: dict[int, TorchDelta]
+
+
+def stretches(delta_N: np.ndarray | None, count_N: np.ndarray, attached: dict[int, dict[int, TorchDelta]]) -> list[Stretch]:
+    """Those of a step that meet any; ``attached`` are a run's deltas by number."""
+    if delta_N is None:
+        return []
+    ends = np.cumsum(count_N)
+    borders = [0, *(np.flatnonzero(np.diff(delta_N)) + 1).tolist(), len(delta_N)]
+    found = []
+    for first, last in pairwise(borders):
+        if number := int(delta_N[first]):
+            tokens = slice(int(ends[first] - count_N[first]), int(ends[last - 1]))
+            found.append(Stretch(tokens, attached[number]))
+    return found
+
+
+class Products:
+    """What ``weights`` and some rows' deltas make of an input. ``prefix``: of the deltas' roles, in a component of two."""
+
+    def __init__(self, weights: dict[str, torch.Tensor], stretches: Sequence[Stretch], place: int, prefix: str = "") -> None:
+        self.weights, self._prefix = weights, prefix
+        self._changes = [(s.tokens, s.deltas[place]) for s in stretches if place in s.deltas]
+
+    def __call__(self, role: str, x_TD: torch.Tensor) -> torch.Tensor:
+        """[T, Q]."""
+        y_TQ = F.linear(x_TD, self.weights[role], self.weights.get(f"{role}_bias"))
+        name = self._prefix + role
+        for tokens, delta in self._changes:
+            if (term := delta.lora(name)) is not None:
+                low_GR = F.linear(x_TD[tokens], delta.weights[f"{name}.a"])
+                y_TQ[tokens] += F.linear(low_GR, delta.weights[f"{name}.b"]) * term.scale
+        return y_TQ

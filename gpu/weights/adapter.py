@@ -1,0 +1,162 @@
+"""A PEFT folder (adapter_config.json, adapter_model.safetensors) over a base checkpoint, as the checkpoint of a variant.
+
+Modules are found by the names that the base's architecture gives its tensors, so that a module whose output is fused
+(Phi-3's qkv_proj, GPT-NeoX's query_key_value) becomes a term of each role, with the rows of its weight. Whatever would
+change the answers and is not computed is refused by field, value and remedy. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import EmbeddingConfig, TensorRef
+from blockwright.gpu.model.deltas import DeltaConfig
+from blockwright.gpu.model.fields import Fields, named, shown
+from blockwright.gpu.model.parts import Source
+from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
+from blockwright.gpu.weights.lora import LoraRules
+from blockwright.gpu.weights.tensor_files import check_dtype, read_header
+
+CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+PREFIX = "base_model.model."
+FORMS = ("LORA",)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A product that a module computes, or a part of it: where it stands in the chain."""
+
+    place: int
+    name: str
+    source: Source
+
+
+def is_adapter(source: str | Path) -> bool:
+    """Whether a folder holds an adapter. A hub id is no folder: it counts as a whole checkpoint."""
+    try:
+        return (Path(source).expanduser() / CONFIG).is_file()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def open_checkpoint(source: str | Path, base: str | Path = "") -> Checkpoint:
+    """A whole checkpoint, or the adapter in a folder over the checkpoint ``base``. Raises CheckpointError."""
+    return open_adapter(source, Checkpoint.open(base)) if base else Checkpoint.open(source)
+
+
+def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
+    """The variant of ``base`` that an adapter makes. Raises CheckpointError: it cannot be served, or is another base's."""
+    folder = locate(source)
+    fields = Fields.read(folder / CONFIG)
+    form = fields.text("peft_type")
+    if form not in FORMS:
+        raise CheckpointError(
+            f"{fields.source}: peft_type {shown(form)} is not supported (there are: {', '.join(FORMS)}); "
+            "merge it into its base and serve the whole checkpoint"
+        )
+    rules = LoraRules.read(fields)
+    tensors = _tensors(folder)
+    modules, weights = _modules(base), _weights(base)
+    pairs, saved = rules.sort(tensors)
+    for name in saved:
+        if name not in weights:
+            raise CheckpointError(
+                f"{folder / WEIGHTS}: tensor {named(PREFIX + name)} is of no module of the base {base.path}; "
+                "name the base that the adapter was trained on"
+            )
+    _check_targets(folder, rules, modules, set(pairs))
+    parts = _replace(base, saved, weights)
+    deltas: dict[int, DeltaPart] = {}
+    for module, (a, b) in pairs.items():
+        rank, scale = rules.rank(module), rules.scale(module)
+        for role in modules[module]:
+            total, width = role.source.shape
+            _check_shape(a, (rank, width), base, module)
+            _check_shape(b, (total, rank), base, module)
+            config, refs = deltas.setdefault(role.place, (DeltaConfig(), {}))
+            term = rules.term(role.name, rank, scale)
+            refs |= {f"{role.name}.a": a, f"{role.name}.b": rows_of(b, role.source)}
+            deltas[role.place] = (DeltaConfig(lora=(*config.lora, term)), refs)
+    if not deltas and not saved:
+        raise CheckpointError(f"{folder / WEIGHTS} changes nothing ({len(tensors)} tensors); save the adapter again")
+    return Checkpoint(base.path, base.config, base.generation, parts, base.chain, deltas, folder)
+
+
+def _tensors(folder: Path) -> dict[str, TensorRef]:
+    """By their names without PEFT's prefix."""
+    if not (folder / WEIGHTS).is_file():
+        if (folder / PICKLE).is_file():
+            raise CheckpointError(
+                f"{folder / PICKLE} is a pickle, which is never loaded; load it with peft and save_pretrained() it as "
+                "safetensors"
+            )
+        raise CheckpointError(f"{folder} has {CONFIG} but no {WEIGHTS}; save the adapter again with save_pretrained()")
+    found = read_header(folder / WEIGHTS)
+    for name, ref in found.items():
+        check_dtype(ref)
+        if not name.startswith(PREFIX):
+            raise CheckpointError(
+                f"{folder / WEIGHTS}: tensor {named(name)} does not begin with {PREFIX}; save the adapter with peft"
+            )
+    return {name.removeprefix(PREFIX): ref for name, ref in found.items()}
+
+
+def _modules(base: Checkpoint) -> dict[str, list[Role]]:
+    """The linear modules of a model by name, with the roles that each plays."""
+    found: dict[str, list[Role]] = {}
+    for place, (config, roles) in enumerate(base.chain):
+        for name, source in roles.items():
+            if len(source.shape) == 2 and not isinstance(config, EmbeddingConfig):
+                found.setdefault(source.name.removesuffix(".weight"), []).append(Role(place, name, source))
+    return found
+
+
+def _weights(base: Checkpoint) -> dict[str, list[Role]]:
+    """All tensors of a model by name, with the roles that each plays."""
+    found: dict[str, list[Role]] = {}
+    for place, (_, roles) in enumerate(base.chain):
+        for name, source in roles.items():
+            found.setdefault(source.name, []).append(Role(place, name, source))
+    return found
+
+
+def _replace(base: Checkpoint, saved: dict[str, TensorRef], weights: dict[str, list[Role]]) -> Parts:
+    """The base's components with the tensors of saved modules in place of its own."""
+    parts = [(config, dict(refs)) for config, refs in base.parts]
+    for name, ref in saved.items():
+        for role in weights[name]:
+            _check_shape(ref, role.source.shape, base, name)
+            parts[role.place][1][role.name] = rows_of(ref, role.source)
+    return parts
+
+
+def _check_targets(folder: Path, rules: LoraRules, modules: dict[str, list[Role]], found: set[str]) -> None:
+    """The tensors are those of the modules that adapter_config.json names, no fewer and no more."""
+    outside = sorted(found - modules.keys())
+    if outside:
+        there = ", ".join(sorted({name.rpartition(".")[2] for name in modules}))
+        raise CheckpointError(
+            f"{folder / WEIGHTS}: module {named(outside[0])} is no linear module of the base (it has: {there}); "
+            "name the base that the adapter was trained on, or train it without that module"
+        )
+    wanted = {module for module in modules if rules.targets(module)}
+    if missing := sorted(wanted - found):
+        raise CheckpointError(
+            f"{folder / WEIGHTS} lacks lora_A and lora_B of {missing[0]}, which target_modules "
+            f"{shown(rules.target_modules)} names; save the adapter again"
+        )
+    if more := sorted(found - wanted):
+        raise CheckpointError(
+            f"{folder / WEIGHTS}: module {named(more[0])} is not among target_modules {shown(rules.target_modules)}; "
+            "use the adapter_config.json that was saved with the weights"
+        )
+
+
+def _check_shape(ref: TensorRef, wanted: tuple[int, ...], base: Checkpoint, module: str) -> None:
+    if ref.shape != wanted:
+        raise CheckpointError(
+            f"{ref.path}: tensor {ref.name} has shape {list(ref.shape)} where {module} of the base {base.path} and the "
+            f"rank ask for {list(wanted)}; name the base that the adapter was trained on, or correct the rank"
+        )

@@ -1,0 +1,193 @@
+"""LoRA as PEFT's adapter_config.json describes it: which modules, which rank, which factor, and what is refused.
+
+The rules are those of peft's ``LoraConfig``, ``check_target_module_exists`` and ``get_pattern_key``. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.model.deltas import LoraTerm
+from blockwright.gpu.model.fields import Fields, named, shown
+
+# What training alone looks at, or says nothing about the answers.
+IGNORED = frozenset(
+    {
+        "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode", "lora_dropout",
+        "runtime_config", "megatron_core", "qalora_group_size", "eva_config", "loftq_config", "lora_ga_config",
+    }
+)  # fmt: skip
+READ = frozenset(
+    {
+        "r", "lora_alpha", "target_modules", "exclude_modules", "use_rslora", "modules_to_save", "layers_to_transform",
+        "layers_pattern", "rank_pattern", "alpha_pattern", "task_type", "init_lora_weights", "bias",
+    }
+)  # fmt: skip
+REMEDIES = {
+    "use_dora": "DoRA scales the whole weight; merge the adapter into its base and serve the whole checkpoint",
+    "lora_bias": "train without it, or merge the adapter into its base and serve the whole checkpoint",
+    "fan_in_fan_out": "no architecture here stores weights so; set it to false",
+}
+MERGE = "merge the adapter into its base and serve the whole checkpoint"
+# Starting values that leave the base's weights as they are; the others change them, too.
+PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
+PAIR = re.compile(r"(.+)\.lora_([AB])\.weight")
+LAYER = re.compile(r".*?\.[^.]*\.(\d+)\.")
+MOST_RANK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LoraRules:
+    """adapter_config.json of form LORA."""
+
+    source: str
+    r: int
+    alpha: float
+    rslora: bool
+    target_modules: Any  # a regular expression, "all-linear", or a list of names
+    excluded: Any  # the same, or None
+    saved: tuple[str, ...]
+    layers: tuple[int, ...]  # empty: all
+    pattern: tuple[str, ...]  # how lists of layers are called; empty: anyhow
+    ranks: dict[str, Any]
+    alphas: dict[str, Any]
+
+    @classmethod
+    def read(cls, fields: Fields) -> LoraRules:
+        """Raises CheckpointError for what is not supported."""
+        for key, value in fields.values.items():
+            if key not in IGNORED and key not in READ and value not in (None, False, [], {}, ""):
+                remedy = REMEDIES.get(key, MERGE)
+                raise CheckpointError(f"{fields.source}: {named(key)} is {shown(value)}, which is not supported; {remedy}")
+        if fields.text("task_type", "CAUSAL_LM") != "CAUSAL_LM":
+            raise fields.wrong("task_type", "CAUSAL_LM: only models that generate are served")
+        if fields.text("bias", "none") != "none":
+            raise CheckpointError(
+                f"{fields.source}: bias is {shown(fields.values['bias'])}, which is not supported; {MERGE}"
+            )
+        if (start := fields.values.get("init_lora_weights")) not in PLAIN_STARTS:
+            raise CheckpointError(
+                f"{fields.source}: init_lora_weights is {shown(start)}, which changes the base's weights, too; save the "
+                "adapter with path_initial_model_for_weight_conversion, or merge it"
+            )
+        target = _names(fields, "target_modules")
+        if target is None:
+            raise fields.wrong("target_modules", "a list of module names or a regular expression")
+        saved, pattern = _names(fields, "modules_to_save") or [], _names(fields, "layers_pattern") or []
+        return cls(
+            source=fields.source,
+            r=fields.integer("r", 8),
+            alpha=fields.number("lora_alpha", 8.0),
+            rslora=fields.flag("use_rslora"),
+            target_modules=target,
+            excluded=_names(fields, "exclude_modules"),
+            saved=(saved,) if isinstance(saved, str) else tuple(saved),
+            layers=_layers(fields),
+            pattern=(pattern,) if isinstance(pattern, str) else tuple(pattern),
+            ranks=_numbers(fields, "rank_pattern"),
+            alphas=_numbers(fields, "alpha_pattern"),
+        )
+
+    def targets(self, module: str) -> bool:
+        """Whether a linear module is changed."""
+        if self._matches(self.excluded, module) or any(
+            re.match(rf"(^|.*\.){re.escape(m)}($|\..*)", module) for m in self.saved
+        ):
+            return False
+        if self.target_modules == "all-linear":
+            return "layers" in module  # all but the head
+        if not self._matches(self.target_modules, module):
+            return False
+        return isinstance(self.target_modules, str) or not self.layers or self._layer(module) in self.layers
+
+    def _matches(self, names: Any, module: str) -> bool:
+        if isinstance(names, str):
+            return _search(self.source, names, module) is not None
+        return bool(names) and any(module == name or module.endswith(f".{name}") for name in names)
+
+    def _layer(self, module: str) -> int | None:
+        for pattern in self.pattern:
+            if found := re.match(rf"(?:^|.*?\.){re.escape(pattern)}\.(\d+)\.", module):
+                return int(found[1])
+        found = LAYER.match(module) if not self.pattern else None
+        return int(found[1]) if found else None
+
+    def rank(self, module: str) -> int:
+        rank = self._of(self.ranks, module, self.r)
+        if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= MOST_RANK:
+            raise CheckpointError(f"{self.source}: the rank of {module} is {shown(rank)}, not 1 to {MOST_RANK}; correct it")
+        return rank
+
+    def scale(self, module: str) -> float:
+        """alpha / r, with rank-stabilized LoRA alpha / sqrt(r)."""
+        alpha = self._of(self.alphas, module, self.alpha)
+        if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
+            raise CheckpointError(f"{self.source}: the alpha of {module} is {shown(alpha)}, not a number; correct it")
+        rank = self.rank(module)
+        return alpha / math.sqrt(rank) if self.rslora else alpha / rank
+
+    def _of(self, patterns: dict[str, Any], module: str, default: Any) -> Any:
+        for pattern, value in patterns.items():
+            if _search(self.source, rf"(.*\.)?({pattern})", module):
+                return value
+        return default
+
+    @staticmethod
+    def term(role: str, rank: int, scale: float) -> LoraTerm:
+        return LoraTerm(role=role, rank=rank, scale=scale)
+
+    def sort(self, tensors: dict[str, TensorRef]) -> tuple[dict[str, tuple[TensorRef, TensorRef]], dict[str, TensorRef]]:
+        """(A, B) by module, and the tensors of saved modules by name. ``tensors``: by name without PEFT's prefix."""
+        halves: dict[str, dict[str, TensorRef]] = {}
+        saved: dict[str, TensorRef] = {}
+        for name, ref in tensors.items():
+            if found := PAIR.fullmatch(name):
+                halves.setdefault(found[1], {})[found[2]] = ref
+            elif "lora_" in name:
+                raise CheckpointError(
+                    f"{ref.path}: tensor {named(ref.name)} is not supported, only lora_A and lora_B of linear "
+                    f"modules are; {MERGE}"
+                )
+            else:
+                saved[name.replace(".base_layer.", ".")] = ref
+        for module, both in halves.items():
+            if len(both) != 2:
+                raise CheckpointError(
+                    f"{next(iter(both.values())).path} has lora_{next(iter(both))} of {named(module)} alone; "
+                    "save the adapter again"
+                )
+        return {module: (both["A"], both["B"]) for module, both in halves.items()}, saved
+
+
+def _search(source: str, pattern: str, module: str) -> re.Match[str] | None:
+    try:
+        return re.fullmatch(pattern, module)
+    except re.error as error:
+        raise CheckpointError(f"{source}: {shown(pattern)} is no regular expression ({error}); correct it") from None
+
+
+def _names(fields: Fields, key: str) -> str | list[str] | None:
+    value = fields.values.get(key)
+    if not value:
+        return None
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(name, str) for name in value)):
+        return value
+    raise fields.wrong(key, "a name or a list of names")
+
+
+def _layers(fields: Fields) -> tuple[int, ...]:
+    value = fields.values.get("layers_to_transform")
+    layers = [value] if isinstance(value, int) else value or []
+    if not isinstance(layers, list) or not all(type(layer) is int and layer >= 0 for layer in layers):
+        raise fields.wrong("layers_to_transform", "a layer or a list of layers")
+    return tuple(layers)
+
+
+def _numbers(fields: Fields, key: str) -> dict[str, Any]:
+    found = fields.object(key)
+    return found.values if found is not None else {}

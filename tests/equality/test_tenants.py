@@ -1,0 +1,92 @@
+"""Twenty tenants with adapters over one base, in the same sweeps: each answers as peft does with its adapter alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.gpu.select import open_backend
+from blockwright.gpu.weights.adapter import open_adapter
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.tests.adapters import base_model, greedy, make_adapter, peft_model
+from blockwright.tests.equality.served import Served, serve, tight
+from blockwright.tests.gpu.reference import prompt_of
+
+Checkpoints = Callable[..., Path]
+NEW = 24
+SHAPES: list[dict[str, Any]] = [
+    {"r": 4},
+    {"r": 16, "use_rslora": True},
+    {"r": 3, "target_modules": ["q_proj", "v_proj"]},
+    {"target_modules": ["o_proj", "lm_head"]},
+    {
+        "target_modules": ["q_proj", "up_proj"],
+        "layers_to_transform": [2],
+        "r": 8,
+    },  # shares the KV of the layers below with the base
+]
+TENANTS = 20
+
+
+class Tenants:
+    """The base as ``base``, its adapters as ``t0`` to ``t19``, and what each should answer."""
+
+    def __init__(self, base: Path, folder: Path) -> None:
+        self.base = base
+        shapes = ((f"t{i}", {"target_modules": "all-linear", **SHAPES[i % len(SHAPES)]}) for i in range(TENANTS))
+        made = {name: make_adapter(base, folder / name, seed=i, **shape) for i, (name, shape) in enumerate(shapes)}
+        self.applications = {"base": base} | made
+        self._models: dict[str, Any] = {}
+
+    def expected(self, name: str, prompt: tuple[int, ...]) -> list[int]:
+        if name not in self._models:
+            self._models[name] = base_model(self.base) if name == "base" else peft_model(self.base, self.applications[name])
+        return greedy(self._models[name], prompt, NEW)
+
+
+@pytest.fixture(scope="module")
+def tenants(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Tenants:
+    return Tenants(checkpoint("llama"), tmp_path_factory.mktemp("tenants"))
+
+
+async def ask_all(server: Served, tenants: Tenants, lengths: tuple[int, ...]) -> None:
+    """Every tenant asks with prompts of these lengths, which are the same for all, at once."""
+    jobs = [(name, tuple(prompt_of(n, seed=n))) for n in lengths for name in tenants.applications]
+    answers = await asyncio.gather(*(server.complete(prompt, NEW, model=name) for name, prompt in jobs))
+    for (name, prompt), choice in zip(jobs, answers, strict=True):
+        assert choice["token_ids"] == tenants.expected(name, prompt), f"{name} with {len(prompt)} tokens"
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: str) -> None:
+    async with serve(tenants.applications, backend=backend) as server:
+        await ask_all(server, tenants, (40, 9))
+        prompt = tuple(prompt_of(50, seed=50))
+        for name in ("base", "t4"):
+            assert (await server.cluster())["kv_pages_shared"] == 0
+            assert (await server.complete(prompt, NEW, model=name))["token_ids"] == tenants.expected(name, prompt)
+        assert (await server.cluster())["kv_pages_shared"] > 0, "of the layers below the first delta"
+        before = await server.counters("cached_tokens")
+        await ask_all(server, tenants, (40,))
+        assert await server.counters("cached_tokens") >= before + 32 * (TENANTS + 1), "two pages of sixteen for each"
+
+
+async def test_over_a_pipeline(tenants: Tenants) -> None:
+    async with serve(tenants.applications, workers=2, pipeline=2) as server:
+        await ask_all(server, tenants, (40, 9))
+
+
+async def test_preempted(tenants: Tenants) -> None:
+    backend, base = open_backend("native", "float32", 1), Checkpoint.open(tenants.base)
+    variants = [
+        open_adapter(folder, base).specs(16, "float32") for name, folder in tenants.applications.items() if name != "base"
+    ]
+    deltas = {part.id: part.nbytes for specs in variants for s in specs if s.delta is not None for part in backend.parts(s)}
+    memory = tight(tenants.base, 16, 3 * 120) + sum(-(-nbytes // 64) * 64 for nbytes in deltas.values())
+    async with serve(tenants.applications, memory=memory) as server:
+        await ask_all(server, tenants, (100, 90))
+        assert await server.counters("preemptions") > 0

@@ -1,0 +1,86 @@
+"""Tenants of one base in the same sweeps answer token for token as peft does with each adapter alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockwright.gpu.native.backend import NativeBackend
+from blockwright.gpu.reference.backend import TorchBackend
+from blockwright.tests.adapters import base_model, greedy, make_adapter, peft_model
+
+from .tenant_rig import TenantRig
+
+BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend], ids=["torch", "native"])
+Checkpoints = Callable[..., Path]
+CONFIGS = {
+    "all-linear": {},
+    "rslora": {"use_rslora": True, "r": 7},
+    "patterns": {"rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 9}, "alpha_pattern": {"v_proj": 3, "down_proj": 30}},
+    "subset": {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [0, 2]},
+    "regex": {"target_modules": r".*\.(1|2)\..*(k_proj|o_proj|gate_proj)"},
+    "excluded": {"exclude_modules": ["v_proj", "mlp.gate_proj"], "r": 40},
+    "head": {"target_modules": ["o_proj", "lm_head"]},
+    "saved": {"target_modules": ["v_proj"], "modules_to_save": ["lm_head", "model.layers.1.mlp"]},
+}
+
+
+def prompt(seed: int, length: int = 24) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(3, 384) for _ in range(length)]
+
+
+@BACKENDS
+@pytest.mark.parametrize("name", CONFIGS)
+def test_each_kind_of_lora_equals_peft(make: type, name: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
+    base = checkpoint("llama")
+    folder = make_adapter(base, tmp_path / name, **CONFIGS[name])
+    rig = TenantRig(make("float32"), base, [folder])
+    rig.tenant[1] = 1
+    assert rig.generate(1, prompt(0), 20, chunk=7) == greedy(peft_model(base, folder), prompt(0), 20)
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    "architecture",
+    ["llama-biases", "qwen2", "qwen3", "gemma", "gemma2", "glm4", "gpt-neox", "gpt-neox-serial", "granite", "olmo2", "phi3"],
+)
+def test_every_architecture_takes_lora(make: type, architecture: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
+    base = checkpoint(architecture)
+    folder = make_adapter(base, tmp_path / "a", r=5)
+    rig = TenantRig(make("float32"), base, [folder])
+    rig.tenant[0] = 1
+    assert rig.generate(0, prompt(1), 16) == greedy(peft_model(base, folder), prompt(1), 16)
+
+
+@BACKENDS
+@pytest.mark.parametrize("cuts", [(), (1, 4)], ids=["one-run", "three-runs"])
+def test_tenants_in_one_sweep_answer_as_alone(
+    make: type, cuts: tuple[int, ...], checkpoint: Checkpoints, tmp_path: Path
+) -> None:
+    """Four adapters of different ranks and modules and the base, some with several rows, prompts in chunks among decodes."""
+    base = checkpoint("llama")
+    names = ["all-linear", "rslora", "subset", "head"]
+    folders = [make_adapter(base, tmp_path / name, seed=i, **CONFIGS[name]) for i, name in enumerate(names)]
+    rig = TenantRig(make("float32"), base, folders, cuts)
+    rig.tenant = {row: row % 5 for row in range(8)}  # 0: the base
+    order = sorted(range(8), key=lambda row: rig.tenant[row])
+    told = {row: prompt(row, 5 + 4 * row) for row in order}
+    done: dict[int, list[int]] = {row: [] for row in order}
+    start = dict.fromkeys(order, 0)
+    edits = [edit for row in order for edit in rig.admit(row, told[row], length=60)]
+    while any(len(found) < 16 for found in done.values()):
+        known = {row: len(told[row]) + len(done[row]) for row in order}
+        batch = [(row, start[row], min(6, known[row] - start[row])) for row in order]
+        sample = [i for i, (row, first, count) in enumerate(batch) if first + count == known[row]]
+        result, edits = rig.run(batch, sample, edits), []
+        for i, token in zip(sample, result.tokens, strict=True):
+            done[order[i]].append(token)
+        for row, first, count in batch:
+            start[row] = first + count
+    models = {0: base_model(base)} | {i + 1: peft_model(base, folder) for i, folder in enumerate(folders)}
+    for row in order:
+        assert done[row][:16] == greedy(models[rig.tenant[row]], told[row], 16), f"row {row} of tenant {rig.tenant[row]}"

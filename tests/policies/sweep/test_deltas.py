@@ -1,0 +1,91 @@
+"""Tenants that differ by deltas share runs and the KV below the first; each row carries the number of its own deltas."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from blockwright.policies.model.chain import Chain
+from blockwright.policies.model.lineage import lineages
+from blockwright.policies.model.runs import localize
+from blockwright.policies.sweep.local_routes import LocalRoutes
+
+from ..sweep_world import World, chain, generate, pipeline, replica, submission, variant
+
+BASE = chain("base")  # embedding, attention, mlp, attention, mlp, head
+LOWER = variant(BASE, "lower", [1, 2, 3, 4])
+UPPER = variant(BASE, "upper", [4])
+CHAINS = [BASE, LOWER, UPPER]
+
+
+def test_a_variant_is_its_base_and_its_delta() -> None:
+    base, changed = BASE.components[1], LOWER.components[1]
+    assert (changed.base, changed.shared, changed.kv) == (base.id, base.id, base.kv)
+    assert len({base.id, changed.id, changed.delta, base.variant(b"o" * 16, 1).id}) == 4
+    assert base.variant(changed.delta, 10) == changed
+    assert (base.base, base.delta, base.shared) == (b"", b"", base.id)
+
+
+def test_variants_share_runs_and_the_kv_below_their_first_delta() -> None:
+    local = localize("w0", CHAINS, [replica("w0", c) for c in CHAINS], "numerics")
+    base, lower, upper = (local[f"{name}@w0"] for name in ("base", "lower", "upper"))
+    assert base.runs == lower.runs == upper.runs
+    assert base.touched == (False, False)
+    assert lower.touched == upper.touched == (True, False)
+    assert [depth for depth, _ in lower.deltas] == [1, 2, 3, 4]
+    assert base.spans == upper.spans, "attention differs nowhere: all KV is shared"
+    assert not {s.lineage for s in base.spans} & {s.lineage for s in lower.spans}
+    lines = [lineages(c.components, "n") for c in (BASE, UPPER)]
+    assert [a == b for a, b in zip(*lines, strict=True)] == [True] * 4 + [False] * 2
+
+
+def test_routes_with_equal_deltas_have_one_number_for_good() -> None:
+    twin = Chain("twin", UPPER.blocks, UPPER.max_length)
+    world = World(["w0"], [BASE, UPPER, twin], [replica("w0", c) for c in (BASE, UPPER, twin)])
+    routes = world.workers["w0"].state.parts.routes
+    numbers = {local.route.application: local.delta for local in routes.planned()}
+    assert numbers == {"base": 0, "upper": 1, "twin": 1}
+    assert not routes.plain
+    again = LocalRoutes.restore(routes.snapshot())
+    again.check()
+    assert again.snapshot() == routes.snapshot() == routes.fork().snapshot()
+
+
+def test_a_model_without_deltas_has_none_in_its_steps() -> None:
+    world = World(["w0"], [BASE], [replica("w0", BASE)])
+    worker = world.workers["w0"]
+    world.submit(submission("r", [1, 2, 3], 6, "base@w0"))
+    assert worker.state.parts.routes.plain
+    plan = worker.state.plan(0.0)
+    assert plan is not None
+    assert [step.delta for step in plan.steps] == [[], []]
+
+
+def test_rows_of_a_step_stand_in_groups_of_equal_deltas() -> None:
+    world = World(["w0"], CHAINS, [replica("w0", c) for c in CHAINS])
+    worker = world.workers["w0"]
+    for i in range(9):
+        world.submit(submission(f"r{i}", [1, 2, 3, i], 6, f"{CHAINS[i % 3].application}@w0", arrival=float(i)))
+    plan = worker.state.plan(0.0)
+    assert plan is not None
+    body, head = plan.steps
+    assert body.delta == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert head.delta == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tenants_never_read_what_another_delta_made(seed: int) -> None:
+    """The fake device checks every position read against the lineage that it needs, through preemption and cache hits."""
+    chance = random.Random(seed)
+    routes = [replica("w0", c) for c in CHAINS] + [pipeline(["w0", "w1"], c) for c in CHAINS]
+    world = World(["w0", "w1"], CHAINS, routes, chunk_size=8, sweep_tokens=32, max_rows=6, budget=3 << 20)
+    stem = [chance.randrange(40) for _ in range(14)]
+    prompts = [[*stem[: chance.randint(1, 14)], chance.randrange(40)] for _ in range(24)]
+    asked = [chance.choice(routes) for _ in prompts]
+    for i, (prompt, route) in enumerate(zip(prompts, asked, strict=True)):
+        world.submit(submission(f"r{i}", prompt, len(prompt) + 8, route.id, arrival=float(i)))
+    world.run(seed)
+    for i, (prompt, route) in enumerate(zip(prompts, asked, strict=True)):
+        assert world.emitted[f"r{i}"] == generate(route.application, prompt, len(prompt) + 8, [])
+    world.assert_quiet()
