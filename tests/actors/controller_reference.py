@@ -159,8 +159,9 @@ class Reference:
         for block in self.blocks[application]:
             last = first + len(block.components)
             if any(h.first <= first and last <= h.last for h in hops) and not here >= set(range(first, last)):
-                ids = [c.id for c in block.components]
-                yield LoadBlock(self.applications[application].checkpoint, first, last, ids, application)
+                ids = [c.shared for c in block.components]
+                deltas = [c.delta for c in block.components]
+                yield LoadBlock(self.applications[application].checkpoint, first, last, ids, application, [], "", deltas)
             first = last
 
     def publish(self) -> None:
