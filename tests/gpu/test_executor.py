@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from blockwright.gpu import parameters
+from blockwright.gpu import parameters
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError, CheckpointError, ExecutorError
 from blockwright.gpu.executor import Executor
@@ -212,7 +213,7 @@ def test_a_step_of_a_load_packs_no_more_than_a_slice(
     checkpoint: MakeCheckpoint, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for rows that are packed together; and small tensors are packed in one step."""
-    monkeypatch.setattr(executor_module, "SLICE", 20_000)
+    monkeypatch.setattr(parameters, "SLICE", 20_000)
     rig = Rig(open_backend(name, "float32", 1, CAP), checkpoint("phi3"))
     executor, steps = bare(name), list[list[int]]()
     pack = executor.backend.pack
