@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from blockwright.gpu import parameters
-from blockwright.gpu import parameters
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError, CheckpointError, ExecutorError
 from blockwright.gpu.executor import Executor
