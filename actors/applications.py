@@ -20,6 +20,7 @@ from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange
 from blockwright.actors.sizing import WorkerLimits, check_model
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.adapter import is_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime.actor.actor import Actor
@@ -33,14 +34,20 @@ AFTER_GRACE = 10.0  # seconds for the end of requests and the unloading of block
 _WHY = {"Conflict": Refusal.CONFLICT, "LookupError": Refusal.UNKNOWN_MODEL}  # what the controller raises
 
 
-def open_application(new: NewApplication, roots: str) -> Checkpoint:
-    """What ``new`` names, opened and not hashed. Raises RequestRefused, CheckpointError."""
-    check_name(new.name)
+def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
+    """What ``new`` names, opened and not hashed. ``base``: the whole checkpoint that its base is served from, "" where that
+    is none. Raises RequestRefused, CheckpointError."""
     folder = folder_below(roots, new.path)
-    if new.base:
-        message = f"{folder} is a whole checkpoint, which has no base; leave base out"
+    if not is_adapter(folder):
+        if new.base:
+            message = f"{folder} is a whole checkpoint, which has no base; leave base out"
+            raise RequestRefused(Refusal.INVALID, message, param="base")
+        return open_source(folder)
+    if not base:
+        named = f"base {new.base!r}" if new.base else "the first model, which would be its base,"
+        message = f"{folder} is an adapter, but {named} is no whole checkpoint that is served; name one in base"
         raise RequestRefused(Refusal.INVALID, message, param="base")
-    return open_source(folder)
+    return open_source(folder, base)
 
 
 class Applications(Actor):
@@ -89,7 +96,8 @@ class Applications(Actor):
     async def _add(self, new: NewApplication) -> ApplicationView | RefusedChange:
         controller = self.node.ref(self._controller, Controller)
         try:
-            checkpoint, application = await self._read(new)
+            check_name(new.name)
+            checkpoint, application = await self._read(new, await controller.base(new.base))
             name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
         except RequestRefused as refused:
             return RefusedChange(refused.why, refused.message, refused.param)
@@ -113,14 +121,14 @@ class Applications(Actor):
         log.info("model %s from %s: %s", new.name, view.checkpoint, "ready" if view.ready else "loading")
         return view
 
-    async def _read(self, new: NewApplication) -> tuple[Checkpoint, Application]:
+    async def _read(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
         """Open, check and hash, off the loop."""
         async with self._reading:
-            return await asyncio.to_thread(self._hash, new)
+            return await asyncio.to_thread(self._hash, new, base)
 
-    def _hash(self, new: NewApplication) -> tuple[Checkpoint, Application]:
+    def _hash(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
         settings, limits = self._settings, self._limits
-        checkpoint = open_application(new, settings.app_roots)
+        checkpoint = open_application(new, settings.app_roots, base)
         length = check_model(settings, limits, new.name, checkpoint.config)
         specs = checkpoint.specs(settings.page_size, limits.dtype)
         span = settings.pipelines.get(new.name, settings.pipeline)

@@ -48,7 +48,7 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
-from blockwright.actors.gateway.port import ApplicationView
+from blockwright.actors.gateway.port import ApplicationView, Census
 from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
@@ -75,10 +75,6 @@ class Progress:
     fatal: str = ""  # why the cluster cannot serve
 
 
-class Conflict(Exception):
-    """With what is served, or is being added; one sentence."""
-
-
 class Controller(Actor):
     """See the module.
 
@@ -95,6 +91,7 @@ class Controller(Actor):
         self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
         self._sent = 0  # version that was published last
+        self._taken: dict[str, int] = {}  # gateway on another node -> version that its last heartbeat had
         self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version that its last heartbeat lacked
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._history = History()
@@ -136,23 +133,19 @@ class Controller(Actor):
         replace: instead of that model's application, whose requests get ``grace`` seconds to end. Raises Conflict,
         LookupError (no such model), ValueError (it cannot be served here).
         """
-        model, state = application.served_as, self._state
-        known = serving(state.served, model)
-        if known is not None and dataclasses.replace(application, name="", created=0) == dataclasses.replace(
-            known.application, name="", created=0, model=model
-        ):
-            return known.application.name
-        if known is not None and known.application.name in state.additions:
-            raise Conflict(f"model {model!r} is being added from {known.application.checkpoint}; wait for that")
-        if known is not None and not replace:
-            raise Conflict(f"model {model!r} is served already, from {known.application.checkpoint}; choose another name")
-        if known is None and replace:
-            raise LookupError(f"model {model!r} is not served, so it cannot be replaced")
-        name, replaced = state.additions.new_name(model, state.served), known.application.name if known is not None else ""
-        self.handle(Add(dataclasses.replace(application, name=name), replaced))
-        if replaced:
-            self._grace[replaced] = grace
+        name, replaced = self._state.additions.admit(application, replace, self._state.served)
+        if replaced is not None:
+            self.handle(Add(dataclasses.replace(application, name=name), replaced))
+            if replaced:
+                self._grace[replaced] = grace
         return name
+
+    @endpoint
+    async def base(self, model: str) -> str:
+        """The whole checkpoint that a model is served from (the first model without a name); "" where there is none."""
+        name = model or next((one.application.served_as for one in self._state.served.values() if one.deployed), "")
+        known = serving(self._state.served, name)
+        return known.application.checkpoint if known is not None and not known.application.base else ""
 
     @endpoint(concurrent=True)
     async def settled(self, application: str) -> str:
@@ -216,11 +209,12 @@ class Controller(Actor):
     async def gateway_up(self, gateway: str) -> None:
         """A gateway on another node begins: tell it what there is. It hears of every change from here on."""
         ref = self.node.ref(gateway)
+        self._taken.pop(gateway, None)
         for name, worker in self._state.workers.items():
             if worker.alive:
                 ref.up.cast(name, worker.incarnation)
         if self._state.version:
-            ref.routes.cast(self._state.publication())
+            ref.routes.cast(self._state.table.news())
         self._history.note(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
         self._gateways.append(gateway)
 
@@ -229,15 +223,20 @@ class Controller(Actor):
         """It ended; its requests ended with it."""
         if gateway in self._gateways:
             self._gateways.remove(gateway)
+            self._taken.pop(gateway, None)
             self._history.note(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
 
     @endpoint(concurrent=True)
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""
         names = [name for name, worker in self._state.workers.items() if worker.alive]
-        answers = await asyncio.gather(*[self._status(name, VIEW_TIMEOUT) for name in names], return_exceptions=True)
-        statuses = {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, WorkerStatus)}
-        return cluster_view(self._state, statuses, self._history.view(self.node.clock.now(), time.time()))
+        asked: list[Coroutine[Any, Any, Any]] = [self._status(name, VIEW_TIMEOUT) for name in names]
+        for gateway in self._gateways:
+            asked.append(self.node.ref(gateway).sequences(timeout=VIEW_TIMEOUT, returns=dict[str, Census]))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        statuses = {name: a for name, a in zip(names, answers, strict=False) if isinstance(a, WorkerStatus)}
+        sequences = [a for a in answers[len(names) :] if isinstance(a, dict)]
+        return cluster_view(self._state, statuses, sequences, self._history.view(self.node.clock.now(), time.time()))
 
     # the shell
 
@@ -297,6 +296,8 @@ class Controller(Actor):
         if name in self._state.workers:
             age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
             self.handle(Beat(name, peer.id.incarnation, age, waiting, running))
+        elif (address := f"{name}/gateway") in self._gateways:
+            self._taken[address] = peer.payload.get("routes", 0)
         self._retell(peer)
 
     def _retell(self, peer: PeerInfo) -> None:
@@ -310,9 +311,9 @@ class Controller(Actor):
         else:
             worker = self._state.workers.get(name)
             if worker is None:
-                self.node.ref(f"{name}/gateway#{peer.id.incarnation}").routes.cast(self._state.publication())
+                self.node.ref(f"{name}/gateway#{peer.id.incarnation}").routes.cast(self._state.table.news())
             elif worker.incarnation == peer.id.incarnation:  # a life that is not known yet has nothing loaded
-                self._worker(name, worker.incarnation).routes.cast(self._state.publication())
+                self._worker(name, worker.incarnation).routes.cast(self._state.table.parts([name])[name])
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
@@ -379,19 +380,19 @@ class Controller(Actor):
         async with self._publishing:
             if self._sent == self._state.version:
                 return  # told with the one before
-            update, self._sent = self._state.publication(), self._state.version
+            self._sent = self._state.version
             # of these lives alone: a publication that is late must not reach the next one, which has nothing loaded
             alive = {
                 name: self._worker(name, worker.incarnation) for name, worker in self._state.workers.items() if worker.alive
             }
             first = [name for name in alive if name in self._first]
-            others = [ref for name, ref in alive.items() if name not in self._first]
-            self._first = {}
-            told = [alive[name].routes(update, timeout=ANSWER_TIMEOUT) for name in first]
+            parts, version, self._first = self._state.table.parts(alive), self._sent, {}
+            updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
+            told = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
             for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
-                    log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
-            for gateway in self._gateways:
+                    log.warning("worker %s did not take routes %d: %s", name, version, answer)
+            for gateway, update in updates.items():
                 self.node.ref(gateway).routes.cast(update)
-            for ref in others:
-                ref.routes.cast(update)
+            for name in (name for name in alive if name not in first):
+                alive[name].routes.cast(parts[name])

@@ -5,15 +5,20 @@ Owns their names, what each replaces, and the deaths of workers that were loadin
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 
 from blockwright.actors.controller.messages import Application
-from blockwright.actors.controller.residency import PlannedRoute, Residency, Served, page_of
+from blockwright.actors.controller.residency import PlannedRoute, Residency, Served, page_of, serving
 from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.policies.model.partition import place
 
 DEADLY = 2  # workers that died while they loaded it: it is given up
 REMEDY = "remove another application, or give workers more memory (--set memory=...)"
+
+
+class Conflict(Exception):
+    """With what is served, or is being added; one sentence."""
 
 
 class Additions:
@@ -33,6 +38,26 @@ class Additions:
         while (name := f"{model}~{count + 1}" if count else model) in known:
             count += 1
         return name
+
+    def admit(self, application: Application, replace: bool, served: Mapping[str, Served]) -> tuple[str, str | None]:
+        """Under which name it is added, and the application that it replaces, or ""; None: it is served already, as that.
+
+        Raises Conflict, LookupError (there is no such model to replace).
+        """
+        model = application.served_as
+        known = serving(served, model)
+        if known is None:
+            if replace:
+                raise LookupError(f"model {model!r} is not served, so it cannot be replaced")
+            return self.new_name(model, served), ""
+        old = known.application
+        if dataclasses.replace(application, name=old.name, model=old.model, created=old.created) == old:
+            return old.name, None
+        if old.name in self:
+            raise Conflict(f"model {model!r} is being added from {old.checkpoint}; wait for that")
+        if not replace:
+            raise Conflict(f"model {model!r} is served already, from {old.checkpoint}; choose another name")
+        return self.new_name(model, served), old.name
 
     def name(self, model: str) -> None:
         """One more application is served as this model, or will be."""

@@ -29,12 +29,13 @@ class Application:
         return self.model or self.name
 
     def tensors(self, first: int = 0, last: int | None = None) -> dict[bytes, int]:
-        """Bytes of the distinct raw tensors of components ``first`` .. ``last`` (exclusive), by hash; of components where
-        their tensors are not known."""
+        """Bytes of the distinct raw tensors of components ``first`` .. ``last`` (exclusive), by hash, and of deltas, by
+        id; of whole components where their tensors are not known."""
+        found = {c.delta: c.delta_nbytes for c in self.components[first:last] if c.delta}
         if not self.sizes:
-            return {c.id: c.nbytes for c in self.components[first:last]}
+            return found | {c.shared: c.nbytes for c in self.components[first:last]}
         parts = zip(self.hashes[first:last], self.sizes[first:last], strict=True)
-        return {hash: sizes[role] for hashes, sizes in parts for role, hash in hashes.items()}
+        return found | {hash: sizes[role] for hashes, sizes in parts for role, hash in hashes.items()}
 
 
 @dataclass(frozen=True, slots=True)

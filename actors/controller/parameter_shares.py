@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from blockwright.actors.controller.messages import Application
@@ -16,10 +17,17 @@ class ParameterShares:
     shared: int
 
 
-def parameter_shares(application: Application, others: Iterable[Application]) -> ParameterShares:
-    """``shared``: with any of the ``others``."""
-    sizes, elsewhere = application.tensors(), set[bytes]()
-    for other in others:
-        elsewhere.update(other.tensors())
-    shared = sum(nbytes for hash, nbytes in sizes.items() if hash in elsewhere)
-    return ParameterShares(sum(sizes.values()) - shared, shared)
+def holders(applications: Iterable[Application]) -> Counter[bytes]:
+    """Tensor (its hash) -> how many of the applications have it."""
+    return Counter(hash for application in applications for hash in application.tensors())
+
+
+def parameter_shares(application: Application, held: Mapping[bytes, int]) -> ParameterShares:
+    """``held``: by ``holders`` of all applications, this one among them."""
+    own = shared = 0
+    for hash, nbytes in application.tensors().items():
+        if held[hash] > 1:
+            shared += nbytes
+        else:
+            own += nbytes
+    return ParameterShares(own, shared)

@@ -147,6 +147,11 @@ class Gateway(Actor):
         await self.until(lambda: self.state.table.version >= version and self.state.idle(application))
 
     @endpoint(urgent=True)
+    async def sequences(self) -> dict[str, Census]:
+        """By model: what runs and waits here."""
+        return self._positions.census()
+
+    @endpoint(urgent=True)
     async def service(self) -> Service:
         """What it serves, for whoever tells people."""
         return Service(self.models(), self.ready())

@@ -376,5 +376,6 @@ class Worker(Actor):
             served_by_tenant=dict(state.parts.queue.share.served),
             kv_cap_hits=dict(memory.cap_hits),
             parameters_by_application=memory.residence.bytes_by_holder(),
+            kv_by_application=state.kv_by_application(),
             slow=self._slow,
         )

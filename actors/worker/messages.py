@@ -135,4 +135,5 @@ class WorkerStatus:
     served_by_tenant: dict[str, int]  # cost of the tokens computed for it: see ``policies/sweep/fair_share.py``
     kv_cap_hits: dict[str, int]  # times that something of a tenant gave way because of its cap
     parameters_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes owned, bytes shared
+    kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes listed, of these shared
     slow: str = ""  # why the native kernels do not compute, where nobody asked for others

@@ -22,6 +22,7 @@ from blockwright.api.openai.bodies import read_fields
 from blockwright.api.openai.field_types import Field, Number, Text
 from blockwright.api.openai.request_body import read_body
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.adapter import is_adapter
 from blockwright.policies.requests.refusal import RequestRefused
 
 LONGEST_WAIT = 600.0  # seconds
@@ -105,7 +106,8 @@ async def _add(request: web.Request, new: NewApplication) -> ApplicationView:
     front = request.app[FRONT]
     folder = await asyncio.to_thread(folder_below, front.settings.app_roots, new.path)
     try:
-        await front.catalog.try_folder(folder)
+        if not is_adapter(folder):  # its texts are its base's
+            await front.catalog.try_folder(folder)
     except CheckpointError as error:
         raise bad_request(str(error), "path") from None
     return await front.port.add_application(new)

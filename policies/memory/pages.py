@@ -8,7 +8,7 @@ slots are needed (``eviction.py`` says which go first).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from blockwright.policies.memory.accounts import PageAccounts
 from blockwright.policies.memory.chunks import ChunkPool
@@ -222,6 +222,16 @@ class PageTable:
     def account(self, handle: int) -> str:
         """Who made the page."""
         return self.accounts.names[self._account[handle]]
+
+    def use(self, handles: Iterable[int]) -> tuple[int, int]:
+        """Bytes of the slots of these pages, each once, and of those among them that at least two sequences list."""
+        total = shared = 0
+        for handle in set(handles):
+            nbytes = len(self._slots[handle]) * self._allocators[self._spans[self._span[handle]].arena].slot_bytes
+            total += nbytes
+            if self._references[handle] > 1:
+                shared += nbytes
+        return total, shared
 
     def shared_now(self) -> int:
         """Pages that at least two sequences list."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -19,11 +20,22 @@ from blockwright.actors.controller.messages import (
     Remove,
     Retire,
     Room,
+    Serve,
     Unload,
 )
-from blockwright.actors.controller.parameter_shares import ParameterShares, parameter_shares
-from blockwright.actors.controller.view import application_view
+from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
+from blockwright.actors.controller.residency import serving
+from blockwright.actors.controller.view import application_view, cluster_view
+from blockwright.actors.gateway.catalogue import Catalogue
+from blockwright.actors.gateway.port import Census, ModelInfo
+from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
+
+STATUS = WorkerStatus(
+    name="w0", incarnation=1, pid=1, device="cpu", numerics="n", budget=9, parameters=1, kv=1, free=7, components=[],
+    waiting=0, running=0, sweep=0, sweep_age=0.0, counters={}, kv_by_tenant={}, served_by_tenant={}, kv_cap_hits={},
+)  # fmt: skip
 
 
 def named(model: str, ids: str, name: str = "", span: int = 1) -> Application:
@@ -174,4 +186,79 @@ def test_what_is_own_and_what_is_shared() -> None:
         sizes=({"weight": 10}, {"norm": 1, "up": 5}),
     )
     same_norm = replace(other, hashes=({"weight": b"4"}, {"norm": b"2", "up": b"5"}))
-    assert parameter_shares(other, [same_norm]) == ParameterShares(own=15, shared=1)
+    assert parameter_shares(other, holders([other, same_norm])) == ParameterShares(own=15, shared=1)
+
+
+def test_the_view_shows_models_and_what_ends_beside_them() -> None:
+    bench = paused("w0")
+    load_all(bench, bench(Add(named("b", "eAmBxy"))))
+    load_all(bench, bench(Add(named("b", "eAmBxz", name="b~2"), "b")))
+    use = {"a": (40, 10), "b~2": (20, 10)}
+    census = [{"b": Census(running=2, waiting={"capacity": 1})}, {"b": Census(running=1)}]
+    view = cluster_view(bench.state, {"w0": replace(STATUS, kv_by_application=use)}, census, [])
+    shown = view["applications"]
+    assert list(shown) == ["a", "b (#1)", "b"]
+    assert [(one["model"], one["base"], one["state"]) for one in (shown["a"], shown["b"])] == [
+        ("a", None, "ready"),
+        ("b", "a", "ready"),
+    ]
+    assert (shown["b"]["kv"], shown["b"]["requests"]) == ({"bytes": 20, "shared": 10}, {"running": 3, "waiting": 1})
+    assert (shown["b"]["bytes"], shown["b"]["checkpoint"]) == ({"own": 100, "shared": 500}, "/models/b~2")
+    (ending,) = [one for one in shown.values() if one["state"] == "ending"]
+    assert ending["requests"] == {"running": 0, "waiting": 0}
+    assert {route["application"] for route in view["routes"]} == set(shown)
+
+
+def test_a_gateway_that_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
+    """Whatever comes and goes, however far behind it is, and with each difference taken twice."""
+    random, bench = Random(5), started("w0", "w1", "w2")
+    whole, behind = RoutingTable(["a"]), RoutingTable(["a"])
+    for table in (whole, behind):
+        for worker in bench.state.workers:
+            table.join(worker, 0.0)
+    learn = {id(table): Catalogue([ModelInfo("a", "", 1, 0, False)], table).learn for table in (whole, behind)}
+    differences = 0
+    for number in range(120):
+        served = [name for name in bench.state.served if name != "a" and not bench.state.served[name].draining]
+        match random.randrange(6):
+            case 0 | 1:
+                model = f"m{number % 7}"
+                known = serving(bench.state.served, model)
+                name = bench.state.additions.new_name(model, bench.state.served)
+                bench(Add(named(model, f"eAmB{chr(192 + number)}h", name=name), known.application.name if known else ""))
+            case 2 if served:
+                bench(Retire(random.choice(served)))
+            case 3 if served:
+                bench(Remove(random.choice(served)))
+            case 4:
+                bench.down(random.choice(list(bench.state.workers)))
+            case _:
+                for name in [name for name, worker in bench.state.workers.items() if not worker.alive]:
+                    bench.up(name)
+        learn[id(whole)](bench.state.publication(), float(number))
+        if random.random() < 0.5:
+            update = bench.state.table.news(behind.settled)
+            differences += update.since > 0 and update.version > update.since
+            assert update.planned == []
+            for _ in range(2):
+                learn[id(behind)](update, float(number))
+            assert (behind.version, behind.models, behind.bases) == (whole.version, whole.models, whole.bases)
+            assert (behind.capacity, behind.chains) == (whole.capacity, whole.chains)
+            assert {a: sorted(map(str, routes)) for a, routes in behind.routes.items()} == {
+                a: sorted(map(str, routes)) for a, routes in whole.routes.items()
+            }
+            behind.check()
+    assert differences > 20
+
+
+def test_a_worker_is_told_all_that_concerns_it_and_nothing_else() -> None:
+    bench = Bench("w0", "w1", "w2", "w3")
+    bench(Serve((application("a"), application("b", "eAmByz", span=2))))
+    for worker in ("w0", "w1", "w2", "w3"):
+        bench.up(worker)
+    part = bench.state.table.parts(["w2"])["w2"]
+    assert [route.id for route in part.planned] == ["a@w2", "b@w2+w3"]
+    assert sorted(route.id for route in part.routes) == ["a@w2", "b@w2+w3"]
+    assert (part.version, [chain.application for chain in part.chains]) == (bench.state.version, ["a", "b"])
+    bench.down("w3")
+    assert [route.id for route in bench.state.table.parts(["w2"])["w2"].routes] == ["a@w2"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from blockwright.api.commands.cli import main
+from blockwright.tests.adapters import greedy as peft_greedy
+from blockwright.tests.adapters import make_adapter, peft_model
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import greedy, prompt_of
@@ -165,6 +169,35 @@ async def test_a_new_version_takes_over_and_no_request_fails(server: Server, mod
         await until(lambda: parameters_now(server) == before, "the old version's blocks are unloaded")
 
 
+async def test_adapters_come_and_go_by_both_endpoints(server: Server, model: Path, roots: Path) -> None:
+    """What they answer is what peft computes; one that is of another base is refused."""
+    for name, seed in (("ann", 1), ("bob", 2)):
+        make_adapter(model, roots / name, seed)
+    stranger = make_checkpoint(roots / "stranger", hidden_size=96)
+    make_adapter(stranger, roots / "eve")
+    async with Client(server) as client:
+        before = await parameters(client)
+        status, answer = await change(client, "POST", "/admin/apps", name="ann", path=str(roots / "ann"), base=model.name)
+        assert (status, answer["state"]) == (200, "ready"), answer
+        assert answer["bytes"]["own"] < answer["bytes"]["shared"] / 4
+        async with client._session.post(
+            "/v1/load_lora_adapter", json={"lora_name": "bob", "lora_path": str(roots / "bob")}
+        ) as response:
+            assert (response.status, await response.text()) == (200, "Success: LoRA adapter 'bob' added successfully.")
+        assert await names(client) == {model.name: None, "ann": model.name, "bob": model.name}
+        for name in ("ann", "bob"):
+            expected = peft_greedy(peft_model(model, roots / name), PROMPT, 12)
+            assert await tokens(client, name) == expected, name
+        assert await tokens(client, model.name) == list(greedy(model, tuple(PROMPT), 12))
+        status, answer = await change(client, "POST", "/admin/apps", name="eve", path=str(roots / "eve"))
+        assert (status, answer["error"]["param"]) == (400, "path"), answer
+        status, answer = await change(client, "POST", "/admin/apps", name="eve", path=str(roots / "eve"), base="nobody")
+        assert (status, answer["error"]["param"]) == (400, "base"), answer
+        for name in ("ann", "bob"):
+            assert (await change(client, "DELETE", f"/admin/apps/{name}"))[0] == 200
+        assert await parameters(client) == before
+
+
 async def test_kills_during_an_addition(server: Server, roots: Path) -> None:
     """It is there afterwards, on both workers."""
     async with Client(server) as client:
@@ -194,6 +227,26 @@ async def test_two_at_once(server: Server, roots: Path) -> None:
         assert statuses[0] == 200
         assert statuses[1] in (200, 409)
         await change(client, "DELETE", "/admin/apps/x")
+
+
+def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url, tuned = ["--url", server.url], str(roots / "tuned")
+    assert main(["apps", "add", "tuned", tuned, *url]) == 0
+    assert re.fullmatch(r"tuned: ready; shares \d\d % of its blocks, \+[\d.]+ kB\n", capsys.readouterr().out)
+    assert main(["apps", *url]) == 0
+    assert capsys.readouterr().out == (
+        f"{model.name}  ready  on its own  {model}\ntuned  ready  from {model.name}  {os.path.realpath(tuned)}\n"
+    )
+    assert main(["ps", "--once", *url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(rf"tuned +{model.name} +ready +w[01], w[01] ", next(line for line in lines if line.startswith("tuned")))
+    assert main(["apps", "add", "tuned", str(roots / "other"), *url]) == 2
+    assert "model 'tuned' is served already, from" in capsys.readouterr().err
+    assert main(["apps", "add", "tuned", str(roots / "other"), "--replace", *url]) == 0
+    assert main(["apps", "remove", "tuned", *url]) == 0
+    assert capsys.readouterr().out.endswith("tuned: removed\n")
+    assert main(["apps", "remove", "tuned", *url]) == 2
+    assert "model 'tuned' does not exist" in capsys.readouterr().err
 
 
 def parameters_now(server: Server) -> dict[str, int]:

@@ -25,6 +25,9 @@ FLAGS = {
     "demo": {"--checkpoint", "--port", "--serve"},
     "doctor": {"--json", "--port"},
     "explain": {"--api-key-file", "--json", "--url"},
+    "apps": {"--api-key-file", "--json", "--url"},
+    "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
+    "apps remove": {"--api-key-file", "--url"},
     "ps": SCREEN | {"--actors", "--join"},
     "top": SCREEN,
     "serve": {
