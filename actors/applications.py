@@ -20,12 +20,13 @@ from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange
 from blockwright.actors.sizing import WorkerLimits, check_model
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.adapter import is_adapter, open_checkpoint
+from blockwright.gpu.weights.adapter import is_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import DeadlineExceeded, RemoteError
+from blockwright.zoo.source import open_source
 
 log = logging.getLogger("blockwright.applications")
 LONGEST_WAIT = 600.0  # seconds that anybody is kept waiting for an application
@@ -41,19 +42,23 @@ def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
         if new.base:
             message = f"{folder} is a whole checkpoint, which has no base; leave base out"
             raise RequestRefused(Refusal.INVALID, message, param="base")
-        return Checkpoint.open(folder)
+        return open_source(folder)
     if not base:
         named = f"base {new.base!r}" if new.base else "the first model, which would be its base,"
         message = f"{folder} is an adapter, but {named} is no whole checkpoint that is served; name one in base"
         raise RequestRefused(Refusal.INVALID, message, param="base")
-    return open_checkpoint(folder, base)
+    return open_source(folder, base)
 
 
 class Applications(Actor):
-    """See the module. ``limits``: what the workers were started for; ``controller``: its address."""
+    """See the module. ``limits``: what the workers were started for; ``controller``: its address; ``held``: what is served,
+    by model id, which is kept from being removed from a zoo."""
 
-    def __init__(self, settings: Settings, limits: WorkerLimits, controller: str) -> None:
+    def __init__(
+        self, settings: Settings, limits: WorkerLimits, controller: str, held: dict[str, Checkpoint] | None = None
+    ) -> None:
         self._settings, self._limits, self._controller = settings, limits, controller
+        self._held = {} if held is None else held
         self._reading = asyncio.Lock()
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
 
@@ -85,13 +90,14 @@ class Applications(Actor):
             return False
         except RemoteError as error:
             return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "name")
+        self._held.pop(name, None)
         return True
 
     async def _add(self, new: NewApplication) -> ApplicationView | RefusedChange:
         controller = self.node.ref(self._controller, Controller)
         try:
             check_name(new.name)
-            application = await self._read(new, await controller.base(new.base))
+            checkpoint, application = await self._read(new, await controller.base(new.base))
             name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
         except RequestRefused as refused:
             return RefusedChange(refused.why, refused.message, refused.param)
@@ -111,19 +117,20 @@ class Applications(Actor):
         view: ApplicationView | None = await controller.application(name)
         if view is None:
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
+        self._held[new.name] = checkpoint
         log.info("model %s from %s: %s", new.name, view.checkpoint, "ready" if view.ready else "loading")
         return view
 
-    async def _read(self, new: NewApplication, base: str) -> Application:
+    async def _read(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
         """Open, check and hash, off the loop."""
         async with self._reading:
             return await asyncio.to_thread(self._hash, new, base)
 
-    def _hash(self, new: NewApplication, base: str) -> Application:
+    def _hash(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
         settings, limits = self._settings, self._limits
         checkpoint = open_application(new, settings.app_roots, base)
         length = check_model(settings, limits, new.name, checkpoint.config)
         specs = checkpoint.specs(settings.page_size, limits.dtype)
         span = settings.pipelines.get(new.name, settings.pipeline)
         made = application_of(new.name, checkpoint, specs, length, span)
-        return dataclasses.replace(made, model=new.name, created=int(time.time()))
+        return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()))

@@ -10,11 +10,12 @@ from blockwright.actors.sizing import max_lengths, serving_dtype, spans
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.zoo.source import open_source
 
 
 def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
     """By application. Raises CheckpointError, SettingsError: one sentence."""
-    opened = {name: Checkpoint.open(path) for name, path in settings.applications.items() if not is_adapter(path)}
+    opened = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
     for name in settings.bases:
         if name in opened:
             raise SettingsError(f"bases.{name} is of a whole checkpoint; only an adapter has a base: leave it out")

@@ -183,12 +183,7 @@ class Settings:
                 raise SettingsError(f"{label} is {span} with {self.workers} workers; give a divisor of workers")
             if name and name not in self.applications:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
-        for name, base in self.bases.items():
-            for one in (name, base):
-                if one not in self.applications:
-                    raise SettingsError(
-                        f"bases.{name} = {base!r}: {one} is no application; there are: {_listed(self.applications)}"
-                    )
+        self._check_bases()
         self._check_front()
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:
@@ -202,6 +197,14 @@ class Settings:
                 f"sweep_tokens is {self.sweep_tokens}, less than max_rows ({self.max_rows}); every running sequence "
                 "needs a token in a sweep: raise sweep_tokens or lower max_rows"
             )
+
+    def _check_bases(self) -> None:
+        for name, base in self.bases.items():
+            for one in (name, base):
+                if one not in self.applications:
+                    raise SettingsError(
+                        f"bases.{name} = {base!r}: {one} is no application; there are: {_listed(self.applications)}"
+                    )
 
     def _check_front(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):

@@ -7,29 +7,26 @@ does not fit what is here raises ``ExecutorError``. Legend: T tokens, N rows, D 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 
-from blockwright.gpu.backend import Backend, Batch, Packed, PackedPart
+from blockwright.gpu.backend import Backend, Batch
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.hidden import HiddenStates
 from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.parameters import ResidentParameters
 from blockwright.gpu.sampling.sampler import sample, score_prompt
 from blockwright.gpu.tables import Tables
-from blockwright.gpu.weights.loader import read_rows, read_tensors
 from blockwright.policies.memory.residence import VIRTUAL
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.policies.plan.sweep_plan import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
 
 PARAMETERS = "parameters"
-ALIGNMENT = 64  # bytes, of packed tensors
-SLICE = 256 << 10  # raw bytes packed in one step of a load: some 0.3 ms, less than any sweep that matters takes
 SCORED_TOGETHER = 32  # prompt positions whose logits are in memory at a time
 
 
@@ -42,12 +39,12 @@ class ComposedRun:
     width: int  # of the hidden states that the run reads and leaves
     body: Any | None
     head: Any | None
-    deltas: dict[int, tuple[bytes, ...]] = field(default_factory=dict)  # ids of what is attached under each number
+    deltas: dict[int, dict[int, bytes]] = field(default_factory=dict)  # by number: ids of what is attached, by place
 
     @property
     def names(self) -> set[bytes]:
         """Ids of all components and deltas that it computes with."""
-        return {*self.components, *(id for ids in self.deltas.values() for id in ids)}
+        return {*self.components, *(id for inside in self.deltas.values() for id in inside.values())}
 
 
 @dataclass(slots=True)
@@ -105,10 +102,7 @@ class Executor:
         self._budget, self._chunk, self._protect = budget, chunk, protect
         self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
         self._pool: set[int] = set()  # chunk ids in use
-        self._tensors: dict[bytes, tuple[int, torch.Tensor]] = {}  # packed: offset and memory, by id
-        self._loading: dict[bytes, Generator[None, None, None]] = {}  # components of which not all tensors are packed
-        self._packed: dict[bytes, Packed] = {}
-        self._deltas: dict[bytes, Any] = {}  # packed, by delta id
+        self._parameters = ResidentParameters(backend, self._arenas[PARAMETERS])
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}
         self._departed: dict[tuple[int, int], memoryview] = {}
@@ -152,64 +146,18 @@ class Executor:
     # components and runs
 
     def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
-        """Read a component's tensors and pack them at these bytes of the parameters arena, which is committed there.
-
-        Of a variant its delta is loaded; the component that it shares is loaded by itself.
-
-        ``offsets``: of each part that the back end names. What is packed already is not packed again. Each step of the
-        iterator packs about ``SLICE`` bytes; the component can be composed when it has ended.
-        """
-        id, parts = spec.name, self.backend.parts(spec)
-        if id in self._packed or id in self._deltas or id in self._loading:
-            raise ExecutorError(f"component {id.hex()} is already loaded; load it once and count its holders")
-        for part, offset in zip(parts, offsets, strict=True):
-            if offset % ALIGNMENT:
-                raise ExecutorError(f"offset {offset} of {part.role} of component {id.hex()} is no multiple of {ALIGNMENT}")
-        self._loading[id] = steps = self._load(spec, list(zip(parts, offsets, strict=True)))
-        return steps
-
-    def _load(self, spec: ComponentSpec, places: list[tuple[PackedPart, int]]) -> Generator[None, None, None]:
-        id, done = spec.name, 0
-        try:
-            if spec.delta is not None:
-                ((part, offset),) = places
-                self._tensors[part.id] = offset, self._arenas[PARAMETERS].view(offset, part.nbytes)
-                self._deltas[id] = self.backend.pack_delta(spec, read_tensors(spec.delta.tensors), self._tensors[part.id][1])
-                return
-            for part, offset in places:
-                known = self._tensors.get(part.id)
-                if known is not None and known[0] != offset:
-                    raise ExecutorError(f"{part.role} of component {id.hex()} is packed at {known[0]} already, not {offset}")
-                if known is not None:
-                    continue
-                memory = self._arenas[PARAMETERS].view(offset, part.nbytes)
-                for first, last, nbytes in _slices(part, spec.tensors[part.role].nbytes):
-                    if done and done + nbytes > SLICE:
-                        done = 0
-                        yield
-                    self.backend.pack(part, read_rows(spec.tensors[part.role], first, last), memory, first)
-                    done += nbytes
-                self._tensors[part.id] = offset, memory
-            self._packed[id] = self.backend.assemble(spec, {part.role: self._tensors[part.id][1] for part, _ in places})
-            self._hidden.add_width(_width(spec))
-        finally:
-            self._loading.pop(id, None)
+        """Make a component resident, or of a variant its delta, step by step (``gpu/parameters.py``)."""
+        self._hidden.add_width(_width(spec))
+        return self._parameters.load(spec, offsets)
 
     def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
-        """Forget a component, or stop loading it, and packed tensors that nothing else needs: their chunks may go back.
-
-        No run may name it. What was never begun is no error: loads are stopped at any point.
-        """
+        """Forget a component or a delta, or stop loading it, and packed tensors that nothing else needs: their chunks may go
+        back. No run may name it. What was never begun is no error: loads are stopped at any point."""
         runs = [run for run, composed in self._runs.items() if component_id in composed.names]
         if runs:
             raise ExecutorError(f"component {component_id.hex()} is part of runs {runs}; drop them first")
         self.backend.settle()
-        self._packed.pop(component_id, None)
-        self._deltas.pop(component_id, None)
-        if (loading := self._loading.pop(component_id, None)) is not None:
-            loading.close()
-        for id in tensors:
-            self._tensors.pop(id, None)
+        self._parameters.unload(component_id, tensors)
 
     def compose(self, run: int, component_ids: Sequence[bytes], kv_layer: int) -> None:
         """Make run ``run`` of consecutive loaded components; ``kv_layer`` is the KV layer of its first attention.
@@ -218,14 +166,14 @@ class Executor:
         """
         if run in self._runs or not component_ids:
             raise ExecutorError(f"run {run} is {'already composed' if component_ids else 'empty'}; drop it or name another")
-        missing = [id.hex() for id in component_ids if id not in self._packed]
+        missing = [id.hex() for id in component_ids if id not in self._parameters.components]
         if missing:
             raise ExecutorError(f"run {run} names {len(missing)} components that are not loaded, {missing[0]} first")
-        self._check_chain(run, [self._packed[id].spec for id in component_ids], kv_layer)
+        self._check_chain(run, [self._parameters.components[id].spec for id in component_ids], kv_layer)
         self._runs[run] = self._composed(tuple(component_ids), kv_layer)
 
     def _composed(self, component_ids: tuple[bytes, ...], kv_layer: int) -> ComposedRun:
-        parts = [self._packed[id] for id in component_ids]
+        parts = [self._parameters.components[id] for id in component_ids]
         heads = parts[-1].spec.component.kind is Kind.HEAD
         body = parts[:-1] if heads else parts
         return ComposedRun(
@@ -239,11 +187,11 @@ class Executor:
     def attach(self, run: int, number: int, delta_ids: Mapping[int, bytes]) -> None:
         """From now on rows of ``number`` meet these loaded deltas in the run, by place of their component in it."""
         composed = self._runs.get(run)
-        missing = [id.hex() for id in delta_ids.values() if id not in self._deltas]
+        missing = [id.hex() for id in delta_ids.values() if id not in self._parameters.deltas]
         if composed is None or not number or number in composed.deltas or missing:
             why = f"delta {missing[0]} is not loaded" if missing else "the run is not composed, or has that number"
             raise ExecutorError(f"deltas {number} of run {run} cannot be attached: {why}")
-        packed = {place: self._deltas[id] for place, id in delta_ids.items()}
+        packed = {place: self._parameters.deltas[id] for place, id in delta_ids.items()}
         last = len(composed.components) - 1
         if composed.head is not None and last in packed:
             self.backend.attach(composed.head, number, {0: packed.pop(last)})
@@ -251,7 +199,7 @@ class Executor:
             self.backend.attach(composed.head, number, {})
         if composed.body is not None:
             self.backend.attach(composed.body, number, packed)
-        composed.deltas[number] = tuple(delta_ids.values())
+        composed.deltas[number] = dict(delta_ids)
 
     def detach(self, run: int, number: int) -> None:
         """Forget deltas of a run, so that they can be unloaded."""
@@ -288,7 +236,11 @@ class Executor:
         hold, runs their numbers."""
         if self.tables.grow(max_length, kv_layers):
             self.backend.reserve(self.tables, self._hidden.max_tokens, self.tables.rows)
-            self._runs = {n: self._composed(run.components, run.kv_layer) for n, run in self._runs.items()}
+            former, self._runs = self._runs, {}
+            for number, run in former.items():
+                self._runs[number] = self._composed(run.components, run.kv_layer)
+                for deltas, inside in run.deltas.items():
+                    self.attach(number, deltas, inside)
 
     # sweeps
 
@@ -416,16 +368,6 @@ class Executor:
 def _width(spec: ComponentSpec) -> int:
     """Of the hidden states that a component reads, or writes where it reads none."""
     return spec.component.width_in or spec.component.width_out
-
-
-def _slices(part: PackedPart, nbytes: int) -> Iterator[tuple[int, int, int]]:
-    """Rows of a raw tensor of so many bytes, first and last + 1, that are packed at once, and their bytes."""
-    rows = part.shape[0]
-    row = max(1, nbytes // max(1, rows))
-    step = max(1, SLICE // (row * part.together)) * part.together
-    for first in range(0, rows, step):
-        last = min(first + step, rows)
-        yield first, last, (last - first) * row
 
 
 def _numbers(deltas: list[int]) -> np.ndarray | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.requests.account import account_of
 from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
@@ -30,6 +31,10 @@ class Generation:
     priority: int = 0
     salt: bytes = b""
     trace: str = ""  # a W3C traceparent, handed on to the workers
+
+    @property
+    def account(self) -> str:
+        return account_of(self.tenant, self.application)
 
 
 StreamNews = TokensEmitted | PromptScored

@@ -12,7 +12,6 @@ from blockwright.actors.gateway.port import Generation, RequestView
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.requests.account import account_of
 from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
 from blockwright.policies.requests.poison import Deaths
 from blockwright.policies.requests.queue import Key
@@ -62,7 +61,7 @@ class RequestRecord:
 
     @property
     def account(self) -> str:
-        return account_of(self.generation.tenant, self.generation.application)
+        return self.generation.account
 
     @property
     def total(self) -> int:

@@ -17,8 +17,8 @@ from blockwright.api.errors import ApiError
 from blockwright.api.nearest import suggestion
 from blockwright.api.text.chat_template import ChatTemplate
 from blockwright.api.text.tokenizer import TextCodec
-from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.zoo.source import open_source
 
 log = logging.getLogger(__name__)
 _LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth
@@ -42,7 +42,7 @@ def load_model(folder: Path) -> ServedModel:
     codec = TextCodec.load(folder)
     if codec.missing:
         log.warning("%s", codec.missing)
-    checkpoint = Checkpoint.open(folder)
+    checkpoint = open_source(folder)
     generation = checkpoint.generation
     defaults = SamplingParams(
         temperature=0.0 if generation.do_sample is False else generation.temperature,

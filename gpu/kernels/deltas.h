@@ -20,6 +20,8 @@ AI void low_tile(const int rows, const at *x, long ld, const uint32_t *w, long u
     for (long s = 0; s < units; s++) {
         pair ws[NV];
         UNROLL for (int j = 0; j < NV; j++) ws[j] = load_w(w + s * BW_PANEL + j * VW);
+        __builtin_prefetch(w + (units + s) * BW_PANEL, 0, 2); /* of the next panel, which is this group's next, too */
+        __builtin_prefetch(w + (units + s) * BW_PANEL + BW_PANEL / 2, 0, 2);
         UNROLL for (int r = 0; r < rows; r++) {
             pair xs = load_x(x + r * ld, s);
             UNROLL for (int j = 0; j < NV; j++) sum[r][j] = dot(sum[r][j], ws[j], xs);

@@ -67,7 +67,7 @@ def products(config: ComponentConfig) -> list[tuple[Product, Product]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class TermColumns:
     """Where the terms of a product lie in its A: first column by role; all columns, padded to panels."""
 
     of: dict[str, int]
@@ -80,7 +80,7 @@ def _terms(spec: ComponentSpec, product: Product) -> list[LoraTerm]:
     return [by_role[role] for role in product if role in by_role]
 
 
-def _columns(spec: ComponentSpec, terms: Iterable[LoraTerm]) -> Columns:
+def _columns(spec: ComponentSpec, terms: Iterable[LoraTerm]) -> TermColumns:
     assert spec.delta is not None
     places: dict[tuple[object, float], int] = {}
     found, total = {}, 0
@@ -90,7 +90,7 @@ def _columns(spec: ComponentSpec, terms: Iterable[LoraTerm]) -> Columns:
             places[key] = total
             total += term.rank + term.rank % 2
         found[term.role] = places[key]
-    return Columns(found, -(-total // PANEL) * PANEL)
+    return TermColumns(found, -(-total // PANEL) * PANEL)
 
 
 def _packed(columns: int, width: int, element: int) -> int:

@@ -23,16 +23,12 @@ VIRTUAL = 4  # the arena's reserved range in budgets: addresses are free, and ho
 class Extent:
     """Granules of the parameters arena from ``start`` on, and the components and deltas that need them."""
 
-    __slots__ = ("length", "start", "users")
-
     def __init__(self, start: int, length: int, users: set[bytes]) -> None:
         self.start, self.length, self.users = start, length, users
 
 
 class Resident:
     """A component or delta: its packed tensors in order, and the applications that need it."""
-
-    __slots__ = ("holders", "tensors")
 
     def __init__(self, tensors: list[bytes], holders: set[str]) -> None:
         self.tensors, self.holders = tensors, holders

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.reference.backend import TorchBackend
+from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, greedy, make_adapter, peft_model
 
+from .native_oracle import instruction_sets
+from .rig import load
 from .tenant_rig import TenantRig
 
 BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend], ids=["torch", "native"])
@@ -84,3 +88,84 @@ def test_tenants_in_one_sweep_answer_as_alone(
     models = {0: base_model(base)} | {i + 1: peft_model(base, folder) for i, folder in enumerate(folders)}
     for row in order:
         assert done[row][:16] == greedy(models[rig.tenant[row]], told[row], 16), f"row {row} of tenant {rig.tenant[row]}"
+
+
+EACH_SET = pytest.mark.parametrize(
+    ("dtype", "instruction_set"),
+    [(dtype, name) for dtype in ("float32", "bfloat16") for name in instruction_sets(dtype)],
+)
+
+
+def logits_of(rig: TenantRig, rows: list[int], chunk: int, together: bool) -> dict[int, list[list[float]]]:
+    """Log-probabilities of every token after each row's prompt, computed in chunks, alone or all rows in one batch."""
+    everything = SamplingParams(temperature=0.0, logprobs=384)
+    groups = [rows] if together else [[row] for row in rows]
+    found: dict[int, list[list[float]]] = {}
+    for group in groups:
+        lengths = {row: 20 + row for row in group}
+        edits = [edit for row in group for edit in rig.admit(row, prompt(row, lengths[row]), everything, 60)]
+        for start in range(0, max(lengths.values()), chunk):
+            batch = [(row, start, min(chunk, lengths[row] - start)) for row in group if start < lengths[row]]
+            sample = [i for i, (row, first, count) in enumerate(batch) if first + count == lengths[row]]
+            result, edits = rig.run(batch, sample, edits), []
+            for i, entry in zip(sample, result.logprobs, strict=True):
+                assert entry is not None
+                found.setdefault(batch[i][0], []).append([value for _, value in sorted(entry.top)])
+    return found
+
+
+@EACH_SET
+def test_a_tenants_bits_do_not_depend_on_the_others(
+    dtype: str, instruction_set: str, checkpoint: Checkpoints, tmp_path: Path
+) -> None:
+    """Alone or in one batch, in small chunks or one, with one thread or three of which some lose their cores."""
+    base = checkpoint("llama", hidden_size=96)
+    names = ["all-linear", "rslora", "excluded", "head"]
+    folders = [make_adapter(base, tmp_path / name, seed=i, **CONFIGS[name]) for i, name in enumerate(names)]
+    rows = list(range(8))
+
+    def rig(threads: int) -> TenantRig:
+        made = TenantRig(NativeBackend(dtype, threads, instruction_set), base, folders)
+        made.tenant = {row: row % 5 for row in rows}
+        return made
+
+    alone = logits_of(rig(1), rows, 64, together=False)
+    assert logits_of(rig(1), rows, 64, together=True) == alone
+    assert logits_of(rig(1), rows, 5, together=True) == alone
+    late = rig(3)
+    assert isinstance(late.executor.backend, NativeBackend)
+    late.executor.backend.delay(40, 200)
+    assert logits_of(late, rows, 7, together=True) == alone
+    reference = TenantRig(TorchBackend("float32"), base, folders)
+    reference.tenant = late.tenant
+    wanted = logits_of(reference, rows, 64, together=False)
+    allowed = 1e-3 if dtype == "float32" else 0.8
+    for row in rows:
+        assert max(abs(a - b) for a, b in zip(alone[row][0], wanted[row][0], strict=True)) < allowed
+
+
+@BACKENDS
+def test_deltas_can_be_detached_unloaded_and_loaded_again(make: type, checkpoint: Checkpoints, tmp_path: Path) -> None:
+    base = checkpoint("llama")
+    folder = make_adapter(base, tmp_path / "a")
+    rig = TenantRig(make("float32"), base, [folder])
+    rig.tenant = {1: 1}
+    first = rig.generate(1, prompt(3), 8)
+    rig.executor.grow(rig.executor.tables.max_length + 64, 1)
+    assert rig.generate(1, prompt(3), 8) == first, "grown tables compose runs anew, with their deltas"
+    deltas = [spec for spec in rig.specs if spec.delta is not None]
+    with pytest.raises(ExecutorError, match="drop them first"):
+        rig.executor.unload(deltas[0].name, [])
+    rig.executor.detach(0, 1)
+    with pytest.raises(ExecutorError, match="not attached"):
+        rig.generate(1, prompt(3), 8)
+    for spec in deltas:
+        rig.executor.unload(spec.name, [part.id for part in rig.executor.backend.parts(spec)])
+    with pytest.raises(ExecutorError, match="is not loaded"):
+        rig.executor.attach(0, 1, {1: deltas[0].name})
+    for spec in deltas:
+        load(rig.executor, spec, rig.placing)
+    rig.executor.attach(0, 1, {i: s.name for i, s in enumerate(rig.specs) if s.delta is not None})
+    assert rig.generate(2, prompt(3), 8) != first
+    rig.tenant[3] = 1
+    assert rig.generate(3, prompt(3), 8) == first

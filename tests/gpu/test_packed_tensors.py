@@ -12,7 +12,12 @@ from safetensors.torch import load_file
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.model.config import ComponentSpec, tensor_shapes
 from blockwright.gpu.select import open_backend
+from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.memory.chunks import ChunkPool
+from blockwright.policies.memory.packed_tensor import PackedTensor
+from blockwright.policies.memory.residence import Residence
+from blockwright.tests.adapters import make_adapter
 from blockwright.tests.cap import CAP
 from blockwright.tests.checkpoints import PRESETS, fused_as_phi3, with_tensors
 
@@ -98,3 +103,23 @@ def test_memory_is_within_two_percent_of_the_raw_tensors(checkpoint: MakeCheckpo
     raw = sum(ref.nbytes for ref in {ref for spec in specs(path) for ref in spec.tensors.values()})
     packed = sum(sizes(open_backend(name, dtype, 1, CAP), path).values())
     assert packed == pytest.approx(raw * torch.empty(0, dtype=getattr(torch, dtype)).element_size() / 4, rel=0.02)
+
+
+def test_twenty_lora_tenants_take_what_their_tensors_take(checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    """Of a base that is not tiny each adds less than 1 %: its small tensors share chunks with those of others."""
+    path = checkpoint("llama", hidden_size=512, intermediate_size=1408, vocab_size=2048, num_hidden_layers=4)
+    adapters = [make_adapter(path, tmp_path / str(i), seed=i, target_modules=["q_proj", "v_proj"]) for i in range(20)]
+    backend, base, chunk = open_backend("native", "float32", 1, CAP), Checkpoint.open(path), 65536
+    residence, found = Residence(ChunkPool(1 << 12, chunk), 64), dict[bytes, int]()
+    added = []
+    for name, variant in [("base", base), *((str(i), open_adapter(folder, base)) for i, folder in enumerate(adapters))]:
+        before = residence.tensor_bytes
+        for spec in (needed for whole in variant.specs(16, "float32") for needed in whole.loads()):
+            if residence.hold(spec.name, name) is None:
+                parts = backend.parts(spec)
+                found |= {part.id: part.nbytes for part in parts}
+                assert residence.load(spec.name, name, [PackedTensor(part.id, part.nbytes) for part in parts]) is not None
+        added.append(residence.tensor_bytes - before)
+    assert 0 < max(added[1:]) < 0.01 * added[0]
+    assert residence.used * chunk == pytest.approx(sum(found.values()), rel=0.02)
+    residence.check()

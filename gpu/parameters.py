@@ -1,0 +1,93 @@
+"""The parameters in a worker's memory: packed tensors, the components that they make, and deltas.
+
+Obeys: where a tensor lies is the plan's (``policies/memory/residence.py``). Used by the device thread alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from blockwright.gpu.backend import Backend, Packed, PackedPart
+from blockwright.gpu.errors import ExecutorError
+from blockwright.gpu.memory import Arena
+from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.weights.loader import read_rows, read_tensors
+
+ALIGNMENT = 64  # bytes, of packed tensors
+SLICE = 256 << 10  # raw bytes packed in one step of a load: some 0.3 ms, less than any sweep that matters takes
+
+
+class ResidentParameters:
+    """See the module. ``components`` and ``deltas``: what can be composed and attached, by id."""
+
+    def __init__(self, backend: Backend, arena: Arena) -> None:
+        self._backend, self._arena = backend, arena
+        self._tensors: dict[bytes, tuple[int, torch.Tensor]] = {}  # packed: offset and memory, by id
+        self._loading: dict[bytes, Generator[None, None, None]] = {}  # components of which not all tensors are packed
+        self.components: dict[bytes, Packed] = {}
+        self.deltas: dict[bytes, Any] = {}
+
+    def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
+        """Read a component's tensors and pack them at these bytes of the parameters arena, which is committed there.
+
+        Of a variant its delta is loaded; the component that it shares is loaded by itself.
+
+        ``offsets``: of each part that the back end names. What is packed already is not packed again. Each step of the
+        iterator packs about ``SLICE`` bytes; the component can be composed when it has ended.
+        """
+        id, parts = spec.name, self._backend.parts(spec)
+        if id in self.components or id in self.deltas or id in self._loading:
+            raise ExecutorError(f"component {id.hex()} is already loaded; load it once and count its holders")
+        for part, offset in zip(parts, offsets, strict=True):
+            if offset % ALIGNMENT:
+                raise ExecutorError(f"offset {offset} of {part.role} of component {id.hex()} is no multiple of {ALIGNMENT}")
+        self._loading[id] = steps = self._load(spec, list(zip(parts, offsets, strict=True)))
+        return steps
+
+    def _load(self, spec: ComponentSpec, places: list[tuple[PackedPart, int]]) -> Generator[None, None, None]:
+        id, done = spec.name, 0
+        try:
+            if spec.delta is not None:
+                ((part, offset),) = places
+                self._tensors[part.id] = offset, self._arena.view(offset, part.nbytes)
+                self.deltas[id] = self._backend.pack_delta(spec, read_tensors(spec.delta.tensors), self._tensors[part.id][1])
+                return
+            for part, offset in places:
+                known = self._tensors.get(part.id)
+                if known is not None and known[0] != offset:
+                    raise ExecutorError(f"{part.role} of component {id.hex()} is packed at {known[0]} already, not {offset}")
+                if known is not None:
+                    continue
+                memory = self._arena.view(offset, part.nbytes)
+                for first, last, nbytes in _slices(part, spec.tensors[part.role].nbytes):
+                    if done and done + nbytes > SLICE:
+                        done = 0
+                        yield
+                    self._backend.pack(part, read_rows(spec.tensors[part.role], first, last), memory, first)
+                    done += nbytes
+                self._tensors[part.id] = offset, memory
+            self.components[id] = self._backend.assemble(spec, {part.role: self._tensors[part.id][1] for part, _ in places})
+        finally:
+            self._loading.pop(id, None)
+
+    def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
+        """Forget a component or a delta, or stop loading it, and packed tensors that nothing else needs."""
+        self.components.pop(component_id, None)
+        self.deltas.pop(component_id, None)
+        if (loading := self._loading.pop(component_id, None)) is not None:
+            loading.close()
+        for id in tensors:
+            self._tensors.pop(id, None)
+
+
+def _slices(part: PackedPart, nbytes: int) -> Iterator[tuple[int, int, int]]:
+    """Rows of a raw tensor of so many bytes, first and last + 1, that are packed at once, and their bytes."""
+    rows = part.shape[0]
+    row = max(1, nbytes // max(1, rows))
+    step = max(1, SLICE // (row * part.together)) * part.together
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        yield first, last, (last - first) * row

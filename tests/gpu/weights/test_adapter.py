@@ -1,0 +1,176 @@
+"""PEFT folders: what is read, and the sentence that refuses everything else by field, value and remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.adapter import is_adapter, open_adapter, open_checkpoint
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.tests.adapters import make_adapter
+
+Checkpoints = Callable[..., Path]
+Q = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+@pytest.fixture(scope="module")
+def made(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    base = checkpoint("llama")
+    return base, make_adapter(base, tmp_path_factory.mktemp("made") / "lora", target_modules=["q_proj", "down_proj"])
+
+
+class Folder:
+    """A copy of an adapter that a test spoils."""
+
+    def __init__(self, source: Path, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        self.config: dict[str, Any] = json.loads((source / "adapter_config.json").read_text())
+        self.tensors = load_file(source / "adapter_model.safetensors")
+
+    def open(self, base: Path) -> Checkpoint:
+        (self.path / "adapter_config.json").write_text(json.dumps(self.config))
+        save_file(self.tensors, self.path / "adapter_model.safetensors")
+        return open_adapter(self.path, Checkpoint.open(base))
+
+
+@pytest.fixture
+def folder(made: tuple[Path, Path], tmp_path: Path) -> Folder:
+    return Folder(made[1], tmp_path / "copy")
+
+
+def test_a_variant_shares_its_base_and_differs_where_it_is_changed(made: tuple[Path, Path]) -> None:
+    base, adapter = Checkpoint.open(made[0]), open_checkpoint(made[1], made[0])
+    assert is_adapter(made[1])
+    assert not is_adapter(made[0])
+    ours, theirs = base.specs(16, "float32"), adapter.specs(16, "float32")
+    assert [spec.component.id for spec in ours] == [spec.component.shared for spec in theirs]
+    assert [spec.delta is not None for spec in theirs] == [False, *[True] * 6, False]
+    assert len({spec.component.id for spec in [*ours, *theirs]}) == 8 + 6
+    assert adapter.nbytes - base.nbytes == sum(spec.component.delta_nbytes for spec in theirs) > 0
+    again = adapter.specs_with_ids(
+        16,
+        "float32",
+        [spec.component.shared for spec in theirs],
+        hashes=[spec.hashes for spec in theirs],
+        deltas=[spec.component.delta for spec in theirs],
+    )
+    assert again == theirs
+    assert [spec.component.id for spec in theirs[1].loads()] == [ours[1].component.id, theirs[1].component.id]
+
+
+def test_a_saved_module_is_a_component_of_its_own(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    base = checkpoint("llama")
+    adapter = make_adapter(base, tmp_path / "a", target_modules=["v_proj"], modules_to_save=["lm_head"])
+    head = open_checkpoint(adapter, base).specs(16, "float32")[-1]
+    assert head.delta is None
+    assert head.component.base == b""
+    assert head.component.id != Checkpoint.open(base).specs(16, "float32")[-1].component.id
+
+
+def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Folder, made: tuple[Path, Path]) -> None:
+    first = folder.open(made[0]).specs(16, "float32")
+    assert [s.component.id for s in open_checkpoint(made[1], made[0]).specs(16, "float32")] == [
+        s.component.id for s in first
+    ]
+    folder.config["lora_alpha"] = 9
+    assert folder.open(made[0]).specs(16, "float32")[1].component.id != first[1].component.id
+    folder.config["lora_alpha"] = 8
+    folder.tensors[f"{Q}.lora_B.weight"][0, 0] += 1
+    changed = folder.open(made[0]).specs(16, "float32")
+    assert [a.component.id == b.component.id for a, b in zip(changed, first, strict=True)] == [True, False, *[True] * 6]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("peft_type", "IA3", "peft_type 'IA3' is not supported"),
+        ("peft_type", 3, "peft_type is 3, not a string"),
+        ("use_dora", True, "use_dora is True, which is not supported; DoRA scales the whole weight; merge the adapter"),
+        ("lora_bias", True, "lora_bias is True"),
+        ("bias", "all", "bias is 'all', which is not supported"),
+        ("fan_in_fan_out", True, "fan_in_fan_out is True, .* set it to false"),
+        ("layer_replication", [[0, 1]], "layer_replication is"),
+        ("target_parameters", ["x"], "target_parameters is"),
+        ("trainable_token_indices", [1], "trainable_token_indices is"),
+        ("alora_invocation_tokens", [1], "alora_invocation_tokens is"),
+        ("use_qalora", True, "use_qalora is True"),
+        ("something_new", {"a": 1}, "something_new is {'a': 1}, which is not supported; merge"),
+        ("task_type", "SEQ_CLS", "task_type is 'SEQ_CLS', not CAUSAL_LM"),
+        ("init_lora_weights", "pissa", "init_lora_weights is 'pissa', which changes the base's weights"),
+        ("r", 0, "r is 0, not an integer"),
+        ("r", 5, r"lora_A.weight has shape \[4, 112\] where .*down_proj .* ask for \[5, 112\]; name the base"),
+        ("rank_pattern", {"q_proj": "x"}, "the rank of model.layers.0.self_attn.q_proj is 'x', not 1 to 4096"),
+        ("rank_pattern", {"(": 3}, "is no regular expression"),
+        ("alpha_pattern", {"q_proj": None}, "the alpha of .*q_proj is None, not a number"),
+        ("lora_alpha", "8", "lora_alpha is '8', not a finite number"),
+        ("target_modules", None, "target_modules is None, not a list of module names or a regular expression"),
+        ("target_modules", [1], "target_modules is .1., not a name or a list of names"),
+        ("target_modules", ["q_proj"], "module model.layers.0.mlp.down_proj is not among target_modules"),
+        ("target_modules", ["q_proj", "down_proj", "v_proj"], "lacks lora_A and lora_B of model.layers.0.self_attn.v_proj"),
+        ("target_modules", "(", "is no regular expression"),
+        ("layers_to_transform", [-1], "layers_to_transform is .-1., not a layer"),
+    ],
+)
+def test_an_option_that_is_not_supported_is_named(
+    folder: Folder, made: tuple[Path, Path], field: str, value: object, sentence: str
+) -> None:
+    folder.config[field] = value
+    with pytest.raises(CheckpointError, match=sentence) as caught:
+        folder.open(made[0])
+    assert str(folder.path) in str(caught.value)
+
+
+def renamed(tensors: dict[str, torch.Tensor], old: str, new: str) -> None:
+    for name in [name for name in tensors if old in name]:
+        tensors[name.replace(old, new)] = tensors.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda t: renamed(t, "q_proj", "query"), "module model.layers.0.self_attn.query is no linear module of the base"),
+        (lambda t: renamed(t, "layers.2", "layers.9"), "module model.layers.9.* is no linear module of the base"),
+        (lambda t: renamed(t, "base_model.model.", ""), "does not begin with base_model.model."),
+        (lambda t: t.pop(f"{Q}.lora_B.weight"), "has lora_A of model.layers.0.self_attn.q_proj alone"),
+        (lambda t: t.clear(), "lacks lora_A and lora_B of"),
+        (lambda t: renamed(t, "q_proj.lora_A", "q_proj.lora_embedding_A"), "lora_embedding_A.weight is not supported"),
+        (lambda t: t.update({f"{Q}.lora_magnitude_vector": torch.ones(4)}), "lora_magnitude_vector is not supported"),
+        (lambda t: t.update({"base_model.model.extra.weight": torch.ones(4)}), "extra.weight is of no module of the base"),
+        (lambda t: t.update({f"{Q}.lora_B.weight": torch.ones(65, 4)}), r"has shape \[65, 4\] where"),
+        (lambda t: t.update({f"{Q}.lora_A.weight": torch.ones(4, 64, dtype=torch.int8)}), "is quantised"),
+        (lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(3, 64)}), r"has shape \[3, 64\] where lm_head"),
+    ],
+)
+def test_tensors_that_do_not_fit_the_base_are_named(
+    folder: Folder, made: tuple[Path, Path], spoil: Callable[[dict[str, torch.Tensor]], object], sentence: str
+) -> None:
+    spoil(folder.tensors)
+    with pytest.raises(CheckpointError, match=sentence):
+        folder.open(made[0])
+
+
+def test_an_adapter_of_another_base_is_refused(made: tuple[Path, Path], checkpoint: Checkpoints) -> None:
+    wider = checkpoint("llama", hidden_size=96)
+    with pytest.raises(CheckpointError, match=re.escape(str(wider)) + ".*name the base that the adapter was trained on"):
+        open_checkpoint(made[1], wider)
+    with pytest.raises(CheckpointError, match=r"is no linear module of the base .it has: dense"):
+        open_checkpoint(made[1], checkpoint("gpt-neox"))
+
+
+def test_a_pickle_is_never_loaded(folder: Folder, made: tuple[Path, Path]) -> None:
+    folder.open(made[0])
+    (folder.path / "adapter_model.safetensors").rename(folder.path / "adapter_model.bin")
+    with pytest.raises(CheckpointError, match=r"adapter_model.bin is a pickle, which is never loaded"):
+        open_checkpoint(folder.path, made[0])
+    (folder.path / "adapter_model.bin").unlink()
+    with pytest.raises(CheckpointError, match=r"has adapter_config.json but no adapter_model.safetensors"):
+        open_checkpoint(folder.path, made[0])
