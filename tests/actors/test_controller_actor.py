@@ -177,7 +177,7 @@ async def test_publications_that_wait_leave_as_one_and_new_routes_are_known_to_t
     assert versions[-1] == rig.state.version
     assert behind + 1 not in versions
     assert behind + 2 not in versions
-    assert rig.gateway.updates[-1] == rig.state.publication()
+    assert rig.gateway.updates[-1] == rig.state.table.news()
     assert versions == sorted(set(versions))
     assert set(versions) == set(w0.told) == set(w1.told)
 

@@ -66,6 +66,11 @@ class Spec:
 
     component: Component
 
+    @property
+    def name(self) -> bytes:
+        """Under which it is resident."""
+        return self.component.id
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPart:

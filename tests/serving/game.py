@@ -15,11 +15,13 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
+from blockwright.actors.controller.residency import serving
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.worker.actor import Worker
@@ -40,6 +42,8 @@ LONGEST = 48  # tokens of a sequence
 WHOLE = 5.0  # until all that was killed is back and loaded, unless the word to load was lost: that takes 600
 SETTLED = 1.0  # until all are told what the last fault has broken
 STRIKES = 3  # of each seed, on kinds of messages
+RENEWED = 8  # one seed of so many puts a new version in the place of an application
+RENEW_AFTER, GRACE = 0.3, 20.0  # seconds: when, and how long requests of the old version may take
 STALLS = 0.1  # of the seeds, in which a device hangs
 FAULTS = 1  # besides, of any kind, on everything between two nodes
 AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit"}  # and what they ask: there must be a second one
@@ -218,6 +222,8 @@ class Game:
             sim.loop.call_at(start + fault.at, self._inject, fault)
         if self.kinds & {"unload", "answer to unload"}:
             self.work.append(asyncio.create_task(self._withdraw("b", self.random.uniform(0.1, 0.6))))
+        if self.seed % RENEWED == 5:
+            self.work.append(asyncio.create_task(self._renew(house.plan.applications[0])))
         if self.random.random() < STALLS and self.faults:
             sim.loop.call_later(self.random.uniform(0.0, WITHIN), self._stall, self.random.choice(house.plan.workers))
         await self._until(lambda: sim.time > start + WITHIN and not self._open(), PATIENCE)
@@ -249,6 +255,16 @@ class Game:
             await controller.undeploy(application)
         await controller.deploy(application)
 
+    async def _renew(self, application: Application) -> None:
+        """Put a new version in the place of an application that is asked for: of the same components, so that any token of
+        either is right."""
+        await asyncio.sleep(RENEW_AFTER)
+        controller = self.sim.head.ref(f"{HEAD}/controller", Controller)
+        again = replace(application, checkpoint="/models/again", model=application.name)
+        with contextlib.suppress(RuntimeFault):
+            name = await controller.add(again, replace=True, grace=GRACE)
+            await controller.settled(name, timeout=WHOLE)
+
     def _stall(self, worker: str) -> None:
         """What its device runs never ends, so that the controller must kill it."""
         self.house.devices[worker].stalled = True
@@ -263,7 +279,7 @@ class Game:
         late = []
         for gateway in house.gateways.values():
             life = sim._launcher.lives[gateway.node.id].context.copy() if gateway.node.name != HEAD else None
-            for application in [a for a in house.plan.applications if house.state.ready(a.name)]:
+            for application in [a for a in house.plan.applications if self._routed(a.name)]:
                 request = self._request(len(self.requests), gateway.node.name, application.name)
                 self.requests.append(request)
                 request.at, request.leaves = 0.0, 0
@@ -273,6 +289,12 @@ class Game:
         for request in late:
             if request.outcome != "done":
                 raise Violation("serves", f"after all faults {request}\n{self._story(request)}")
+
+    def _routed(self, model: str) -> bool:
+        """The controller has a route for it."""
+        state = self.house.state
+        known = serving(state.served, model)
+        return known is not None and state.ready(known.application.name)
 
     async def _until(self, condition: Any, seconds: float) -> None:
         end = self.sim.time + seconds
