@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.sizing import max_lengths, serving_dtype, spans
+from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.zoo.source import open_source
 
 
 def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
     """By application. Raises CheckpointError, SettingsError: one sentence."""
-    opened = {name: Checkpoint.open(path) for name, path in settings.applications.items() if not is_adapter(path)}
+    opened = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
     for name in settings.bases:
         if name in opened:
             raise SettingsError(f"bases.{name} is of a whole checkpoint; only an adapter has a base: leave it out")
@@ -37,15 +41,19 @@ def hash_applications(checkpoints: dict[str, Checkpoint], settings: Settings) ->
     applications = []
     for name, checkpoint in checkpoints.items():
         specs = checkpoint.specs(settings.page_size, dtype)
-        applications.append(
-            Application(
-                name,
-                str(checkpoint.source),
-                tuple(spec.component for spec in specs),
-                lengths[name],
-                over[name],
-                tuple(spec.hashes for spec in specs),
-                str(checkpoint.path) if checkpoint.source != checkpoint.path else "",
-            )
-        )
+        applications.append(application_of(name, checkpoint, specs, lengths[name], over[name]))
     return applications
+
+
+def application_of(name: str, checkpoint: Checkpoint, specs: Sequence[ComponentSpec], length: int, span: int) -> Application:
+    """A checkpoint that was hashed, as the controller knows it."""
+    return Application(
+        name,
+        str(checkpoint.source),
+        tuple(spec.component for spec in specs),
+        length,
+        span,
+        tuple(spec.hashes for spec in specs),
+        str(checkpoint.path) if checkpoint.source != checkpoint.path else "",
+        tuple({role: ref.nbytes for role, ref in spec.tensors.items()} for spec in specs),
+    )

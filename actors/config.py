@@ -19,6 +19,7 @@ MOST = {  # beyond any machine: more is a slip, and would only be noticed when t
     "max_rows": 16384,
     "sweep_tokens": 1 << 20,
 }
+MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of an event log, each of whose two parts starts with a snapshot
 
 
@@ -89,6 +90,16 @@ class Settings:
     concurrent_requests: Annotated[dict[str, int], "tenant: requests that run or wait at a time; * as above"] = field(
         default_factory=dict
     )
+    tenant_weights: Annotated[
+        dict[str, int], "tenant (application, where there are no keys): its part of a worker's time; * for others, else 1"
+    ] = field(default_factory=dict)
+    tenant_kv_share: Annotated[
+        dict[str, float],
+        "tenant or application, as above: most of a worker's KV memory that it may hold, 0 to 1; * for others",
+    ] = field(default_factory=dict)
+    app_roots: Annotated[
+        str, "folders, with commas between, below which applications that are added at run time must lie; empty: none can be"
+    ] = ""
     max_model_len: Annotated[int, "tokens of prompt and answer; 0: as the checkpoint says, at most 8192"] = 0
     memory: Annotated[
         int, "bytes (or 2GiB) for parameters and KV of each worker; 0: 60 % of free memory divided by the workers"
@@ -109,7 +120,7 @@ class Settings:
     silence: Annotated[float, "seconds without a report after which a worker is declared down"] = 2.0
     worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then they fail"] = 30.0
     request_timeout: Annotated[float, "seconds from arrival after which a request fails, complete or not; 0: never"] = 0.0
-    drain_timeout: Annotated[float, "seconds that SIGTERM gives to what runs"] = 30.0
+    drain_timeout: Annotated[float, "seconds that SIGTERM, or the end of an application, gives to what runs"] = 30.0
     max_waiting: Annotated[int, "requests in the server, all gateways together, beyond which new ones are refused"] = 4096
     max_waiting_tokens: Annotated[int, "tokens still to compute beyond which new requests are refused; 0: no limit"] = 0
     unknown_fields: Annotated[str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject"] = (
@@ -210,9 +221,21 @@ class Settings:
                     raise SettingsError(f"{name}.{tenant} is of no tenant that has a key; there are: {_listed(tenants)}")
                 if name in limits and value < 1:
                     raise SettingsError(f"{name}.{tenant} is {value}; give at least 1, or leave it out for no limit")
+        accounts = tenants or {*self.applications}
+        for name in ("tenant_weights", "tenant_kv_share"):
+            for account in getattr(self, name):
+                if account not in accounts and account != "*":
+                    kind = "tenant that has a key" if tenants else "application"
+                    raise SettingsError(f"{name}.{account} is of no {kind}; there are: {_listed(accounts)}")
+        for account, weight in self.tenant_weights.items():
+            if not 1 <= weight <= MOST_WEIGHT:
+                raise SettingsError(f"tenant_weights.{account} is {weight}; give 1 to {MOST_WEIGHT}")
+        for account, share in self.tenant_kv_share.items():
+            if not 0 < share <= 1:
+                raise SettingsError(f"tenant_kv_share.{account} is {share}; give more than 0, at most 1 (all KV memory)")
         for tenant, models in self.tenant_models.items():
             for model in models.split(","):
-                if model.strip() not in self.applications:
+                if model.strip() not in self.applications and not self.app_roots:  # with roots it may come later
                     served = _listed(self.applications)
                     raise SettingsError(
                         f"tenant_models.{tenant} names {model.strip()!r}, which is not served; there are: {served}"

@@ -6,6 +6,7 @@ Pure: the machine's free memory and cores come in as numbers. Refuses with ``Set
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from blockwright.actors.config import MOST_THREADS, Settings, SettingsError
 from blockwright.actors.worker.messages import WorkerConfig
@@ -41,6 +42,36 @@ def max_lengths(settings: Settings, models: Mapping[str, ModelConfig]) -> dict[s
             )
         lengths[name] = settings.max_model_len or min(model.max_position, LONGEST)
     return lengths
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """What the workers were started for, which an application that comes later has to fit."""
+
+    dtype: str  # that they compute in
+    layouts: frozenset[tuple[int, int]] | None  # (KV heads, size of one) that have addresses; None: any can get them
+
+
+def worker_limits(settings: Settings, models: Mapping[str, ModelConfig], address_space: int | None) -> WorkerLimits:
+    """Of the workers of ``worker_configs``."""
+    layouts = frozenset((model.kv_heads, model.head_dim) for model in models.values())
+    return WorkerLimits(serving_dtype(settings, models), None if address_space is None else layouts)
+
+
+def check_model(settings: Settings, limits: WorkerLimits, name: str, model: ModelConfig) -> int:
+    """A further model, against the workers as they were started: its longest sequence in tokens. Raises SettingsError."""
+    length = max_lengths(settings, {name: model})[name]
+    if settings.dtype == "auto" and limits.dtype == "bfloat16" and model.dtype != "bfloat16":
+        raise SettingsError(
+            f"{name} is stored in {model.dtype}, but the workers compute in bfloat16, the type of what they were started "
+            f"with; convert it, or restart with --dtype float32 or bfloat16"
+        )
+    if limits.layouts is not None and (model.kv_heads, model.head_dim) not in limits.layouts:
+        raise SettingsError(
+            f"{name} has KV of {model.kv_heads} heads of {model.head_dim}, for which a process here has no addresses left "
+            f"(ulimit -v or -d); raise the limit and restart"
+        )
+    return length
 
 
 def spans(settings: Settings) -> dict[str, int]:
@@ -84,6 +115,8 @@ def worker_configs(
             max_length=max(max_lengths(settings, models).values()),
             kv_layers=max(model.layers for model in models.values()),
             prefix_cache=settings.prefix_cache,
+            tenant_weights=settings.tenant_weights,
+            tenant_kv_share=settings.tenant_kv_share,
             pace=settings.pace,
             check=settings.check,
             event_log=settings.event_log,

@@ -3,6 +3,7 @@
     root                    any end among these ends the cluster: their state is nowhere else
       services              restarted; what they forget is little
         limiter
+        applications        where there is HTTP: what is added at run time
       gateway               where the first gateway is in the head's process
       controller
       peer                  where there is HTTP: what the head's front tells other fronts
@@ -50,6 +51,7 @@ def _forever(name: str, processes: list[ProcessSpec], backoff: Backoff) -> Branc
 
 
 _LIMITER = _actor("limiter", "rate_limiter:Limiter", LIMITER_MAILBOX)
+_APPLICATIONS = _actor("applications", "applications:Applications")
 _CONTROLLER = _actor("controller", "controller.actor:Controller")
 _GATEWAY = _actor("gateway", "gateway.actor:Gateway", GATEWAY_MAILBOX)
 _PEER = _actor("peer", "gateway.peers:GatewayPeer")
@@ -81,7 +83,7 @@ def tree(
     gateway_entry: str = GATEWAY,
 ) -> Branch:
     """See the module. http: the head has a front, which further gateways ask."""
-    services = Branch(name="services", children=(_LIMITER,) if limits_of(settings) else ())
+    services = Branch(name="services", children=((_LIMITER,) if limits_of(settings) else ()) + (_APPLICATIONS,) * http)
     workers = [ProcessSpec(name=name, entry=worker_entry, inside=INSIDE_WORKER) for name in worker_names(settings)]
     names = gateway_processes(settings, first_in_head=first_in_head) if http else []
     gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=INSIDE_GATEWAY) for name in names]

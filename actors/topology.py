@@ -26,7 +26,7 @@ from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, S
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, worker_configs
+from blockwright.actors.sizing import max_lengths, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
@@ -62,15 +62,24 @@ class Running:
     """A started cluster.
 
     port: the gateway of this process, None where each is a process of its own. answering: nodes of gateways that are
-    processes and up. stages: (name, seconds since ``start`` was called) of what is done, in order.
+    processes and up. held: what is served, which cannot be removed from its zoo while it is here (``Applications`` adds and
+    takes). stages: (name, seconds since ``start`` was called) of what is done, in order.
     """
 
-    def __init__(self, cluster: ClusterHead, launcher: Launcher, port: GatewayPort | None, began: float) -> None:
+    def __init__(
+        self,
+        cluster: ClusterHead,
+        launcher: Launcher,
+        port: GatewayPort | None,
+        began: float,
+        held: dict[str, Checkpoint],
+    ) -> None:
         self.cluster, self.launcher, self.port = cluster, launcher, port
         self.controller = cluster.node.ref(f"{HEAD}/controller", Controller)
         self.progress = Published(Progress())
         self.answering: Published[tuple[str, ...]] = Published(())
         self.stages: list[tuple[str, float]] = []
+        self.held = held
         self._began = began
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._background: list[asyncio.Task[None]] = []
@@ -208,11 +217,12 @@ async def start(
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
         infos = _models(checkpoints, max_lengths(settings, models))
         gateway = _gateway(settings, infos) if first_in_head else None
-        running = Running(cluster, launcher, gateway, began)
+        running = Running(cluster, launcher, gateway, began, dict(checkpoints))
         fronts = {HEAD: http.front} if http is not None else {}
         state = ControllerState(list(configs), stall_timeout=settings.stall_timeout)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
+            "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (fronts.get(HEAD), processes),
@@ -326,8 +336,10 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         max_waiting=settings.max_waiting,
         max_waiting_tokens=settings.max_waiting_tokens,
         gateways=settings.gateways,
+        tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
     )
-    return Gateway(state, name=name, controller=f"{HEAD}/controller", limiter=limiter, others=others)
+    addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
+    return Gateway(state, name=name, others=others, **addresses)
 
 
 def _gateway_configs(

@@ -225,3 +225,34 @@ class RequestAnswer(TypedDict):
     computed_tokens: int
     emitted_tokens: int
     events: list[dict[str, Any]]
+
+
+class ParameterBytes(TypedDict):
+    """``shared``: with other applications."""
+
+    own: int
+    shared: int
+
+
+class AddedAnswer(TypedDict):
+    """An application that was added; a 202 while it is still being loaded. ``summary``: for people."""
+
+    name: str
+    path: str
+    state: Literal["ready", "loading"]
+    max_model_len: int
+    bytes: ParameterBytes
+    summary: str
+
+
+class RemovedAnswer(TypedDict):
+    """``ending``, with a 202: requests of it still run, or its blocks are still being unloaded."""
+
+    name: str
+    state: Literal["removed", "ending"]
+
+
+class AppsAnswer(TypedDict):
+    """By model id, as in ``/admin/cluster``."""
+
+    applications: dict[str, Any]

@@ -39,6 +39,8 @@ _WORDS: dict[Refusal, tuple[int, str | None, str]] = {
     Refusal.EXPIRED: (504, None, "timeout"),
     Refusal.CANCELLED: (409, None, "request_cancelled"),
     Refusal.POISON: (500, None, "request_kills_workers"),
+    Refusal.CONFLICT: (409, "name", "conflict"),
+    Refusal.FORBIDDEN: (403, "path", "permission_denied"),
 }
 
 
@@ -65,7 +67,7 @@ class ApiError(Exception):
 def in_words(refused: RequestRefused) -> ApiError:
     """What the gateway refused, or failed, as HTTP and OpenAI say it."""
     status, param, code = _WORDS[refused.why]
-    return ApiError(status, refused.message, param=param, code=code, retry_after=refused.retry_after)
+    return ApiError(status, refused.message, param=refused.param or param, code=code, retry_after=refused.retry_after)
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

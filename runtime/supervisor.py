@@ -97,13 +97,13 @@ class Supervisor(Actor):
             for name, child in self._specs.items():
                 if self._place(name) is None and not self._expected(child):
                     raise NodeDown(f"child {name} cannot start on {child.on!r}: no such node is up, or was")
-            while (first := self._next()) is not None:
+            while (first := self._next(now := self.node.clock.now())) is not None:
                 await self._begin(first)
         except BaseException:
             await self._stop_all()
             raise
         self._undo.append(self.node.on_arrival(self._wake))
-        self._arm()
+        self._arm(now)
 
     async def on_stop(self) -> None:
         for undo in self._undo:
@@ -141,7 +141,7 @@ class Supervisor(Actor):
 
     async def _advance(self) -> None:
         """Start what may start now; come back when more may."""
-        while (name := self._next()) is not None:
+        while (name := self._next(now := self.node.clock.now())) is not None:
             try:
                 await self._begin(name)
             except Exception as error:
@@ -151,7 +151,7 @@ class Supervisor(Actor):
                 log.warning("supervisor %s: child %s does not start: %s", self.ref, name, describe(error))
                 self._causes[name] = f"start failed: {describe(error)}"
                 await self._obey(name, self._rules.failed(name, self.node.clock.now(), self._draw()))
-        self._arm()
+        self._arm(now)
 
     async def _obey(self, name: str, plan: Plan) -> None:
         for sibling in plan.stop:
@@ -159,13 +159,15 @@ class Supervisor(Actor):
         if plan.give_up:
             raise Crash(f"gave up: {plan.give_up} ({self._causes[name]})")
 
-    def _next(self) -> str | None:
-        return self._rules.next(self.node.clock.now(), lambda name: self._place(name) is not None)
+    def _next(self, now: float) -> str | None:
+        return self._rules.next(now, lambda name: self._place(name) is not None)
 
-    def _arm(self) -> None:
+    def _arm(self, now: float) -> None:
+        """``now``: when ``_next`` had none. Timers fire a little early (uvloop's count whole milliseconds), so a child often
+        falls due while this looks; by a later reading of the clock it would be neither started nor waited for."""
         if self._timer is not None:
             self._timer.cancel()
-        due = self._rules.due(self.node.clock.now())
+        due = self._rules.due(now)
         self._timer = self.node.clock.call_at(due, self._wake) if due is not None else None
 
     def _place(self, name: str) -> str | None:

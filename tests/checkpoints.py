@@ -132,6 +132,34 @@ def build_model(architecture: str, seed: int, **config: Any) -> Any:
     return model
 
 
+def fused_as_phi3(llama: Path, phi3: Path, target: Path) -> Path:
+    """A copy of a Phi-3 checkpoint in ``target`` with a Llama's parameters of the same shapes, fused as Phi-3 has them."""
+    import torch
+    from safetensors.torch import load_file
+
+    names = (("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+             ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj")))  # fmt: skip
+    raw = load_file(llama / "model.safetensors")
+    layers = {name.rpartition(".self_attn.q_proj")[0] for name in raw if ".self_attn.q_proj" in name}
+    for layer in layers:
+        for fused, parts in names:
+            raw[f"{layer}.{fused}.weight"] = torch.cat([raw.pop(f"{layer}.{part}.weight") for part in parts])
+    return with_tensors(phi3, target, raw)
+
+
+def with_tensors(folder: Path, target: Path, tensors: dict[str, Any]) -> Path:
+    """A copy of a checkpoint in one file with some of its tensors replaced; a shape may not change."""
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder, target)
+    raw = load_file(folder / "model.safetensors")
+    assert all(raw[name].shape == tensor.shape for name, tensor in tensors.items()), "another shape"
+    save_file(raw | tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
 def write_tokenizer(folder: Path) -> None:
     """tokenizer.json (byte-level BPE of 269 tokens) and tokenizer_config.json with a chat template."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

@@ -10,6 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 GUESSES = (
+    ("who starts next among tenants: fair share", "policies/sweep/fair_share.py", "FairShare"),
+    ("how much KV an account holds", "policies/memory/accounts.py", "PageAccounts"),
+    ("whose account a request is on", "policies/requests/account.py", "account_of"),
+    ("which application goes on which worker: placement", "policies/cluster/placement.py", "place_by_locality"),
     ("who may send how much: rate limit", "policies/requests/rate_limit.py", "Quotas"),
     ("whether the server takes one more request: overload", "policies/requests/overload.py", "Overload"),
     ("what a 503 client is told to wait: retry after", "policies/requests/retry_after.py", "forecast"),
@@ -52,6 +56,8 @@ GUESSES = (
     ("what a heartbeat says", "runtime/node/heartbeat.py", "Heartbeat"),
     ("names in the cluster: registry", "runtime/node/registry.py", "Registry"),
     ("who is in the cluster: head", "runtime/cluster/cluster.py", "ClusterHead"),
+    ("a folder of models that share their tensors: zoo", "zoo/zoo.py", "Zoo"),
+    ("opening a checkpoint folder or an application of a zoo", "zoo/source.py", "open_source"),
     ("how a connection begins: handshake", "transport/handshake.py", "Greeting"),
 )
 

@@ -8,15 +8,19 @@ At rest no timer runs, and a heartbeat costs work for its worker alone.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.actors.conditions import Published
+from blockwright.actors.conditions import Conditions, Published
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.messages import (
+    Add,
+    Added,
     Application,
     AskRoom,
     Beat,
@@ -24,11 +28,14 @@ from blockwright.actors.controller.messages import (
     Effect,
     Event,
     Fatal,
+    FinishRequests,
     KillWorker,
     Load,
     Loaded,
     LoadFailed,
     Publish,
+    Remove,
+    Retire,
     Room,
     Serve,
     Undeploy,
@@ -38,8 +45,10 @@ from blockwright.actors.controller.messages import (
     WorkerStarting,
     WorkerUp,
 )
+from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.controller.view import cluster_view
+from blockwright.actors.controller.view import application_view, cluster_view
+from blockwright.actors.gateway.port import ApplicationView, Census
 from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
@@ -51,6 +60,7 @@ log = logging.getLogger("blockwright.controller")
 LOAD_TIMEOUT = 600.0  # of one block
 ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
+KEEP = 256  # failures of additions that can still be asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +91,13 @@ class Controller(Actor):
         self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
         self._sent = 0  # version that was published last
+        self._taken: dict[str, int] = {}  # gateway on another node -> version that its last heartbeat had
         self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version that its last heartbeat lacked
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._history = History()
+        self._conditions = Conditions()
+        self._failed: OrderedDict[str, str] = OrderedDict()  # application that could not be added -> why, the last ``KEEP``
+        self._grace: dict[str, float] = {}  # application that is served no more, or will not be -> seconds for its requests
 
     async def on_start(self) -> None:
         self._deafen = self.node.on_heartbeat(self._beat)
@@ -113,6 +127,64 @@ class Controller(Actor):
         await asyncio.gather(*tasks)
 
     @endpoint
+    async def add(self, application: Application, *, replace: bool, grace: float) -> str:
+        """Begin to serve one more as ``application.model``; its name, for ``settled``. What is served already is no error.
+
+        replace: instead of that model's application, whose requests get ``grace`` seconds to end. Raises Conflict,
+        LookupError (no such model), ValueError (it cannot be served here).
+        """
+        name, replaced = self._state.additions.admit(application, replace, self._state.served)
+        if replaced is not None:
+            self.handle(Add(dataclasses.replace(application, name=name), replaced))
+            if replaced:
+                self._grace[replaced] = grace
+        return name
+
+    @endpoint
+    async def base(self, model: str) -> str:
+        """The whole checkpoint that a model is served from (the first model without a name); "" where there is none."""
+        name = model or next((one.application.served_as for one in self._state.served.values() if one.deployed), "")
+        known = serving(self._state.served, name)
+        return known.application.checkpoint if known is not None and not known.application.base else ""
+
+    @endpoint(concurrent=True)
+    async def settled(self, application: str) -> str:
+        """Answers when what was added is served by all gateways; with the reason where it cannot be."""
+        await self._conditions.until(lambda: application not in self._state.additions)
+        if application not in self._state.served:
+            return self._failed.get(application, "it was removed")
+        version = self._state.version
+        told = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
+        await asyncio.gather(*told, return_exceptions=True)  # whoever is late or gone is told again, or asks
+        return ""
+
+    @endpoint
+    async def retire(self, model: str, grace: float) -> str:
+        """Begin to end a model: no new requests, ``grace`` seconds for those that there are; its name, for ``removed``.
+        Raises LookupError."""
+        known = serving(self._state.served, model)
+        if known is None:
+            raise LookupError(f"model {model!r} does not exist")
+        name = known.application.name
+        if name in self._state.additions:
+            self.handle(Remove(name))
+        else:
+            self._grace[name] = grace
+            self.handle(Retire(name))
+        return name
+
+    @endpoint(concurrent=True)
+    async def removed(self, application: str) -> None:
+        """Answers when nothing of it is left."""
+        await self._conditions.until(lambda: application not in self._grace)
+
+    @endpoint
+    async def application(self, application: str) -> ApplicationView | None:
+        """One that is known."""
+        served = self._state.served.get(application)
+        return application_view(self._state, served) if served is not None else None
+
+    @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
         """A worker cannot start; it waits for its end."""
         self.handle(Unfit(worker, incarnation, why))
@@ -137,11 +209,12 @@ class Controller(Actor):
     async def gateway_up(self, gateway: str) -> None:
         """A gateway on another node begins: tell it what there is. It hears of every change from here on."""
         ref = self.node.ref(gateway)
+        self._taken.pop(gateway, None)
         for name, worker in self._state.workers.items():
             if worker.alive:
                 ref.up.cast(name, worker.incarnation)
         if self._state.version:
-            ref.routes.cast(self._state.publication())
+            ref.routes.cast(self._state.table.news())
         self._history.note(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
         self._gateways.append(gateway)
 
@@ -150,15 +223,20 @@ class Controller(Actor):
         """It ended; its requests ended with it."""
         if gateway in self._gateways:
             self._gateways.remove(gateway)
+            self._taken.pop(gateway, None)
             self._history.note(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
 
     @endpoint(concurrent=True)
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""
         names = [name for name, worker in self._state.workers.items() if worker.alive]
-        answers = await asyncio.gather(*[self._status(name, VIEW_TIMEOUT) for name in names], return_exceptions=True)
-        statuses = {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, WorkerStatus)}
-        return cluster_view(self._state, statuses, self._history.view(self.node.clock.now(), time.time()))
+        asked: list[Coroutine[Any, Any, Any]] = [self._status(name, VIEW_TIMEOUT) for name in names]
+        for gateway in self._gateways:
+            asked.append(self.node.ref(gateway).sequences(timeout=VIEW_TIMEOUT, returns=dict[str, Census]))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        statuses = {name: a for name, a in zip(names, answers, strict=False) if isinstance(a, WorkerStatus)}
+        sequences = [a for a in answers[len(names) :] if isinstance(a, dict)]
+        return cluster_view(self._state, statuses, sequences, self._history.view(self.node.clock.now(), time.time()))
 
     # the shell
 
@@ -170,6 +248,7 @@ class Controller(Actor):
         if self._state.touched or effects:
             self._history.look(self._state, now)
             self._tell()
+            self._conditions.look()
         return tasks
 
     def _tell(self) -> None:
@@ -189,6 +268,13 @@ class Controller(Actor):
                 return self._spawn(self._publish())
             case Unload():
                 return self._spawn(self._unload(effect))
+            case Added(application, error):
+                if error:
+                    self._failed[application] = error
+                    if len(self._failed) > KEEP:
+                        self._failed.popitem(last=False)
+            case FinishRequests(application):
+                return self._spawn(self._drain(application))
             case Fatal(message):
                 log.info("%s", message)  # whoever started the cluster says it aloud
                 self._fatal = self._fatal or message
@@ -210,6 +296,8 @@ class Controller(Actor):
         if name in self._state.workers:
             age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
             self.handle(Beat(name, peer.id.incarnation, age, waiting, running))
+        elif (address := f"{name}/gateway") in self._gateways:
+            self._taken[address] = peer.payload.get("routes", 0)
         self._retell(peer)
 
     def _retell(self, peer: PeerInfo) -> None:
@@ -223,9 +311,9 @@ class Controller(Actor):
         else:
             worker = self._state.workers.get(name)
             if worker is None:
-                self.node.ref(f"{name}/gateway#{peer.id.incarnation}").routes.cast(self._state.publication())
+                self.node.ref(f"{name}/gateway#{peer.id.incarnation}").routes.cast(self._state.table.news())
             elif worker.incarnation == peer.id.incarnation:  # a life that is not known yet has nothing loaded
-                self._worker(name, worker.incarnation).routes.cast(self._state.publication())
+                self._worker(name, worker.incarnation).routes.cast(self._state.table.parts([name])[name])
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
@@ -260,6 +348,18 @@ class Controller(Actor):
             except RuntimeFault as error:
                 log.warning("worker %s did not unload %s: %s", effect.worker, effect.holder, error)
 
+    async def _drain(self, application: str) -> None:
+        """Forget it once no gateway has a request of it, or the time is over."""
+        async with self._publishing:
+            version, grace = self._sent, self._grace.setdefault(application, 0.0)
+        asked = [self.node.ref(g).drained(application, version, timeout=max(grace, 1e-3)) for g in self._gateways]
+        await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has none, one that is late ends them
+        try:
+            await asyncio.gather(*self.handle(Remove(application)))
+        finally:
+            del self._grace[application]
+            self._conditions.look()
+
     async def _ask_room(self, worker: str, incarnation: int) -> None:
         async with self._order[worker]:
             try:
@@ -280,19 +380,19 @@ class Controller(Actor):
         async with self._publishing:
             if self._sent == self._state.version:
                 return  # told with the one before
-            update, self._sent = self._state.publication(), self._state.version
+            self._sent = self._state.version
             # of these lives alone: a publication that is late must not reach the next one, which has nothing loaded
             alive = {
                 name: self._worker(name, worker.incarnation) for name, worker in self._state.workers.items() if worker.alive
             }
             first = [name for name in alive if name in self._first]
-            others = [ref for name, ref in alive.items() if name not in self._first]
-            self._first = {}
-            told = [alive[name].routes(update, timeout=ANSWER_TIMEOUT) for name in first]
+            parts, version, self._first = self._state.table.parts(alive), self._sent, {}
+            updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
+            told = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
             for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
                 if isinstance(answer, Exception):
-                    log.warning("worker %s did not take routes %d: %s", name, update.version, answer)
-            for gateway in self._gateways:
+                    log.warning("worker %s did not take routes %d: %s", name, version, answer)
+            for gateway, update in updates.items():
                 self.node.ref(gateway).routes.cast(update)
-            for ref in others:
-                ref.routes.cast(update)
+            for name in (name for name in alive if name not in first):
+                alive[name].routes.cast(parts[name])

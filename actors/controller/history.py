@@ -51,8 +51,11 @@ class History:
             if worker.state == "ready":
                 self.note(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else ""))
         for name in state.table.applications:
-            served = state.served[name]
-            if served.in_force != self._routes.get(name, 0):
+            served = state.served.get(name)
+            if served is None:
+                if self._routes.pop(name, 0):
+                    self.note(now, "routes", name, f"model {name} is removed")
+            elif served.in_force != self._routes.get(name, 0):
                 self._routes[name] = served.in_force
                 of = f"{served.in_force} of {len(served.planned)} routes"
                 self.note(now, "routes", name, f"model {name} can be served on {of}")

@@ -19,6 +19,23 @@ class Application:
     span: int = 1  # workers that its chain is spread over
     hashes: tuple[dict[str, bytes], ...] = ()  # of each component's raw tensors, by role
     base: str = ""  # of an adapter: the checkpoint that it changes
+    sizes: tuple[dict[str, int], ...] = ()  # their bytes
+    model: str = ""  # as ``Chain`` has it
+    created: int = 0  # seconds of Unix time
+
+    @property
+    def served_as(self) -> str:
+        """The model id that clients ask for."""
+        return self.model or self.name
+
+    def tensors(self, first: int = 0, last: int | None = None) -> dict[bytes, int]:
+        """Bytes of the distinct raw tensors of components ``first`` .. ``last`` (exclusive), by hash, and of deltas, by
+        id; of whole components where their tensors are not known."""
+        found = {c.delta: c.delta_nbytes for c in self.components[first:last] if c.delta}
+        if not self.sizes:
+            return found | {c.shared: c.nbytes for c in self.components[first:last]}
+        parts = zip(self.hashes[first:last], self.sizes[first:last], strict=True)
+        return found | {hash: sizes[role] for hashes, sizes in parts for role, hash in hashes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,32 @@ class Deploy:
 @dataclass(frozen=True, slots=True)
 class Undeploy:
     """Withdraw an application; its own blocks are unloaded, it stays known."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Serve one more while the others are served: nobody sees it before its routes are whole on every worker that is up,
+    and it is forgotten where one cannot load it. Answered by ``Added``.
+
+    replaces: the application whose new requests it takes from then on, or "".
+    """
+
+    application: Application
+    replaces: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """An application takes no new requests; what runs goes on until ``Remove``."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Forget an application: what runs ends, its own blocks are unloaded."""
 
     application: str
 
@@ -112,7 +155,22 @@ class Beat:
     running: int
 
 
-Event = Serve | Deploy | Undeploy | WorkerStarting | WorkerUp | WorkerDown | Unfit | Loaded | LoadFailed | Room | Beat
+Event = (
+    Serve
+    | Deploy
+    | Undeploy
+    | Add
+    | Retire
+    | Remove
+    | WorkerStarting
+    | WorkerUp
+    | WorkerDown
+    | Unfit
+    | Loaded
+    | LoadFailed
+    | Room
+    | Beat
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +214,25 @@ class Unload:
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """An ``Add`` is over: the application is served, or it is forgotten because of ``error``."""
+
+    application: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRequests:
+    """After all publications before it: ``Remove`` it once no gateway has anything of it any more."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fatal:
     """The cluster cannot serve what it was started for; one sentence."""
 
     message: str
 
 
-Effect = KillWorker | Load | AskRoom | Publish | Unload | Fatal
+Effect = KillWorker | Load | AskRoom | Publish | Unload | Added | FinishRequests | Fatal

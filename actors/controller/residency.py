@@ -7,7 +7,7 @@ count of its missing components. A change costs work for the components and rout
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from blockwright.actors.controller.messages import Application
@@ -22,9 +22,12 @@ class Served:
 
     application: Application
     rank: int  # its place among all that were ever served: what loads first
+    place: int  # its model's place among all
     blocks: tuple[Block, ...] = ()
     planned: list[PlannedRoute] = field(default_factory=list)  # in force when every worker is up and loaded
     deployed: bool = True
+    shown: bool = True  # its chain and routes are published; what is being added waits for that
+    draining: bool = False  # it takes no new requests
     ever_ready: bool = False  # it has had a route in force
     in_force: int = 0  # routes
 
@@ -40,7 +43,7 @@ class PlannedRoute:
 
     @property
     def whole(self) -> bool:
-        return self.open == 0 and self.served.deployed
+        return self.open == 0 and self.served.deployed and self.served.shown
 
     def capacity(self) -> int:
         """Tokens of one sequence that the route's workers can hold: the least of its hops.
@@ -66,6 +69,12 @@ class PlannedHop:
     def held(self) -> bool:
         """The worker serves it."""
         return not self.missing and self.residency.serving
+
+
+def serving(served: Mapping[str, Served], model: str) -> Served | None:
+    """The application that takes a model's new requests, or, while there is none, that will."""
+    found = [s for s in served.values() if s.application.served_as == model and s.deployed and not s.draining]
+    return next((s for s in found if s.shown), found[0] if found else None)
 
 
 def page_of(application: Application, hop: Hop) -> tuple[int, int]:
@@ -127,6 +136,17 @@ class Residency:
             for name in self.resident:
                 self._touched.update((hop.route.route.id, hop.route) for hop in self.hops.get(name, ()) if not hop.missing)
 
+    def cramped(self, worker: str, applications: Iterable[str]) -> str:
+        """Why none can be served where parameters leave no room for one page of a sequence of one; else ""."""
+        for application in applications:
+            for hop in self.hops.get(application, ()):
+                if hop.held and (self.room or 0) < hop.page_bytes:
+                    return (
+                        f"worker {worker} has {self.room} bytes left for sequences of {application}, less than one "
+                        f"page of {hop.page_bytes} bytes; give workers more memory (--set memory=...)"
+                    )
+        return ""
+
     def loaded(self, load: LoadBlock) -> None:
         """Components of a deployed application have come."""
         name = load.holder
@@ -161,6 +181,17 @@ class Residency:
             hop.missing = hop.last - hop.first
         self._partial.discard(name)
         self.room_stale = self.room_stale or bool(depths)
+        return depths
+
+    def forget(self, name: str) -> set[int]:
+        """The application is gone for good: the depths that were here, and go."""
+        depths = self.withdraw(name)
+        self.hops.pop(name, None)
+        self.refused.pop(name, None)
+        if name in self._queued:
+            self._queued.discard(name)
+            self._queue = [entry for entry in self._queue if entry[1] != name]
+            heapq.heapify(self._queue)
         return depths
 
     def next_load(self) -> LoadBlock | None:

@@ -1,18 +1,30 @@
 """The routes in force and the version of what is published of them.
 
-Owns the change from planned to in force and back. ``settle`` looks only at the routes that were touched since it last ran;
-what is published is still all routes, listed when it is sent.
+Owns the change from planned to in force and back. ``settle`` looks only at the routes that were touched since it last ran. A
+worker is told all that concerns it; a gateway what changed since the version that it has.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from blockwright.actors.controller.residency import PlannedRoute, Served
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.sweep.events import RoutesChanged
+
+KEPT = 64  # publications that a difference can go back
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one publication changed: ids of routes, and names of applications."""
+
+    version: int
+    routes: frozenset[str]
+    applications: frozenset[str]
 
 
 class Routes:
@@ -27,15 +39,24 @@ class Routes:
         self.applications: dict[str, None] = {}  # whose routes in force changed with the last event
         self._chains: list[Chain] = []  # of all applications that were ever served
         self._withdrawn: list[str] = []  # of these, those that are not deployed
-        self._renamed = False  # these two lists differ from the last publication
+        self._draining: list[str] = []  # and those that take no new requests
+        self._renamed = False  # these three lists differ from the last publication
+        self._changed: set[str] = set()  # applications whose chain came, went or differs since then
+        self._log: deque[Change] = deque(maxlen=KEPT)  # the last publications
 
     def list_chains(self, served: Iterable[Served]) -> None:
-        """Applications came, were cut anew, deployed or withdrawn; ``served``: all that are known."""
-        known = list(served)
-        chains = [Chain(s.application.name, s.blocks, s.application.max_length) for s in known]
+        """Applications came, went, were cut anew, deployed or withdrawn; ``served``: all that are known."""
+        known = [one for one in served if one.shown]
+        self.planned = [planned.route for one in known for planned in one.planned]
+        last = {chain.application: chain for chain in self._chains}
+        chains = [_chain(one, last.get(one.application.name)) for one in known]
         withdrawn = [s.application.name for s in known if not s.deployed]
-        self._renamed |= (chains, withdrawn) != (self._chains, self._withdrawn)
-        self._chains, self._withdrawn = chains, withdrawn
+        draining = [s.application.name for s in known if s.draining]
+        self._renamed |= (chains, withdrawn, draining) != (self._chains, self._withdrawn, self._draining)
+        here = {chain.application: chain for chain in chains}
+        self._changed.update(name for name in last.keys() | here.keys() if last.get(name) != here.get(name))
+        self._changed.update({*withdrawn} ^ {*self._withdrawn})  # who comes back is told whole
+        self._chains, self._withdrawn, self._draining = chains, withdrawn, draining
 
     def touch(self, routes: Iterable[PlannedRoute]) -> None:
         self.touched.update((planned.route.id, planned) for planned in routes)
@@ -45,7 +66,7 @@ class Routes:
 
         What was lost and gained again since the last time goes on under its version.
         """
-        version, changed, first = self.version + 1, self._renamed, dict[str, None]()
+        version, changed, first = self.version + 1, set[str](), dict[str, None]()
         for id, planned in self.touched.items():
             if planned.whole:
                 if id not in self.in_force:
@@ -54,29 +75,79 @@ class Routes:
                     planned.served.ever_ready = True
                     self._count(planned.served, 1)
                 capacity = planned.capacity()
-                changed |= self.capacity.get(id) != capacity
-                self.capacity[id] = capacity
+                if self.capacity.get(id) != capacity:
+                    self.capacity[id] = capacity
+                    changed.add(id)
             elif id in self.in_force:
                 del self.in_force[id], self.capacity[id]
                 self._count(planned.served, -1)
-                changed = True
+                changed.add(id)
         self.touched.clear()
-        if not changed:
+        if not changed and not self._renamed:
             return None
+        self._log.append(Change(version, frozenset(changed), frozenset(self._changed)))
         self.version, self._renamed = version, False
+        self._changed.clear()
         return tuple(first)
+
+    def news(self, since: int = 0) -> RoutesChanged:
+        """What ``version`` says to a gateway that has taken version ``since``: what changed, or all where that is too long
+        ago; never what can come into force, which only workers prepare for."""
+        if since and self._log and since >= self._log[0].version - 1:
+            return self._difference(since)
+        return replace(self.publication(), planned=[])
 
     def publication(self) -> RoutesChanged:
         """What ``version`` says."""
-        routes, capacity = list(self.in_force.values()), dict(self.capacity)
-        return RoutesChanged(self.version, list(self._chains), routes, list(self.planned), list(self._withdrawn), capacity)
+        return RoutesChanged(
+            self.version,
+            list(self._chains),
+            list(self.in_force.values()),
+            list(self.planned),
+            list(self._withdrawn),
+            dict(self.capacity),
+            list(self._draining),
+        )
+
+    def _difference(self, since: int) -> RoutesChanged:
+        recent = [change for change in self._log if change.version > since]
+        ids = {id for change in recent for id in change.routes}
+        applications = {name for change in recent for name in change.applications}
+        in_force = sorted(ids & self.in_force.keys(), key=lambda id: (self.in_force[id].version, id))
+        return RoutesChanged(
+            self.version,
+            [chain for chain in self._chains if chain.application in applications],
+            [self.in_force[id] for id in in_force],
+            [],
+            list(self._withdrawn),
+            {id: self.capacity[id] for id in in_force},
+            list(self._draining),
+            since,
+            sorted(ids - self.in_force.keys()),
+            sorted(applications - {chain.application for chain in self._chains}),
+        )
+
+    def parts(self, workers: Iterable[str]) -> dict[str, RoutesChanged]:
+        """What ``version`` says to each of these workers: all that concerns it, and nothing else."""
+        planned: dict[str, list[Route]] = {worker: [] for worker in workers}
+        for route in self.planned:
+            for worker in workers_of(route):
+                if worker in planned:
+                    planned[worker].append(route)
+        found = {}
+        for worker, mine in planned.items():
+            names = {route.application for route in mine}
+            chains = [chain for chain in self._chains if chain.application in names]
+            in_force = [self.in_force[route.id] for route in mine if route.id in self.in_force]
+            found[worker] = RoutesChanged(self.version, chains, in_force, mine)
+        return found
 
     def check(self, served: Iterable[Served]) -> None:
         """Raise AssertionError when an invariant is broken; reads everything."""
         assert not self.touched
         everyone = list(served)
         known = [planned for one in everyone for planned in one.planned]
-        assert self.planned == [planned.route for planned in known]
+        assert self.planned == [planned.route for one in everyone if one.shown for planned in one.planned]
         for planned in known:
             assert planned.open == sum(not hop.held for hop in planned.hops), planned.route.id
             assert planned.whole == (planned.route.id in self.in_force), planned.route.id
@@ -90,3 +161,18 @@ class Routes:
     def _count(self, served: Served, change: int) -> None:
         served.in_force += change
         self.applications[served.application.name] = None
+
+
+def _chain(served: Served, last: Chain | None) -> Chain:
+    """As it is published. Borders of blocks that move are no news: workers find those of their runs themselves."""
+    one = served.application
+    blocks = served.blocks if last is None else last.blocks
+    return Chain(
+        one.name,
+        blocks,
+        one.max_length,
+        model=one.model,
+        checkpoint=one.base or one.checkpoint,
+        created=one.created,
+        place=served.place,
+    )

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from blockwright.actors.controller.additions import Additions, check_fit
 from blockwright.actors.controller.messages import (
+    Add,
+    Added,
     Application,
     AskRoom,
     Beat,
@@ -18,11 +21,14 @@ from blockwright.actors.controller.messages import (
     Effect,
     Event,
     Fatal,
+    FinishRequests,
     KillWorker,
     Load,
     Loaded,
     LoadFailed,
     Publish,
+    Remove,
+    Retire,
     Room,
     Serve,
     Undeploy,
@@ -47,17 +53,20 @@ class ControllerState:
 
     def __init__(self, workers: Sequence[str], *, stall_timeout: float) -> None:
         self.stall_timeout = stall_timeout
-        self.served: dict[str, Served] = {}  # every application that ever was
+        self.served: dict[str, Served] = {}  # every application that is known
+        self.additions = Additions()
         self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
         self.table = Routes()
         self.workers = {name: WorkerRecord(name) for name in workers}
         self.residency = {name: Residency(self.served, self.table.touched) for name in workers}
         self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
         self._alive = 0  # workers
-        self._planned = 0  # routes of deployed applications
+        self._planned = 0  # published routes of deployed applications
+        self._ranked = 0  # applications that ever were
         self._ever_ready = False  # some application had a route in force
         self._never_ready: dict[str, None] = {}  # deployed applications that had none
         self._effects: list[Effect] = []
+        self._after: list[Effect] = []  # what comes after the publication that the event ends with
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one event; the effects must be performed in order."""
@@ -85,9 +94,19 @@ class ControllerState:
                 self._deploy(application)
             case Undeploy(application):
                 self._undeploy(application)
+            case Add(application, replaces):
+                self._add(application, replaces)
+            case Retire(application):
+                self._retire(application)
+            case Remove(application):
+                self._remove(application)
+        for name in list(self.additions.replaces) if self.touched else ():
+            self._settle(name)
         for name in self.touched:
             self._advance(self.workers[name])
         self._publish()
+        self._effects += self._after
+        self._after = []
         effects, self._effects = self._effects, []
         return effects
 
@@ -113,7 +132,7 @@ class ControllerState:
     @property
     def serves(self) -> bool:
         """Every deployed application has a route in force, and there is one."""
-        return bool(self.blocks) and all(self.ready(name) for name in self.blocks)
+        return bool(self.blocks) and all(self.ready(name) for name in self.blocks if self.served[name].shown)
 
     @property
     def all_up(self) -> bool:
@@ -131,9 +150,11 @@ class ControllerState:
             self.residency[name].check(self._well(worker))
         assert self._alive == sum(worker.alive for worker in self.workers.values())
         assert list(self.blocks) == [name for name, served in self.served.items() if served.deployed]
-        assert self._planned == sum(len(self.served[name].planned) for name in self.blocks)
-        assert set(self._never_ready) == {name for name in self.blocks if not self.served[name].ever_ready}
-        assert self._ever_ready == any(served.ever_ready for served in self.served.values())
+        shown = [name for name in self.blocks if self.served[name].shown]
+        self.additions.check(set(self.blocks) - set(shown))
+        assert self._planned == sum(len(self.served[name].planned) for name in shown)
+        assert set(self._never_ready) == {name for name in shown if not self.served[name].ever_ready}
+        assert self._ever_ready or not any(served.ever_ready for served in self.served.values())
         self.table.check(self.served.values())
 
     # life of workers
@@ -154,6 +175,9 @@ class ControllerState:
     def _fall(self, worker: WorkerRecord, incarnation: int, cause: str, now: float) -> None:
         self._alive -= worker.alive
         worker.fall(incarnation, cause, now)
+        loading = self.residency[worker.name].loading
+        if loading is not None:
+            self.additions.died(loading.holder)
         self.residency[worker.name].clear()
         self.touched[worker.name] = None
         served = self._ever_ready
@@ -190,7 +214,8 @@ class ControllerState:
             case Room(_, _, nbytes):
                 residency.set_room(nbytes)
                 residency.serve(self._well(self.workers[name]))
-                self._check_room(name, nbytes)
+                if why := residency.cramped(name, self._never_ready):
+                    self._effects.append(Fatal(why))
             case Loaded(_, incarnation, load):
                 residency.loading, residency.room_stale = None, True
                 if self._deployed(load.holder):
@@ -199,26 +224,22 @@ class ControllerState:
                     self._effects.append(Unload(name, incarnation, load.holder, (*load.ids, *filter(None, load.deltas))))
             case LoadFailed(_, _, load, message):
                 residency.loading = None
-                residency.refuse(load.holder, message)
+                if load.holder in self.additions:
+                    self._reject(load.holder, f"worker {name} cannot load it: {message}")
+                elif load.holder in self.served:
+                    residency.refuse(load.holder, message)
                 if load.holder in self._never_ready:
                     self._effects.append(Fatal(f"worker {name} cannot load {load.holder}: {message}"))
-
-    def _check_room(self, name: str, nbytes: int) -> None:
-        """A worker whose parameters leave no room for one page of a sequence can serve nobody."""
-        for application in self._never_ready:
-            for hop in self.residency[name].hops.get(application, ()):
-                if hop.held and nbytes < hop.page_bytes:
-                    message = (
-                        f"worker {name} has {nbytes} bytes left for sequences of {application}, less than one "
-                        f"page of {hop.page_bytes} bytes; give workers more memory (--set memory=...)"
-                    )
-                    self._effects.append(Fatal(message))
-                    return
 
     # applications
 
     def _deployed(self, name: str) -> bool:
         return name in self.served and self.served[name].deployed
+
+    def _in_service(self, name: str) -> Served:
+        if not self._deployed(name) or name in self.additions:
+            raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.blocks)}")
+        return self.served[name]
 
     def _serve(self, applications: Sequence[Application]) -> None:
         """Place the new ones on all workers. Raises ValueError; then nothing has changed."""
@@ -228,20 +249,29 @@ class ControllerState:
             known = served.application if served is not None else new.setdefault(name, application)
             if known != application:
                 raise ValueError(f"application {name!r} is known with another chain; give it another name")
-        everyone = [served.application for served in self.served.values()] + list(new.values())
-        blocks = cut_blocks({a.name: a.components for a in everyone}, {a.name: a.span for a in everyone})
-        chains, spans = {a.name: a.components for a in new.values()}, {a.name: a.span for a in new.values()}
-        routes = place(chains, list(self.workers), spans, version=0)
-        for name, application in new.items():
-            self.served[name] = Served(application, rank=len(self.served))
-        for name, cut in blocks.items():  # what is shared lies in equal blocks, so those of the others may be cut anew
-            self.served[name].blocks = cut
-        pages: dict[tuple[str, int, int], tuple[int, int]] = {}
-        for route in routes:
-            self._plan(route, pages)
+        self._take(list(new.values()))
         for name in dict.fromkeys(a.name for a in applications):
             self._offer(name)
         self._catalog()
+
+    def _take(self, new: Sequence[Application]) -> None:
+        """Plan routes for applications that were not known. Raises ValueError; then nothing has changed."""
+        chains, spans = {a.name: a.components for a in new}, {a.name: a.span for a in new}
+        routes = place(chains, list(self.workers), spans, version=0)
+        for application in new:
+            self.served[application.name] = Served(application, self._ranked, self._ranked)
+            self.additions.name(application.served_as)
+            self._ranked += 1
+        self._cut()
+        pages: dict[tuple[str, int, int], tuple[int, int]] = {}
+        for route in routes:
+            self._plan(route, pages)
+
+    def _cut(self) -> None:
+        """What is shared lies in equal blocks, so those of all may be cut anew when one comes or goes."""
+        everyone = [served.application for served in self.served.values()]
+        for name, cut in cut_blocks({a.name: a.components for a in everyone}, {a.name: a.span for a in everyone}).items():
+            self.served[name].blocks = cut
 
     def _plan(self, route: Route, pages: dict[tuple[str, int, int], tuple[int, int]]) -> None:
         """``pages`` are those of the stretches seen so far: routes of an application are cut alike."""
@@ -253,7 +283,6 @@ class ControllerState:
                 pages[stretch] = page_of(served.application, hop)
             planned.hops += (self.residency[hop.worker].plan(planned, hop, pages[stretch]),)
         served.planned.append(planned)
-        self.table.planned.append(route)
 
     def _offer(self, name: str) -> None:
         self.served[name].deployed = True
@@ -268,28 +297,78 @@ class ControllerState:
         self._catalog()
 
     def _undeploy(self, name: str) -> None:
-        if not self._deployed(name):
-            raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.blocks)}")
-        served = self.served[name]
-        served.deployed = False
+        self._withdraw(self._in_service(name), forget=False)
+
+    def _withdraw(self, served: Served, *, forget: bool) -> None:
+        """Out of service, and its components out of the workers; ``forget``: for good."""
+        name, served.deployed = served.application.name, False
         self.table.touch(served.planned)
         self._catalog()
         self._publish()  # before the components go
         for worker in self.workers.values():
-            depths = self.residency[worker.name].withdraw(name)
+            residency = self.residency[worker.name]
+            depths = residency.forget(name) if forget else residency.withdraw(name)
             if depths:
                 gone = [served.application.components[d] for d in sorted(depths)]
                 ids = [id for c in gone for id in (c.shared, c.delta) if id]
                 self._effects.append(Unload(worker.name, worker.incarnation, name, tuple(ids)))
         self.touched.update(dict.fromkeys(self.workers))
 
+    # applications that come and go
+
+    def _add(self, application: Application, replaces: str) -> None:
+        """Raises ValueError; then nothing has changed."""
+        check_fit(application, self.residency, self.served)
+        self._take([application])
+        served = self.served[application.name]
+        served.shown = False
+        self.additions.begin(application.name, replaces)
+        if replaces:
+            served.place = self.served[replaces].place
+        self._offer(application.name)
+        self._catalog()
+
+    def _settle(self, name: str) -> None:
+        """Bring what is being added into service as soon as it is whole, or give it up."""
+        served = self.served[name]
+        why = self.additions.verdict(served, self.workers)
+        if why:
+            self._reject(name, why)
+        elif why is not None:
+            replaces, served.shown = self.additions.end(name), True
+            self.table.touch(served.planned)
+            if self._deployed(replaces):
+                self._retire(replaces)  # with the same publication
+            self._catalog()
+            self._after.append(Added(name))
+
+    def _reject(self, name: str, why: str) -> None:
+        self._after.append(Added(name, why))
+        self._remove(name)
+
+    def _retire(self, name: str) -> None:
+        served = self._in_service(name)
+        if not served.draining:
+            served.draining = True
+            self._catalog()
+            self._after.append(FinishRequests(name))
+
+    def _remove(self, name: str) -> None:
+        served = self.served.pop(name, None)
+        if served is None:
+            return
+        self.additions.end(name)
+        self._cut()
+        self._withdraw(served, forget=True)
+
     def _catalog(self) -> None:
         """What follows from which applications are deployed. All known ones are cut: undeploying one moves no border, so KV
         of the others stays."""
         deployed = {name: served for name, served in self.served.items() if served.deployed}
         self.blocks = {name: served.blocks for name, served in deployed.items()}
-        self._planned = sum(len(served.planned) for served in deployed.values())
-        self._never_ready = {name: None for name, served in deployed.items() if not served.ever_ready}
+        shown = {name: served for name, served in deployed.items() if served.shown}
+        self._planned = sum(len(served.planned) for served in shown.values())
+        self._never_ready = {name: None for name, served in shown.items() if not served.ever_ready}
         self.table.list_chains(self.served.values())
 
     # loading and publishing

@@ -5,20 +5,26 @@ Never asks anybody: a worker without an answer is shown with what the controller
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
+from blockwright.actors.controller.residency import Served, serving
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.worker_record import WorkerRecord
+from blockwright.actors.gateway.port import ApplicationView, Census
 from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.model.chain import Chain, bases
 
 
 def cluster_view(
     state: ControllerState,
     statuses: Mapping[str, WorkerStatus],
+    sequences: Sequence[Mapping[str, Census]],
     events: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal."""
+    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model."""
+    labels = _labels(state)
     return {
         "workers": [_worker(state, worker, statuses.get(name)) for name, worker in state.workers.items()],
         "kv_pages_shared": _total(statuses, "shared_pages"),  # times that a sequence took a page made by another
@@ -27,13 +33,13 @@ def cluster_view(
             {
                 "id": route.id,
                 "version": route.version,
-                "application": route.application,
+                "application": labels[route.application],
                 "home": route.home,
                 "hops": [{"worker": h.worker, "first": h.first, "last": h.last} for h in route.hops],
             }
             for route in state.routes.values()
         ],
-        "applications": _applications(state),
+        "applications": _applications(state, labels, statuses, sequences),
         "version": state.version,
         "events": events,
     }
@@ -64,6 +70,9 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
         },
         "counters": dict(status.counters) if status else {},
         "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
+        "served_by_tenant": dict(status.served_by_tenant) if status else {},
+        "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
+        "parameters_by_application": _parameters(status.parameters_by_application) if status else {},
     }
 
 
@@ -80,22 +89,64 @@ def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:
     return list(found)
 
 
-def _applications(state: ControllerState) -> dict[str, Any]:
-    holders: dict[bytes, set[str]] = {}
-    for name, blocks in state.blocks.items():
-        for component in (c for b in blocks for c in b.components):
-            holders.setdefault(component.id, set()).add(name)
-    result: dict[str, Any] = {}
+def _labels(state: ControllerState) -> dict[str, str]:
+    """Application -> what it is shown as: its model, or where another takes that model's new requests, with its place."""
+    names = {}
     for name, served in state.served.items():
-        sizes = {c.id: c.nbytes for c in served.application.components}
-        shared = sum(nbytes for c, nbytes in sizes.items() if len(holders.get(c, ())) > 1) if served.deployed else 0
+        model = served.application.served_as
+        names[name] = model if serving(state.served, model) in (served, None) else f"{model} (#{served.rank})"
+    return names
+
+
+def _applications(
+    state: ControllerState,
+    labels: Mapping[str, str],
+    statuses: Mapping[str, WorkerStatus],
+    sequences: Sequence[Mapping[str, Census]],
+) -> dict[str, Any]:
+    deployed = [served for served in state.served.values() if served.deployed]
+    current = sorted((served for served in deployed if not served.draining), key=lambda served: served.place)
+    parents = bases(Chain(served.application.name, served.blocks, 0) for served in current)
+    held, result = holders(served.application for served in deployed), dict[str, Any]()
+    for name, served in state.served.items():
+        one, model = served.application, served.application.served_as
+        shares = parameter_shares(one, held) if served.deployed else ParameterShares(sum(one.tensors().values()), 0)
         refused = {worker: here.refused[name] for worker, here in state.residency.items() if name in here.refused}
-        result[name] = {
-            "checkpoint": served.application.checkpoint,
-            "state": "ready" if state.ready(name) else "loading" if served.deployed else "undeployed",
-            "max_length": served.application.max_length,
-            "bytes": {"shared": shared, "own": sum(sizes.values()) - shared},
+        kv = [status.kv_by_application.get(name, (0, 0)) for status in statuses.values()]
+        counts = [found[model] for found in sequences if model in found and labels[name] == model]
+        result[labels[name]] = {
+            "model": model,
+            "base": labels.get(parents.get(name, "")),
+            "checkpoint": one.checkpoint,
+            "state": _state(state, served),
+            "max_length": one.max_length,
+            "bytes": {"shared": shares.shared, "own": shares.own},
+            "kv": {"bytes": sum(total for total, _ in kv), "shared": sum(shared for _, shared in kv)},
+            "requests": {
+                "running": sum(count.running for count in counts),
+                "waiting": sum(sum(count.waiting.values()) for count in counts),
+            },
             "blocks": [b.id.hex() for b in state.blocks.get(name, ())],
             "refused": refused,
         }
     return result
+
+
+def _state(state: ControllerState, served: Served) -> str:
+    if not served.deployed:
+        return "undeployed"
+    if served.draining:
+        return "ending"
+    return "ready" if state.ready(served.application.name) else "loading"
+
+
+def _parameters(found: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
+    return {name: {"owned": owned, "shared": shared} for name, (owned, shared) in found.items()}
+
+
+def application_view(state: ControllerState, served: Served) -> ApplicationView:
+    """What is told to whoever added it."""
+    one = served.application
+    shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed or o is served))
+    ready = state.ready(one.name)
+    return ApplicationView(one.served_as, one.checkpoint, ready, one.max_length, shares.own, shares.shared)

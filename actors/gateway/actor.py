@@ -30,7 +30,17 @@ from blockwright.actors.gateway.messages import (
     WorkerEnded,
     WorkerJoined,
 )
-from blockwright.actors.gateway.port import Census, Generation, ModelInfo, Readiness, RequestView, Service
+from blockwright.actors.gateway.port import (
+    ApplicationView,
+    Census,
+    Generation,
+    ModelInfo,
+    NewApplication,
+    Readiness,
+    RefusedChange,
+    RequestView,
+    Service,
+)
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
@@ -49,12 +59,14 @@ from blockwright.runtime.base.scope import trace
 from blockwright.runtime.node.inspection import inspect_peers
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
+ANSWER_SECONDS = 30.0  # for an answer of who adds and removes applications, beyond what it may wait
 
 
 class Gateway(Actor):
     """See the module.
 
-    controller, limiter: their addresses (empty without limits); others: nodes of the other gateways.
+    controller, applications, limiter: their addresses (the last is empty without limits); others: nodes of the other
+    gateways.
     """
 
     def __init__(
@@ -63,6 +75,7 @@ class Gateway(Actor):
         *,
         name: str,
         controller: str,
+        applications: str = "",
         limiter: str = "",
         others: Sequence[str] = (),
     ) -> None:
@@ -71,7 +84,7 @@ class Gateway(Actor):
         self._others = others
         self.state = state
         self._positions = QueuePositions(state.active, state.table)
-        self._controller = controller
+        self._controller, self._applications = controller, applications
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
         self._sending: set[asyncio.Task[None]] = set()
@@ -81,7 +94,7 @@ class Gateway(Actor):
 
     async def on_start(self) -> None:
         self.state.address = str(self.ref)
-        self.node.heartbeat = lambda: {"routes": self.state.table.version}
+        self.node.heartbeat = lambda: {"routes": self.state.table.settled}
         self._idle.set()
         self._deafen = self.node.on_heartbeat(self._beat)
         self._tick()
@@ -127,6 +140,16 @@ class Gateway(Actor):
     async def knows(self, version: int) -> None:
         """Answers when publication ``version`` of the routes has come."""
         await self.until(lambda: self.state.table.version >= version)
+
+    @endpoint(concurrent=True)
+    async def drained(self, application: str, version: int) -> None:
+        """Answers when publication ``version`` of the routes has come and no request of an application is left."""
+        await self.until(lambda: self.state.table.version >= version and self.state.idle(application))
+
+    @endpoint(urgent=True)
+    async def sequences(self) -> dict[str, Census]:
+        """By model: what runs and waits here."""
+        return self._positions.census()
 
     @endpoint(urgent=True)
     async def service(self) -> Service:
@@ -192,6 +215,20 @@ class Gateway(Actor):
     async def limit(self, tenant: str, name: str) -> int:
         value: int = await self.node.ref(self.limiter, Limiter).limit(tenant, name)
         return value
+
+    async def add_application(self, new: NewApplication) -> ApplicationView:
+        """See ``GatewayPort``."""
+        ref = self.node.ref(self._applications)
+        kind: Any = ApplicationView | RefusedChange
+        view: ApplicationView = _accepted(await ref.add(new, timeout=new.wait + ANSWER_SECONDS, returns=kind))
+        return view
+
+    async def remove_application(self, name: str, grace: float) -> bool:
+        """See ``GatewayPort``."""
+        ref = self.node.ref(self._applications)
+        kind: Any = bool | RefusedChange
+        gone: bool = _accepted(await ref.remove(name, grace, timeout=grace + ANSWER_SECONDS, returns=kind))
+        return gone
 
     async def cluster(self) -> dict[str, Any]:
         view: dict[str, Any] = await self.node.ref(self._controller).cluster()
@@ -279,3 +316,10 @@ class Gateway(Actor):
             return
         except RuntimeFault as fault:
             self._handle(Unsent(submission.request, submission.attempt, f"not delivered: {fault}"))
+
+
+def _accepted(answer: Any) -> Any:
+    """What was not refused. Raises RequestRefused."""
+    if isinstance(answer, RefusedChange):
+        raise RequestRefused(answer.why, answer.message, param=answer.param)
+    return answer

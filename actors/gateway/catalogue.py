@@ -1,17 +1,18 @@
 """What the gateway serves: its models, whether they are ready, and which requests can never be theirs.
 
-Owns the configured models; what has become of them it reads from the routing table.
+Owns what the settings say of the models; what is served beside them, and what has become of all, is in the routing table,
+to which it hands what the controller publishes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from blockwright.actors.gateway.port import Generation, ModelInfo, Readiness
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.routing_table import RoutingTable
+from blockwright.policies.sweep.events import RoutesChanged
 
 
 class Catalogue:
@@ -21,25 +22,45 @@ class Catalogue:
         self.configured = {model.id: model for model in models}
         self._table = table
 
+    def learn(self, update: RoutesChanged, now: float) -> None:
+        """The controller has published this."""
+        self._table.update(
+            update.version,
+            update.chains,
+            update.routes,
+            update.capacity,
+            now,
+            since=update.since,
+            withdrawn=update.withdrawn,
+            draining=update.draining,
+            ended=update.ended,
+            removed=update.removed,
+        )
+
     def models(self) -> list[ModelInfo]:
-        """The applications served, in the order of the configuration."""
-        table = self._table
-        return [
-            replace(
-                model,
-                max_length=table.max_length.get(model.id, model.max_length),
-                ready=bool(table.routes[model.id]),
-                parent=table.bases.get(model.id),
-                rooms=table.rooms(model.id),
-            )
-            for model in self.configured.values()
-            if model.id not in table.withdrawn
-        ]
+        """What is served: in the order of the configuration, then as it was added."""
+        return [self._model(model, application) for model, application in self._table.models.items()]
+
+    def _model(self, model: str, application: str) -> ModelInfo:
+        table, chain, configured = self._table, self._table.chains.get(application), self.configured.get(model)
+        if configured is None:
+            assert chain is not None, "a model is neither configured nor published"
+            configured = ModelInfo(model, chain.checkpoint, chain.max_length, chain.created, False)
+        return ModelInfo(
+            model,
+            chain.checkpoint if chain is not None and chain.checkpoint else configured.checkpoint,
+            chain.max_length if chain is not None else configured.max_length,
+            chain.created if chain is not None and chain.created else configured.created,
+            ready=bool(table.routes[application]),
+            parent=table.bases.get(model),
+            rooms=table.rooms(application),
+        )
 
     def ready(self, draining: bool) -> Readiness:
+        table = self._table
         applications = {
-            model.id: "ready" if model.ready else "waiting" if model.id in self._table.served else "loading"
-            for model in self.models()
+            model: "ready" if table.routes[name] else "waiting" if name in table.served else "loading"
+            for model, name in table.models.items()
         }
         if draining:
             return Readiness(False, "the server is shutting down", 5.0, applications)
@@ -48,23 +69,27 @@ class Catalogue:
         waiting = "waiting" in applications.values()
         return Readiness(False, "no worker is up" if waiting else "models are loading", 1.0, applications)
 
-    def unknown(self, application: str) -> RequestRefused | None:
+    def unknown(self, model: str) -> RequestRefused | None:
         """For a model that is not served, or no more."""
-        if application in self.configured and application not in self._table.withdrawn:
+        if model in self._table.models:
             return None
-        served = ", ".join(model.id for model in self.models())
-        return RequestRefused(Refusal.UNKNOWN_MODEL, f"model {application!r} does not exist; there are: {served}")
+        served = ", ".join(self._table.models)
+        return RequestRefused(Refusal.UNKNOWN_MODEL, f"model {model!r} does not exist; there are: {served}")
 
     def unfit(self, generation: Generation) -> RequestRefused | None:
         """For a sequence that no worker could ever hold."""
-        application, prompt, answer = generation.application, len(generation.prompt), generation.max_tokens
+        application, prompt, answer = (
+            self._table.models[generation.application],
+            len(generation.prompt),
+            generation.max_tokens,
+        )
         if not prompt or answer < 1:
             return RequestRefused(Refusal.INVALID, "prompt and max_tokens need at least one token each")
-        limit = self._table.max_length.get(application, self.configured[application].max_length)
+        limit = self._model(generation.application, application).max_length
         if prompt + answer > limit:
             message = (
                 f"the prompt has {prompt} tokens and the answer up to {answer}, together more than the {limit} of model "
-                f"{application!r}; shorten the prompt or lower max_tokens"
+                f"{generation.application!r}; shorten the prompt or lower max_tokens"
             )
             return RequestRefused(Refusal.TOO_LONG, message)
         sentence = admit(prompt + answer, self._table.room.get(application, prompt + answer))

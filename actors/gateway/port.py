@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.requests.account import account_of
 from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
@@ -29,6 +31,10 @@ class Generation:
     priority: int = 0
     salt: bytes = b""
     trace: str = ""  # a W3C traceparent, handed on to the workers
+
+    @property
+    def account(self) -> str:
+        return account_of(self.tenant, self.application)
 
 
 StreamNews = TokensEmitted | PromptScored
@@ -83,6 +89,38 @@ class ModelInfo:
     ready: bool
     parent: str | None = None  # the served application that it shares most parameters with, if it came earlier
     rooms: tuple[int, ...] = ()  # tokens of KV that each route in force holds while nothing else runs there
+
+
+@dataclass(frozen=True, slots=True)
+class NewApplication:
+    """What to serve besides what is served. ``path``: a folder below a root (setting ``app_roots``)."""
+
+    name: str  # the model id
+    path: str
+    base: str = ""  # the served model that an adapter belongs to
+    replace: bool = False  # the application that is served under this name
+    wait: float = 60.0  # seconds for an answer; loading goes on behind it
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationView:
+    """An application that was added. Sizes are raw bytes of parameters."""
+
+    id: str
+    checkpoint: str
+    ready: bool
+    max_length: int
+    own: int
+    shared: int  # with other applications
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedChange:
+    """A ``RequestRefused`` on its way to the gateway that asked for a change."""
+
+    why: Refusal
+    message: str
+    param: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +185,14 @@ class GatewayPort(Protocol):
 
     async def limit(self, tenant: str, name: str) -> int:
         """The number of a limit, see ``Limits`` of ``policies/requests/rate_limit.py``."""
+
+    async def add_application(self, new: NewApplication) -> ApplicationView:
+        """Returns when it can be served by all gateways, or, not ready, when ``wait`` is over. Raises RequestRefused, with
+        the field that is to blame; then everything is as it was."""
+
+    async def remove_application(self, name: str, grace: float) -> bool:
+        """No new requests; those that run get ``grace`` seconds. Whether its memory was free again in that time and a little
+        more. Raises RequestRefused."""
 
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""

@@ -42,10 +42,10 @@ class QueuePositions:
         )
 
     def census(self) -> dict[str, Census]:
-        """How many sequences of each application run, and how many wait for which reason."""
+        """How many sequences of each model run, and how many wait for which reason."""
         found: dict[str, Census] = {}
         for record in self._active.values():
-            one = found.setdefault(record.application, Census())
+            one = found.setdefault(record.model, Census())
             reason = self._reason(record)
             if reason:
                 one.waiting[reason] = one.waiting.get(reason, 0) + 1

@@ -27,6 +27,7 @@ class RequestRecord:
     generation: Generation
     order: int  # of arrival; kept over all attempts
     arrival: float  # seconds on the gateway's clock
+    model: str = ""  # that was asked for; ``application`` is what served it then
     state: str = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
     tokens: list[int] = field(default_factory=list)  # prompt and all emitted tokens
     attempt: int = 0  # of the current or last placing; 0: never placed
@@ -57,6 +58,10 @@ class RequestRecord:
     @property
     def application(self) -> str:
         return self.generation.application
+
+    @property
+    def account(self) -> str:
+        return self.generation.account
 
     @property
     def total(self) -> int:
@@ -150,7 +155,7 @@ class RequestRecord:
             max_length=self.total,
             stop_tokens=generation.stop_tokens,
             sampling=sampling,
-            tenant=generation.tenant,
+            tenant=self.account,
             priority=generation.priority,
             arrival=self.arrival,
             timeout=timeout,

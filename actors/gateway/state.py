@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from blockwright.actors.gateway.catalogue import Catalogue
@@ -62,6 +63,7 @@ class GatewayState:
         max_waiting: int,
         max_waiting_tokens: int = 0,
         gateways: int = 1,
+        tenants: int = 0,
     ) -> None:
         self.address = address  # of the gateway actor, where workers send reports
         self.page_size, self.worker_wait = page_size, worker_wait
@@ -70,6 +72,7 @@ class GatewayState:
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
         self.overload = Overload(max_waiting, max_waiting_tokens, gateways)
+        self.tenants = tenants  # that have keys; 0: there are no keys, and applications are accounts
         self.quarantine = Quarantine()
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
@@ -91,7 +94,7 @@ class GatewayState:
             case End(request, stop):
                 self._end(request, stop, now)
             case RoutesChanged():
-                self.table.update(event.version, event.chains, event.routes, event.withdrawn, event.capacity, now)
+                self.catalogue.learn(event, now)
                 self._pump(now)
             case WorkerJoined(worker, incarnation):
                 self._up(worker, incarnation, now)
@@ -117,6 +120,9 @@ class GatewayState:
         effects, self._effects = self._effects, []
         return effects
 
+    def idle(self, application: str) -> bool:
+        return all(record.application != application for record in self.active.values())
+
     def describe(self, request: str) -> RequestView | None:
         record = self.active.get(request)
         return record.view() if record else self.past.get(request)
@@ -133,7 +139,7 @@ class GatewayState:
         assert all(bool(r.workers) == (r.state == "running") for r in active)
         assert set(self.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
         assert all(r.counted == r.cost() for r in active)
-        assert (self.overload.requests, self.overload.work) == (len(active), sum(r.counted for r in active))
+        self.overload.check([(r.account, r.counted) for r in active])
         for worker, on in self.table.on.items():
             assert on == {r.id for r in active if worker in r.workers}, worker
             assert self.table.work[worker] == sum(self.active[request].counted for request in on), worker
@@ -145,10 +151,13 @@ class GatewayState:
         if refused is not None:
             self._effects.append(Fail(generation.id, refused))
             return
-        record = RequestRecord(generation, self._arrivals, now)
+        model, application = generation.application, self.table.models[generation.application]
+        if application != model:
+            generation = replace(generation, application=application)
+        record = RequestRecord(generation, self._arrivals, now, model)
         self._arrivals += 1
         self.active[record.id] = record
-        self.overload.begin()
+        self.overload.begin(record.account)
         self._recount(record)
         self._wait(record, now)
         self._try(record, now)
@@ -156,8 +165,7 @@ class GatewayState:
             record.note(now, "queued", ahead=self.queue.ahead(record.key))
 
     def _refusal(self, generation: Generation, now: float) -> RequestRefused | None:
-        unknown = self.catalogue.unknown(generation.application)
-        if unknown is not None:
+        if (unknown := self.catalogue.unknown(generation.application)) is not None:
             return unknown
         if self.draining:
             message = "the server is shutting down; send the request elsewhere or again later"
@@ -165,7 +173,9 @@ class GatewayState:
         if generation.id in self.active:
             return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
         tokens = len(generation.prompt) + generation.max_tokens
-        return self.catalogue.unfit(generation) or self.overload.refusal(tokens, len(self.queue), now)
+        alone = (self.tenants or len(self.catalogue.configured)) == 1
+        full = self.overload.refusal(generation.account, tokens, len(self.queue), now, alone=alone)
+        return self.catalogue.unfit(generation) or full
 
     def _recount(self, record: RequestRecord) -> None:
         """Count what the request has left to compute, after whatever changed it."""
@@ -173,7 +183,7 @@ class GatewayState:
         change = cost - record.counted
         if change:
             record.counted = cost
-            self.overload.charge(change)
+            self.overload.charge(record.account, change)
             self.table.charge(record.workers, change)
 
     def _wait(self, record: RequestRecord, now: float) -> None:
@@ -193,9 +203,9 @@ class GatewayState:
 
     def _pump(self, now: float) -> None:
         """Start what waits and can start, in order. Where no route is whole, or open, nobody is looked at."""
-        for application in self.table.withdrawn.intersection(self.queue.applications()):
-            message = f"model {application!r} is no longer served; choose another one"
+        for application in [name for name in self.queue.applications() if name not in self.table.routes]:
             for request in self.queue.in_order([application]):
+                message = f"model {self.active[request].model!r} is no longer served; choose another one"
                 self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
         whole = [application for application in self.queue.applications() if self.table.routes.get(application)]
         for request in self.queue.in_order(whole):
@@ -228,7 +238,7 @@ class GatewayState:
         self._leave(record)
         del self.active[record.id]
         record.end(state, now, event, reason=reason)
-        self.overload.end(record.counted, now)
+        self.overload.end(record.account, record.counted, now)
         self.past[record.id] = record.view()
         if len(self.past) > KEEP:
             self.past.popitem(last=False)
@@ -264,7 +274,8 @@ class GatewayState:
             if self.table.routes.get(application):
                 continue
             vanished = self.table.vanished.get(application, 0.0)
-            message = f"no worker could serve model {application!r} for {self.worker_wait:g} seconds; try again"
+            model = self.table.model_of(application)
+            message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"
             while (longest := self.queue.longest_waiting(application)) is not None:
                 request, since = longest
                 if now - max(since, vanished) < self.worker_wait:

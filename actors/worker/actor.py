@@ -85,6 +85,8 @@ class Worker(Actor):
                 sweep_tokens=config.sweep_tokens,
                 max_rows=config.max_rows,
                 prefix_cache=config.prefix_cache,
+                tenant_weights=config.tenant_weights,
+                tenant_kv_share=config.tenant_kv_share,
             )
         )
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
@@ -370,6 +372,10 @@ class Worker(Actor):
             sweep=state.number,
             sweep_age=self.device.lateness(),
             counters={name: float(value) for name, value in counters.items()},
-            kv_by_tenant=memory.pages.bytes_by_account(),
+            kv_by_tenant=memory.pages.accounts.all_held(),
+            served_by_tenant=dict(state.parts.queue.share.served),
+            kv_cap_hits=dict(memory.cap_hits),
+            parameters_by_application=memory.residence.bytes_by_holder(),
+            kv_by_application=state.kv_by_application(),
             slow=self._slow,
         )

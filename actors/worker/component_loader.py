@@ -14,7 +14,6 @@ from blockwright.actors.worker.messages import LoadBlock
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.weights.adapter import open_checkpoint
 from blockwright.policies.memory.packed_tensor import PackedTensor
 from blockwright.policies.sweep.events import (
     ComponentPlaced,
@@ -23,6 +22,7 @@ from blockwright.policies.sweep.events import (
     ComponentWanted,
     Event,
 )
+from blockwright.zoo.source import open_source
 
 Placed = tuple[ComponentPlaced, asyncio.Future[None]]  # where, and what the device does about it
 ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
@@ -30,7 +30,7 @@ ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # b
 
 async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[ComponentSpec]:
     """The components of a block and their deltas, from their checkpoint's files. Raises CheckpointError, OSError."""
-    checkpoint = await asyncio.to_thread(open_checkpoint, block.checkpoint, block.base)
+    checkpoint = await asyncio.to_thread(open_source, block.checkpoint, block.base)
     specs = checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first, block.hashes, block.deltas)
     return [needed for spec in specs for needed in spec.loads()]
 

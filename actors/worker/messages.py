@@ -76,6 +76,8 @@ class WorkerConfig:
     max_length: int = 4096  # tokens of the longest sequence
     kv_layers: int = 64  # of the longest chain
     prefix_cache: bool = True
+    tenant_weights: dict[str, int] = field(default_factory=dict)
+    tenant_kv_share: dict[str, float] = field(default_factory=dict)
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
     check: bool = False  # verify the memory invariant after every sweep, not only when idle
     event_log: str = ""  # folder of the event log; "": none
@@ -130,4 +132,8 @@ class WorkerStatus:
     sweep_age: float  # seconds that the running sweep has taken beyond its pace; 0 when idle
     counters: dict[str, float]
     kv_by_tenant: dict[str, int]  # bytes
+    served_by_tenant: dict[str, int]  # cost of the tokens computed for it: see ``policies/sweep/fair_share.py``
+    kv_cap_hits: dict[str, int]  # times that something of a tenant gave way because of its cap
+    parameters_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes owned, bytes shared
+    kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes listed, of these shared
     slow: str = ""  # why the native kernels do not compute, where nobody asked for others

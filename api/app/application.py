@@ -15,7 +15,7 @@ from aiohttp import HttpVersion11, web
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.app.openapi import document
-from blockwright.api.app.routes import ENDPOINTS, PUBLIC, Handler
+from blockwright.api.app.routes import ADMIN, ENDPOINTS, PUBLIC, Handler
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
@@ -138,8 +138,9 @@ def _authenticate(front: Front, request: web.Request) -> ApiCaller:
     resource = request.match_info.route.resource
     path = resource.canonical if resource is not None else request.path
     if caller is not None:
-        if not caller.admin and path.startswith("/admin"):
-            raise ApiError(403, "this API key may not use /admin; send one that is marked admin", code="permission_denied")
+        if not caller.admin and (path.startswith("/admin") or path in ADMIN):
+            where = path if path in ADMIN else "/admin"
+            raise ApiError(403, f"this API key may not use {where}; send one that is marked admin", code="permission_denied")
         return caller
     if path in PUBLIC:
         return ApiCaller(admin=False)

@@ -12,12 +12,13 @@ from blockwright.api.app.routes import Endpoint
 from blockwright.api.openai.field_types import Schema, object_schema
 
 _REASONS = {
+    202: "It goes on behind the answer.",
     400: "A field is missing, wrong or not served, or the prompt does not fit.",
     401: "The API key is missing or not valid.",
     403: "The API key may not use this.",
     404: "There is no such model, request or path.",
     408: "The body came too slowly.",
-    409: "The request was cancelled by another one.",
+    409: "The request was cancelled by another one, or the name is taken.",
     413: "The body is larger than the limit.",
     429: "The tenant's limit is reached; Retry-After says for how long.",
     500: "The request failed and would fail again.",

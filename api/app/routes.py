@@ -13,6 +13,7 @@ from aiohttp import web
 
 from blockwright.api import answers
 from blockwright.api.http import admin, health, info, models, page_files
+from blockwright.api.openai import applications
 from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
 from blockwright.api.openai.chat import chat_completions
 from blockwright.api.openai.completions import completions
@@ -20,6 +21,8 @@ from blockwright.api.openai.field_types import Field
 from blockwright.api.openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})  # besides /admin: what a key may use that may do all
+CHANGING = (400, 403, 408, 409, 413, 500, 503)
 GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
 
 
@@ -136,6 +139,61 @@ ENDPOINTS = (
         text="Workers, routes, memory and counters.",
         answer=dict[str, Any],
         errors=(403, 500, 503),
+    ),
+    Endpoint(
+        method="GET",
+        path="/admin/apps",
+        handler=applications.list_applications,
+        text="The applications: what each is based on, its memory, where it runs.",
+        answer=answers.AppsAnswer,
+        errors=(403, 500, 503),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/apps",
+        handler=applications.add,
+        text="Serve one more application; answers when requests for it can be sent.",
+        fields=applications.ADD_FIELDS,
+        answer=answers.AddedAnswer,
+        errors=CHANGING,
+        also=(202,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/apps/{name:.+}",
+        handler=applications.replace,
+        text="A new version of an application: new requests go there, those that run end on the old one.",
+        fields=applications.REPLACE_FIELDS,
+        answer=answers.AddedAnswer,
+        errors=(*CHANGING, 404),
+        also=(202,),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/admin/apps/{name:.+}",
+        handler=applications.remove,
+        text="End an application: no new requests; those that run end within drain_timeout, then its memory is free.",
+        answer=answers.RemovedAnswer,
+        errors=(403, 404, 500, 503),
+        also=(202,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/load_lora_adapter",
+        handler=applications.load_adapter,
+        text="As POST /admin/apps, in vLLM's words.",
+        fields=applications.LOAD_FIELDS,
+        media="text/plain",
+        errors=CHANGING,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/unload_lora_adapter",
+        handler=applications.unload_adapter,
+        text="As DELETE /admin/apps, in vLLM's words.",
+        fields=applications.UNLOAD_FIELDS,
+        media="text/plain",
+        errors=(400, 403, 404, 408, 413, 500, 503),
     ),
     Endpoint(
         method="GET",

@@ -90,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _no_command(name: str) -> str:
     if not name:
         return f"no command is given; there are: {', '.join(COMMANDS)}"
+    if longer := [command for command in COMMANDS if command.startswith(f"{name} ")]:
+        return f"{name} needs another word; there are: {', '.join(longer)}"
     return f"there is no command {name!r}; {suggestion(name, COMMANDS)}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,6 +17,8 @@ from blockwright.api.commands import CommandError
 if TYPE_CHECKING:
     from blockwright.api.program.blocking import BlockingSession
 
+UNKNOWN = ("model_not_found",)
+CHANGES = (*UNKNOWN, "conflict", "invalid_value", "invalid_type", "permission_denied")  # of what applications are served
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -83,12 +85,12 @@ def read_key(file: str | None) -> str:
 
 
 @contextlib.contextmanager
-def connected(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
-    """A session with the server at ``--url``."""
+def connected(arguments: argparse.Namespace, mistakes: Collection[str] = UNKNOWN) -> Iterator[BlockingSession]:
+    """A session with the server at ``--url``. ``mistakes``: see ``refusals``."""
     from blockwright.api.program.blocking import BlockingSession
     from blockwright.api.program.client import Client
 
-    with refusals(), BlockingSession(Client(arguments.url, read_key(arguments.api_key_file))) as session:
+    with refusals(mistakes), BlockingSession(Client(arguments.url, read_key(arguments.api_key_file))) as session:
         yield session
 
 
@@ -124,8 +126,9 @@ def _cluster(arguments: argparse.Namespace) -> Any:
 
 
 @contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """What a server or a cluster refuses, as the sentence that ends a command."""
+def refusals(mistakes: Collection[str] = UNKNOWN) -> Iterator[None]:
+    """What a server or a cluster refuses, as the sentence that ends a command; with exit code 2 for the error codes in
+    ``mistakes``, which are who asked's."""
     from blockwright.actors.config import SettingsError
     from blockwright.actors.topology import StartError
     from blockwright.api.program.results import RequestError
@@ -134,6 +137,6 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise CommandError(error.message, 2 if error.code == "model_not_found" else 1) from None
+        raise CommandError(error.message, 2 if error.code in mistakes else 1) from None
     except (SettingsError, CheckpointError, StartError) as error:
         raise CommandError(str(error), 2) from None

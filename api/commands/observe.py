@@ -46,11 +46,13 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
         "applications": [
             {
                 "id": name,
-                "base": _base(name, applications),
+                "base": one["base"],
                 "checkpoint": one["checkpoint"],
                 "state": one["state"],
                 "max_length": one["max_length"],
                 "memory": dict(one["bytes"]),
+                "kv": dict(one["kv"]),
+                "requests": dict(one["requests"]),
                 "replicas": [[hop["worker"] for hop in route["hops"]] for route in _routes(cluster, name)],
             }
             for name, one in applications.items()
@@ -125,18 +127,6 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 def _difference(after: Mapping[float, float], before: Mapping[float, float]) -> Mapping[float, float]:
     recent = {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
     return recent if recent and recent[max(recent)] > 0 else after
-
-
-def _base(name: str, applications: Mapping[str, Any]) -> str | None:
-    """The application named earlier with which it shares most blocks; None when it shares none."""
-    own = set(applications[name]["blocks"])
-    best, most = None, 0
-    for other, one in applications.items():
-        if other == name:
-            break
-        if (common := len(own & set(one["blocks"]))) > most:
-            best, most = other, common
-    return best
 
 
 def _routes(cluster: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

@@ -30,6 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key https only")
     parser.add_argument("--tls-key", metavar="FILE", help="private key in PEM")
+    parser.add_argument("--zoo", metavar="FOLDER", help="serve what a zoo has: all, or the one that PATH_OR_HUB_ID names")
     parser.add_argument("--show-settings", action="store_true", help="print all settings as a file for --config, and end")
 
 
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = make_settings(
             arguments.model,
             apps=arguments.app,
+            zoo=arguments.zoo,
             flags={field: value for name, field in FLAGS.items() if (value := getattr(arguments, name)) is not None},
             sets=arguments.set,
             config=arguments.config,

@@ -62,7 +62,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -
 
 def ps_tables(view: View) -> Group:
     applications = table(
-        ("APPLICATION", "BASE", "STATE", "RUNS ON", "OWNS", "SHARES", "CONTEXT"),
+        ("APPLICATION", "BASE", "STATE", "RUNS ON", "OWNS", "SHARES", "KV", "KV SHARED", "RUN", "WAIT", "CONTEXT"),
         [
             (
                 one["id"],
@@ -71,11 +71,13 @@ def ps_tables(view: View) -> Group:
                 ", ".join("+".join(workers) for workers in one["replicas"]) or "-",
                 size(one["memory"]["own"]),
                 size(one["memory"]["shared"]),
+                *(size(one["kv"][name]) for name in ("bytes", "shared")),
+                *(str(one["requests"][name]) for name in ("running", "waiting")),
                 f"{one['max_length']:,}",
             )
             for one in view["applications"]
         ],
-        numbers=3,
+        numbers=7,
     )
     workers = table(
         ("WORKER", "STATE", "DEVICE", "NUMERICS", "PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "FREE"),

@@ -17,8 +17,8 @@ from blockwright.api.errors import ApiError
 from blockwright.api.nearest import suggestion
 from blockwright.api.text.chat_template import ChatTemplate
 from blockwright.api.text.tokenizer import TextCodec
-from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.zoo.source import open_source
 
 log = logging.getLogger(__name__)
 _LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth
@@ -42,7 +42,7 @@ def load_model(folder: Path) -> ServedModel:
     codec = TextCodec.load(folder)
     if codec.missing:
         log.warning("%s", codec.missing)
-    checkpoint = Checkpoint.open(folder)
+    checkpoint = open_source(folder)
     generation = checkpoint.generation
     defaults = SamplingParams(
         temperature=0.0 if generation.do_sample is False else generation.temperature,
@@ -63,7 +63,7 @@ class Catalog:
 
     def __init__(self, port: GatewayPort, longest: int) -> None:
         self._port, self._longest = port, longest
-        self._loaded: dict[str, asyncio.Task[ServedModel]] = {}  # by folder: two ids of one folder share
+        self._loaded: dict[tuple[str, int], asyncio.Task[ServedModel]] = {}  # by folder and time: ids of one folder share
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
 
     def info(self, model: str | None) -> ModelInfo:
@@ -94,12 +94,20 @@ class Catalog:
         self._loaded.clear()
 
     def _task(self, info: ModelInfo) -> asyncio.Task[ServedModel]:
-        task = self._loaded.get(info.checkpoint)
+        key = info.checkpoint, info.created
+        task = self._loaded.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            served = {(one.checkpoint, one.created) for one in self._port.models()}
+            for gone in self._loaded.keys() - served:
+                del self._loaded[gone]
             task = asyncio.create_task(self._load(info.checkpoint))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, if nobody waits for it
-            self._loaded[info.checkpoint] = task
+            self._loaded[key] = task
         return task
+
+    async def try_folder(self, folder: Path) -> None:
+        """Whether the front could serve a further model from a folder. Raises CheckpointError."""
+        await self._load(str(folder))
 
     async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
         """Raises a 400 for a text that is longer than any memory should be asked for."""

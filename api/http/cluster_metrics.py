@@ -26,6 +26,11 @@ COUNTERS = {  # of a worker's life
     "pages_shared_now": "Pages that two sequences or more use now.",
     "sweep_tokens": "Tokens of all sweeps.",
 }
+TENANTS = {  # field of a worker in /admin/cluster -> metric, meaning
+    "kv_by_tenant": ("worker_tenant_kv_bytes", "KV memory of a tenant's pages, cached ones included."),
+    "served_by_tenant": ("worker_tenant_service", "Cost of the tokens that were computed for a tenant."),
+    "kv_cap_hits": ("worker_tenant_kv_cap_hits", "Pages and sequences of a tenant that gave way because of its cap."),
+}
 NUMBERS = {  # of /admin/cluster
     "kv_pages_shared": "Times that a sequence took a page that another made, all workers.",
     "kv_pages_shared_now": "Pages that two sequences or more use now, all workers.",
@@ -56,6 +61,9 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
             add("worker_memory_bytes", "Memory of a worker by use.", who | {"use": kind}, value)
         for state, value in (worker.get("queue") or {}).items():
             add("worker_requests", "Sequences at a worker by state.", who | {"state": state}, value)
+        for field, (name, text) in TENANTS.items():
+            for tenant, value in (worker.get(field) or {}).items():
+                add(name, text, {"tenant": tenant, **who}, value)
         for name, value in (worker.get("counters") or {}).items():
             if name in COUNTERS and _is_number(value):
                 add(f"worker_{name}", COUNTERS[name], who, value)

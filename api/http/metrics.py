@@ -19,6 +19,7 @@ from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.api.http.cluster_metrics import cluster_families
 from blockwright.api.http.metric_sum import plain, summed
 from blockwright.api.http.runtime_metrics import runtime_families
+from blockwright.policies.requests.account import account_of
 from blockwright.runtime.base.node_view import Measure
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -33,6 +34,10 @@ _COUNTERS = (
     ("vllm:num_preemptions", "Sequences that lost their memory to others and were computed again.", "preemptions"),
     ("vllm:generation_tokens", "Tokens generated.", "generation_tokens"),
     ("blockwright:requests_unfinished", "Requests that failed or whose client left.", "unfinished"),
+)
+_WAITS = (
+    ("blockwright:tenant_requests", "Requests of a tenant that a worker has planned."),
+    ("blockwright:tenant_queue_seconds", "Seconds that these had waited for their first plan, all together."),
 )
 _HISTOGRAMS = {
     "vllm:time_to_first_token_seconds": ("Seconds from a request's arrival to its first token.", SECONDS),
@@ -85,10 +90,10 @@ class Tally:
 class Meter:
     """One request's view of its model's tally."""
 
-    __slots__ = ("_begun", "_clock", "_count", "_first", "_last", "_queued", "_tally")
+    __slots__ = ("_begun", "_clock", "_count", "_first", "_last", "_queued", "_tally", "_waits")
 
-    def __init__(self, tally: Tally, clock: Callable[[], float]) -> None:
-        self._tally, self._clock = tally, clock
+    def __init__(self, tally: Tally, waits: list[float], clock: Callable[[], float]) -> None:
+        self._tally, self._waits, self._clock = tally, waits, clock
         self._begun = self._last = clock()
         self._first: float | None = None
         self._queued = 0.0  # seconds before the first plan
@@ -105,6 +110,8 @@ class Meter:
             tally.prompt_tokens_cached += progress.cached
         if self._first is None:
             self._queued = queued
+            self._waits[0] += 1
+            self._waits[1] += queued
             tally.histograms["vllm:request_queue_time_seconds"].observe(queued)
             prefill = max(0.0, self._clock() - self._begun - queued)
             tally.histograms["vllm:request_prefill_time_seconds"].observe(prefill)
@@ -154,14 +161,15 @@ class Metrics:
         self._census, self._clock = census, clock
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
+        self._waits: dict[str, list[float]] = {}  # account -> requests that were planned, seconds that they had waited
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
         self.runtime: Callable[[], Sequence[Measure]] = tuple  # of the head's node, once there is one
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def begin(self, model: str, prompt_tokens: int, n: int, max_tokens: int | None) -> Meter:
-        """A request was admitted."""
+    def begin(self, model: str, prompt_tokens: int, n: int, max_tokens: int | None, tenant: str = "") -> Meter:
+        """A request was admitted. ``tenant``: of the API key; empty without keys."""
         tally = self._tallies.get(model)
         if tally is None:
             tally = self._tallies[model] = Tally()
@@ -170,7 +178,7 @@ class Metrics:
         tally.histograms["vllm:request_params_n"].observe(n)
         if max_tokens is not None:
             tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
-        return Meter(tally, self._clock)
+        return Meter(tally, self._waits.setdefault(account_of(tenant, model), [0, 0.0]), self._clock)
 
     @property
     def active(self) -> int:
@@ -220,6 +228,11 @@ class Metrics:
         for key, count in self._rejections.items():
             rejections.add_metric(key, count)
         yield rejections
+        for place, (name, text) in enumerate(_WAITS):
+            counter = CounterMetricFamily(name, text, labels=["tenant"])
+            for account, waits in self._waits.items():
+                counter.add_metric([account], waits[place])
+            yield counter
         for name, (text, _) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(name, text, labels=["model_name"])
             for model, tally in self._tallies.items():

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright.actors.gateway.port import (
+    ApplicationView,
     Census,
     GatewayPort,
     Generation,
     ModelInfo,
+    NewApplication,
     Readiness,
     RequestView,
     TokenStream,
@@ -87,6 +89,12 @@ class StartingPort:
 
     async def limit(self, tenant: str, name: str) -> int:
         return await self._there().limit(tenant, name)
+
+    async def add_application(self, new: NewApplication) -> ApplicationView:
+        return await self._there().add_application(new)
+
+    async def remove_application(self, name: str, grace: float) -> bool:
+        return await self._there().remove_application(name, grace)
 
     async def cluster(self) -> dict[str, Any]:
         return await self._there().cluster()

@@ -261,7 +261,8 @@ def _check_count(front: Front, prompts: int, n: int) -> None:
 async def _answer(call: GenerateHandler, shape_of: type[AnswerShape], charge: Charge) -> web.StreamResponse:
     options, usage = call.options, call.usage()
     shape = shape_of(call)
-    meter = call.front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit)
+    tenant = call.request[CALLER].tenant
+    meter = call.front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit, tenant)
     ended: set[int] = set()
     try:
         if options.stream:

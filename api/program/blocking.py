@@ -36,6 +36,10 @@ class AsyncSession(Protocol):
 
     async def get(self, path: str) -> Any: ...
 
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any: ...
+
+    async def delete(self, path: str) -> Any: ...
+
     async def get_text(self, path: str) -> str: ...
 
 
@@ -168,6 +172,14 @@ class BlockingSession:
     def get(self, path: str) -> Any:
         """The JSON of a GET of the API."""
         return self._thread.run(self._session.get(path))
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON of a POST of the API."""
+        return self._thread.run(self._session.post(path, body))
+
+    def delete(self, path: str) -> Any:
+        """The JSON of a DELETE of the API."""
+        return self._thread.run(self._session.delete(path))
 
     def get_text(self, path: str) -> str:
         return self._thread.run(self._session.get_text(path))

@@ -109,8 +109,13 @@ class Session:
         async with self.open("POST", path, body) as answer:
             return await answer.json()
 
+    async def delete(self, path: str) -> Any:
+        """The JSON of a DELETE. Raises RequestError."""
+        async with self.open("DELETE", path) as answer:
+            return await answer.json()
+
     def open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _Opened:
-        """``async with`` it for a response of status 200; everything else is a RequestError."""
+        """``async with`` it for a response of status 200 or 202; everything else is a RequestError."""
         if self._http is None:
             raise RuntimeError("the session is not open; use it inside 'async with'")
         return _Opened(self._http, method, path, body)
@@ -171,7 +176,7 @@ class _Opened:
             raise RequestError(0, f"nothing answers at {where} ({_why(error)}); {hint}") from None
         except aiohttp.ClientError as error:
             raise RequestError(0, f"the connection failed ({error}); is the server still there?") from None
-        if self._answer.status != 200:
+        if self._answer.status not in (200, 202):
             raise await self._refusal(self._answer)
         if ignored := self._answer.headers.get("x-ignored-fields"):
             warnings.warn(f"the server does not know, and ignores: {ignored}", stacklevel=2)

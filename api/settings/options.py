@@ -30,19 +30,24 @@ def make_settings(
     model: str | None,
     *,
     apps: Sequence[str] = (),
+    zoo: str | None = None,
     flags: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
     config: str | None = None,
     key_file: str | None = None,
     need_model: bool = True,
 ) -> Settings:
-    """``model``: folder or hub id; ``apps``: ``NAME=PATH``; ``sets``: ``key=value``. Raises SettingsError."""
+    """``model``: folder, hub id, or application of the folder ``zoo``; ``apps``: ``NAME=PATH``; ``sets``: ``key=value``.
+
+    Raises SettingsError.
+    """
     values: Values = read_config(Path(config)) if config else {}
     for name, text in (flags or {}).items():
         values[name] = convert(name, text)
     for text in sets:
         _assign(values, text)
-    applications = _applications(model, apps)
+    named = _of_zoo(zoo, model) if zoo is not None else {model_id(model): model} if model else {}
+    applications = _with_apps(named, apps)
     values["applications"] = {**applications, **values.get("applications", {})}
     if need_model and not values["applications"]:
         raise SettingsError("no model is given; name a checkpoint folder or a hub id")
@@ -168,8 +173,7 @@ def _assign(values: Values, text: str) -> None:
         values[field] = made
 
 
-def _applications(model: str | None, apps: Sequence[str]) -> dict[str, str]:
-    named = {model_id(model): model} if model else {}
+def _with_apps(named: dict[str, str], apps: Sequence[str]) -> dict[str, str]:
     for text in apps:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
@@ -178,6 +182,18 @@ def _applications(model: str | None, apps: Sequence[str]) -> dict[str, str]:
             raise SettingsError(f"the model id {name!r} is given twice; choose another NAME for --app {text}")
         named[name] = path
     return named
+
+
+def _of_zoo(folder: str, name: str | None) -> dict[str, str]:
+    """All applications of a zoo, or one."""
+    from blockwright.zoo.errors import ZooError
+    from blockwright.zoo.zoo import Zoo
+
+    try:
+        zoo = Zoo(Path(folder).expanduser().absolute())
+        return {one: str(zoo.folder(one)) for one in ([name] if name else zoo.names())}
+    except (ZooError, OSError, RuntimeError) as error:
+        raise SettingsError(str(error)) from None
 
 
 def model_id(model: str) -> str:

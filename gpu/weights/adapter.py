@@ -41,14 +41,11 @@ def is_adapter(source: str | Path) -> bool:
         return False
 
 
-def open_checkpoint(source: str | Path, base: str | Path = "") -> Checkpoint:
-    """A whole checkpoint, or the adapter in a folder over the checkpoint ``base``. Raises CheckpointError."""
-    return open_adapter(source, Checkpoint.open(base)) if base else Checkpoint.open(source)
-
-
 def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
     """The variant of ``base`` that an adapter makes. Raises CheckpointError: it cannot be served, or is another base's."""
     folder = locate(source)
+    if base.deltas:
+        raise CheckpointError(f"the base {base.source} is an adapter itself, which {folder} cannot change; name its base")
     fields = Fields.read(folder / CONFIG)
     form = fields.text("peft_type")
     if form not in FORMS:
@@ -99,7 +96,9 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
             deltas[role.place] = (replace(config, biases=(*config.biases, role.name)), refs)
     if not deltas and not found.saved:
         raise CheckpointError(f"{folder / WEIGHTS} changes nothing ({len(tensors)} tensors); save the adapter again")
-    return Checkpoint(base.path, base.config, base.generation, parts, base.chain, deltas, folder)
+    return Checkpoint(
+        base.path, base.config, base.generation, parts, base.chain, deltas, folder, known=base.known, hold=base
+    )
 
 
 def _tensors(folder: Path) -> dict[str, TensorRef]:

@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from blockwright.gpu.errors import CheckpointError
@@ -56,9 +56,10 @@ Progress = Callable[[int, int], None]  # bytes hashed, bytes to hash in all
 
 
 class Checkpoint:
-    """See the module. Made by ``open``, or by an adapter over a base (``gpu/weights/adapter.py``); immutable.
+    """See the module. Made by ``open``, ``gpu/weights/adapter.py`` (an adapter over a base) or ``zoo/source.py``; immutable.
 
-    chain: what the configuration asks for. deltas: by place in the chain, of an adapter. source: the adapter's folder.
+    deltas: by place in the chain, of an adapter. source: the adapter's folder. known: hashes of tensors that need not be
+    read for that. hold: what is kept from removal while this lives.
     """
 
     def __init__(
@@ -67,16 +68,21 @@ class Checkpoint:
         config: ModelConfig,
         generation: GenerationDefaults,
         parts: Parts,
-        chain: list[Part],
+        chain: list[Part] | None = None,
         deltas: dict[int, DeltaPart] | None = None,
         source: Path | None = None,
+        *,
+        known: Mapping[TensorRef, bytes] | None = None,
+        hold: object = None,
     ) -> None:
         self.path = path  # with the tokenizer: of an adapter that of its base
         self.config = config
         self.generation = generation
-        self.parts, self.chain = parts, chain
+        self.parts = parts
         self.deltas = deltas or {}
         self.source = source or path
+        self.known = known or {}
+        self._chain, self._hold = chain, hold
 
     @classmethod
     def open(cls, source: str | Path) -> Checkpoint:
@@ -112,19 +118,33 @@ class Checkpoint:
         """Raw bytes of all components; a tied tensor counts in each component that uses it."""
         return sum(ref.nbytes for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values())
 
+    @property
+    def chain(self) -> list[Part]:
+        """What the configuration asks for: every component with the tensors of its roles, by their names in the files."""
+        if self._chain is None:
+            fields = Fields.read(self.path / "config.json")
+            architecture = find(fields)
+            _, self._chain = architecture.read(architecture.name, fields, self.config.dtype)
+        return self._chain
+
     def __len__(self) -> int:
         """Number of components."""
         return len(self.parts)
 
     def specs(self, page_size: int, kv_dtype: str, progress: Progress | None = None) -> list[ComponentSpec]:
-        """The chain with its identities: reads and hashes every tensor once, wherever it is used.
+        """The chain with its identities: reads and hashes every tensor once, wherever it is used, unless they are known.
 
         ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") are of the KV layout, which is no part of an
         identity. Raises ``CheckpointError`` when a file has changed since it was opened.
         """
-        changes = self.deltas.values()
-        places = {ref for _, roles in (*self.parts, *changes) for ref in roles.values()}
-        total, done = sum(ref.nbytes for ref in places), 0
+        hashes = self.hashes(progress)
+        contents = [{role: hashes[ref] for role, ref in roles.items()} for _, roles in self.parts]
+        return self.specs_with_ids(page_size, kv_dtype, self.ids(hashes), hashes=contents, deltas=self.delta_ids(hashes))
+
+    def hashes(self, progress: Progress | None = None) -> dict[TensorRef, bytes]:
+        """Every distinct tensor with the hash of its content, in the order of the files; reads those that are not known."""
+        places = {ref for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values()}
+        total, done = sum(ref.nbytes for ref in places - self.known.keys()), 0
 
         def advance(n: int) -> None:
             nonlocal done
@@ -132,16 +152,22 @@ class Checkpoint:
             if progress is not None:
                 progress(done, total)
 
-        hashes = {ref: hash_tensor(ref, advance) for ref in sorted(places, key=lambda ref: (ref.path, ref.offset))}
-        contents = [{role: hashes[ref] for role, ref in roles.items()} for _, roles in self.parts]
-        ids = [
-            component_id(KINDS[type(config)], config, content)
-            for (config, _), content in zip(self.parts, contents, strict=True)
+        ordered = sorted(places, key=lambda ref: (ref.path, ref.offset))
+        return {ref: self.known.get(ref) or hash_tensor(ref, advance) for ref in ordered}
+
+    def ids(self, hashes: Mapping[TensorRef, bytes]) -> list[bytes]:
+        """The identities of the components (of an adapter, those that it shares), whose tensors have these hashes."""
+        return [
+            component_id(KINDS[type(config)], config, {role: hashes[ref] for role, ref in roles.items()})
+            for config, roles in self.parts
         ]
-        deltas = [b""] * len(ids)
+
+    def delta_ids(self, hashes: Mapping[TensorRef, bytes]) -> list[bytes]:
+        """The identities of the components' deltas, empty where there is none."""
+        found = [b""] * len(self.parts)
         for place, (change, roles) in self.deltas.items():
-            deltas[place] = delta_id(self.parts[place][0], change, {role: hashes[ref] for role, ref in roles.items()})
-        return self.specs_with_ids(page_size, kv_dtype, ids, hashes=contents, deltas=deltas)
+            found[place] = delta_id(self.parts[place][0], change, {role: hashes[ref] for role, ref in roles.items()})
+        return found
 
     def specs_with_ids(
         self,
@@ -181,17 +207,22 @@ class Checkpoint:
         return specs
 
 
-def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> Component:
-    attention = attention_of(config)
-    kv = KvLayout(attention.kv_heads, attention.head_dim, kv_dtype, page_size) if attention is not None else None
+def component_of(config: ComponentConfig, id: bytes, nbytes: int, kv: KvLayout | None = None) -> Component:
+    """The component of that configuration and identity, with ``nbytes`` of raw tensors."""
     return Component(
         id=id,
         kind=KINDS[type(config)],
-        nbytes=sum(ref.nbytes for ref in roles.values()),
+        nbytes=nbytes,
         width_in=0 if isinstance(config, EmbeddingConfig) else config.hidden,
         width_out=config.vocabulary if isinstance(config, HeadConfig) else config.hidden,
         kv=kv,
     )
+
+
+def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, page_size: int, kv_dtype: str) -> Component:
+    attention = attention_of(config)
+    kv = KvLayout(attention.kv_heads, attention.head_dim, kv_dtype, page_size) if attention is not None else None
+    return component_of(config, id, sum(ref.nbytes for ref in roles.values()), kv)
 
 
 def locate(source: str | Path) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 from blockwright.gpu.errors import CheckpointError
@@ -23,9 +23,16 @@ PIECE = 1 << 20  # bytes read at a time
 Progress = Callable[[int], None]  # is told how many bytes were hashed since it was last called
 
 
-def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
-    """32 bytes over type, shape and content. Raises ``CheckpointError`` when the file has become shorter."""
-    digest = hashlib.blake2b(json.dumps([ref.dtype, list(ref.shape)]).encode() + b"\0", digest_size=32)
+def begin_hash(dtype: str, shape: Sequence[int]) -> hashlib.blake2b:
+    """The hash of a raw tensor of this type and shape, before any of its bytes: 32 bytes when it is done."""
+    return hashlib.blake2b(json.dumps([dtype, list(shape)]).encode() + b"\0", digest_size=32)
+
+
+def pieces(ref: TensorRef) -> Iterator[memoryview]:
+    """The tensor's bytes in order, at most ``PIECE`` of them at a time, each valid until the next is asked for.
+
+    Raises ``CheckpointError`` when the file has become shorter.
+    """
     buffer = memoryview(bytearray(min(PIECE, max(ref.nbytes, 1))))
     fd = os.open(ref.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -39,12 +46,19 @@ def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
                     raise CheckpointError(
                         f"{ref.path} ends within tensor {ref.name} ({done} of {ref.nbytes} bytes); download it again"
                     )
-                digest.update(piece[:n])
+                yield piece[:n]
                 offset, done = offset + n, done + n
-                if progress is not None:
-                    progress(n)
     finally:
         os.close(fd)
+
+
+def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
+    """32 bytes over type, shape and content. Raises ``CheckpointError`` when the file has become shorter."""
+    digest = begin_hash(ref.dtype, ref.shape)
+    for piece in pieces(ref):
+        digest.update(piece)
+        if progress is not None:
+            progress(len(piece))
     return digest.digest()
 
 

@@ -197,7 +197,7 @@ class Restarts:
         return None
 
     def due(self, now: float) -> float | None:
-        """When to ask ``next`` again because of time."""
+        """When to ask ``next`` again because of time. ``now``: the one with which it gave none."""
         later = [child.due for child in self._state.values() if child.state == "wanted" and child.due > now]
         return min(later, default=None)
 

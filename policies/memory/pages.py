@@ -8,8 +8,9 @@ slots are needed (``eviction.py`` says which go first).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
+from blockwright.policies.memory.accounts import PageAccounts
 from blockwright.policies.memory.chunks import ChunkPool
 from blockwright.policies.memory.idle_pages import IdlePages
 from blockwright.policies.memory.prefix_index import Key, PrefixIndex
@@ -21,21 +22,20 @@ from blockwright.policies.plain import Plain, from_plain, to_plain
 class PageTable:
     """All handles of a worker. Columns are indexed by handle; released indices are used again."""
 
-    def __init__(self, pool: ChunkPool) -> None:
+    def __init__(self, pool: ChunkPool, *, capped: bool = False) -> None:
         self._pool = pool
         self._allocators: dict[str, SlotAllocator] = {}  # by arena
         self._spans: list[Span] = []  # every span that a handle was ever of
         self._span_numbers: dict[tuple[bytes, int], int] = {}  # (lineage, first layer) -> place in ``_spans``
-        self._accounts: list[str] = []
-        self._account_numbers: dict[str, int] = {}
         self._span = array("i")  # place in ``_spans``; -1: the handle is unused
         self._slots: list[list[int]] = []  # of the span's layers, in order; a list is never changed
         self._references = array("i")  # sequences that list the page
-        self._account = array("i")  # who made it, place in ``_accounts``
+        self._account = array("i")  # who made it, number in ``accounts``
         self._hash: list[bytes] = []  # of its tokens once published; before, b""
         self._unused: list[int] = []
         self._index = PrefixIndex()
         self.idle = IdlePages()  # published, without references
+        self.accounts = PageAccounts(ordered=capped)
         self.evicted = 0
         self.shared = 0  # times that a sequence listed a page made by another
 
@@ -62,10 +62,8 @@ class PageTable:
         if slots is None:
             return None
         number = self._span_number(span)
-        owner = self._account_numbers.get(account)
-        if owner is None:
-            owner = self._account_numbers[account] = len(self._accounts)
-            self._accounts.append(account)
+        owner = self.accounts.number(account)
+        self.accounts.take(owner, self.page_bytes(span))
         return self._place(number, slots, 1, owner)
 
     def _place(self, number: int, slots: list[int], references: int, owner: int) -> int:
@@ -97,7 +95,7 @@ class PageTable:
     def share(self, handle: int) -> None:
         """One more sequence lists this published page."""
         if self._references[handle] == 0:
-            self.idle.remove(handle, self.span(handle).arena, len(self._slots[handle]))
+            self._wake(handle)
         self._references[handle] += 1
         self.shared += 1
 
@@ -114,18 +112,28 @@ class PageTable:
         self._references[handle] -= 1
         if self._references[handle] == 0:
             if self._hash[handle]:
-                self.idle.add(handle, self.span(handle).arena, len(self._slots[handle]))
+                self._rest(handle)
             else:
                 self._free(handle)
 
     def evict(self, handle: int) -> None:
         """Give up an idle page."""
         span = self.span(handle)
-        self.idle.remove(handle, span.arena, len(self._slots[handle]))
+        self._wake(handle)
         self.evicted += 1
         self._index.remove((self._hash[handle], span.lineage, span.layer))
         self._hash[handle] = b""
         self._free(handle)
+
+    def _rest(self, handle: int) -> None:
+        span = self.span(handle)
+        self.idle.add(handle, span.arena, len(self._slots[handle]))
+        self.accounts.rest(self._account[handle], handle, self.page_bytes(span))
+
+    def _wake(self, handle: int) -> None:
+        span = self.span(handle)
+        self.idle.remove(handle, span.arena, len(self._slots[handle]))
+        self.accounts.wake(self._account[handle], handle, self.page_bytes(span))
 
     # borders -----------------------------------------------------------------------------------------------------
 
@@ -138,7 +146,12 @@ class PageTable:
         pieces = {n: parts for n, span in enumerate(self._spans) if len(parts := span.cut(borders)) > 1}
         numbers = {n: [self._span_number(part) for part in parts] for n, parts in pieces.items()}
         handles = [handle for handle, number in enumerate(self._span) if number in numbers]
-        return {handle: self._split(handle, numbers[self._span[handle]]) for handle in handles}
+        made = {handle: self._split(handle, numbers[self._span[handle]]) for handle in handles}
+        if made:
+            self.accounts.forget_idle()
+            for handle in self.idle:
+                self.accounts.rest(self._account[handle], handle, self.page_bytes(self.span(handle)))
+        return made
 
     def _split(self, handle: int, numbers: list[int]) -> list[int]:
         old, slots, token_hash = self.span(handle), self._slots[handle], self._hash[handle]
@@ -166,7 +179,9 @@ class PageTable:
         return made
 
     def _free(self, handle: int) -> None:
-        self._allocators[self.span(handle).arena].free(self._slots[handle])
+        span = self.span(handle)
+        self._allocators[span.arena].free(self._slots[handle])
+        self.accounts.free(self._account[handle], self.page_bytes(span))
         self._span[handle], self._slots[handle] = -1, []
         self._unused.append(handle)
 
@@ -200,14 +215,23 @@ class PageTable:
         """By arena, those of cached pages included."""
         return {arena: allocator.used for arena, allocator in self._allocators.items()}
 
-    def bytes_by_account(self) -> dict[str, int]:
-        """Bytes of the slots of each account's pages, cached ones included; whoever first made a page pays for it."""
-        total: dict[str, int] = {}
-        for number, slots, owner in zip(self._span, self._slots, self._account, strict=True):
-            if number >= 0:
-                name = self._accounts[owner]
-                total[name] = total.get(name, 0) + len(slots) * self._allocators[self._spans[number].arena].slot_bytes
-        return total
+    def page_bytes(self, span: Span) -> int:
+        """Of one page of a span."""
+        return span.layers * self._allocators[span.arena].slot_bytes
+
+    def account(self, handle: int) -> str:
+        """Who made the page."""
+        return self.accounts.names[self._account[handle]]
+
+    def use(self, handles: Iterable[int]) -> tuple[int, int]:
+        """Bytes of the slots of these pages, each once, and of those among them that at least two sequences list."""
+        total = shared = 0
+        for handle in set(handles):
+            nbytes = len(self._slots[handle]) * self._allocators[self._spans[self._span[handle]].arena].slot_bytes
+            total += nbytes
+            if self._references[handle] > 1:
+                shared += nbytes
+        return total, shared
 
     def shared_now(self) -> int:
         """Pages that at least two sequences list."""
@@ -219,10 +243,9 @@ class PageTable:
         copy = PageTable(pool)
         copy._allocators = {arena: allocator.fork(pool) for arena, allocator in self._allocators.items()}
         copy._spans, copy._span_numbers = self._spans.copy(), self._span_numbers.copy()
-        copy._accounts, copy._account_numbers = self._accounts.copy(), self._account_numbers.copy()
         copy._span, copy._references, copy._account = self._span[:], self._references[:], self._account[:]
         copy._slots, copy._hash, copy._unused = self._slots.copy(), self._hash.copy(), self._unused.copy()
-        copy._index, copy.idle = self._index.fork(), self.idle.fork()
+        copy._index, copy.idle, copy.accounts = self._index.fork(), self.idle.fork(), self.accounts.fork()
         copy.evicted, copy.shared = self.evicted, self.shared
         return copy
 
@@ -230,7 +253,7 @@ class PageTable:
         return {
             "layouts": [allocator.snapshot() for allocator in self._allocators.values()],
             "spans": to_plain(self._spans),
-            "accounts": self._accounts.copy(),
+            "accounts": self.accounts.names.copy(),
             "span": self._span.tolist(),
             "slots": [slots.copy() for slots in self._slots],
             "references": self._references.tolist(),
@@ -243,21 +266,25 @@ class PageTable:
         }
 
     @classmethod
-    def restore(cls, data: dict[str, Plain], pool: ChunkPool) -> PageTable:
-        table = cls(pool)
+    def restore(cls, data: dict[str, Plain], pool: ChunkPool, *, capped: bool = False) -> PageTable:
+        table = cls(pool, capped=capped)
         for layout in data["layouts"]:
             table.add_layout(layout["arena"], layout["slot_bytes"])
             table._allocators[layout["arena"]] = SlotAllocator.restore(layout, pool)
-        table._spans, table._accounts = from_plain(list[Span], data["spans"]), from_plain(list[str], data["accounts"])
+        table._spans = from_plain(list[Span], data["spans"])
         table._span_numbers = {(span.lineage, span.layer): n for n, span in enumerate(table._spans)}
-        table._account_numbers = {name: n for n, name in enumerate(table._accounts)}
         table._span, table._references = array("i", data["span"]), array("i", data["references"])
         table._account, table._slots = array("i", data["account"]), from_plain(list[list[int]], data["slots"])
         table._hash, table._unused = from_plain(list[bytes], data["hash"]), from_plain(list[int], data["unused"])
         for key, handle in table._published().items():
             table._index.put(key, handle)
+        for name in data["accounts"]:
+            table.accounts.number(name)
+        for handle, number in enumerate(table._span):
+            if number >= 0:
+                table.accounts.take(table._account[handle], table.page_bytes(table._spans[number]))
         for handle in data["idle"]:
-            table.idle.add(handle, table.span(handle).arena, len(table._slots[handle]))
+            table._rest(handle)
         table.evicted, table.shared = data["evicted"], data["shared"]
         return table
 
@@ -292,4 +319,15 @@ class PageTable:
         assert sorted(self._unused) == [h for h, n in enumerate(self._span) if n < 0], "a handle is lost or unused twice"
         assert idle == self.idle.slots, "slots of idle pages are counted wrongly"
         assert self._span_numbers == {(s.lineage, s.layer): n for n, s in enumerate(self._spans)}, "a span is lost"
-        assert self._account_numbers == {name: n for n, name in enumerate(self._accounts)}, "an account is lost"
+        self._check_accounts()
+
+    def _check_accounts(self) -> None:
+        count = len(self.accounts.names)
+        held, idle, order = [0] * count, [0] * count, [list[int]() for _ in range(count)]
+        for owner, number in zip(self._account, self._span, strict=True):
+            if number >= 0:
+                held[owner] += self.page_bytes(self._spans[number])
+        for handle in self.idle:
+            idle[self._account[handle]] += self.page_bytes(self.span(handle))
+            order[self._account[handle]].append(handle)
+        self.accounts.check(held, idle, order)

@@ -23,16 +23,12 @@ VIRTUAL = 4  # the arena's reserved range in budgets: addresses are free, and ho
 class Extent:
     """Granules of the parameters arena from ``start`` on, and the components and deltas that need them."""
 
-    __slots__ = ("length", "start", "users")
-
     def __init__(self, start: int, length: int, users: set[bytes]) -> None:
         self.start, self.length, self.users = start, length, users
 
 
 class Resident:
     """A component or delta: its packed tensors in order, and the applications that need it."""
-
-    __slots__ = ("holders", "tensors")
 
     def __init__(self, tensors: list[bytes], holders: set[str]) -> None:
         self.tensors, self.holders = tensors, holders
@@ -70,6 +66,20 @@ class Residence:
     def tensor_bytes(self) -> int:
         """Of all packed tensors, each rounded up to whole granules."""
         return sum(extent.length for extent in self._extents.values()) * self._granule
+
+    def bytes_by_holder(self) -> dict[str, tuple[int, int]]:
+        """Of each application: bytes of the packed tensors that it alone needs, and of those that others need too."""
+        holders: dict[bytes, set[str]] = {}
+        for resident in self._resident.values():
+            for id in resident.tensors:
+                holders.setdefault(id, set()).update(resident.holders)
+        found: dict[str, tuple[int, int]] = {}
+        for id, names in holders.items():
+            nbytes = self._extents[id].length * self._granule
+            for name in names:
+                owned, shared = found.get(name, (0, 0))
+                found[name] = (owned + nbytes, shared) if len(names) == 1 else (owned, shared + nbytes)
+        return dict(sorted(found.items()))
 
     def hold(self, component: bytes, holder: str) -> list[TensorPlace] | None:
         """Count one more holder of what is resident: the places of its tensors. None: it is not resident."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from blockwright.policies.memory import eviction
 from blockwright.policies.memory.chunks import ChunkPool
@@ -14,14 +14,24 @@ from blockwright.policies.model.runs import Span
 from blockwright.policies.plain import Plain
 from blockwright.policies.plan.sweep_plan import MapGroup
 
+EVERYBODY = "*"  # the share of accounts that have none of their own
+
 
 class WorkerMemory:
-    """Owns the pool, the page table and the residence; the only one that evicts. All sizes are in bytes."""
+    """Owns the pool, the page table and the residence; the only one that evicts. All sizes are in bytes.
 
-    def __init__(self, budget: int, chunk_bytes: int, slot_unit: int, granule: int = 64) -> None:
+    An account with a share may hold pages for so much of what parameters leave to KV. At its cap it gives up its own idle
+    pages, and then has to wait: what others hold and cache stays as it is.
+    """
+
+    def __init__(
+        self, budget: int, chunk_bytes: int, slot_unit: int, granule: int = 64, shares: Mapping[str, float] | None = None
+    ) -> None:
         self._pool = ChunkPool(budget // chunk_bytes, chunk_bytes)
         self._slot_unit = slot_unit  # bytes; slots are padded to a multiple
-        self.pages = PageTable(self._pool)
+        self._shares = dict(shares or {})  # of KV memory, 0 to 1, by account
+        self.cap_hits: dict[str, int] = {}  # by account: own pages given up, and own sequences preempted, for its cap
+        self.pages = PageTable(self._pool, capped=bool(self._shares))
         self.residence = Residence(self._pool, granule)
 
     # KV --------------------------------------------------------------------------------------------------------------
@@ -30,14 +40,20 @@ class WorkerMemory:
         self.pages.add_layout(layout.key, -(-layout.raw_bytes // self._slot_unit) * self._slot_unit)
 
     def take_page(self, span: Span, account: str) -> int | None:
-        """A private page of one span, at the cost of cached ones."""
+        """A private page of one span, at the cost of cached ones; None where there is no room, or none for this account."""
+        if self._shares:
+            while not self.within_cap(account, self.pages.page_bytes(span) + self.pages.accounts.idle(account)):
+                if (handle := self.pages.accounts.oldest(account)) < 0:
+                    return None
+                self.pages.evict(handle)
+                self.hit_cap(account)
         return eviction.take_page(self.pages, span, account)
 
     def take_pages(self, spans: Sequence[Span], account: str) -> list[int] | None:
         """One private page of each span, at the cost of cached ones, or nothing."""
         taken: list[int] = []
         for span in spans:
-            handle = eviction.take_page(self.pages, span, account)
+            handle = self.take_page(span, account)
             if handle is None:
                 for other in taken:
                     self.pages.release(other)
@@ -53,11 +69,43 @@ class WorkerMemory:
         """See ``eviction.make_room``."""
         return eviction.make_room(self.pages, need, kept)
 
-    def pages_of(self, spans: Sequence[Span]) -> int:
+    def pages_of(self, spans: Sequence[Span], account: str) -> int:
         """Pages of one sequence over ``spans`` that fit when no other sequence is here."""
         slots = self.pages.allocator(spans[0].arena)
         groups = (self._pool.total - self.residence.used) // slots.group_chunks
-        return groups * slots.group_slots // sum(span.layers for span in spans)
+        pages = groups * slots.group_slots // sum(span.layers for span in spans)
+        cap = self.cap(account)
+        return pages if cap is None else min(pages, cap // self.page_bytes(spans))
+
+    # accounts with caps ----------------------------------------------------------------------------------------------
+
+    @property
+    def capped(self) -> bool:
+        """Whether any account has a cap."""
+        return bool(self._shares)
+
+    def cap(self, account: str) -> int | None:
+        """Most bytes that the pages of an account may take now; None: all that there is."""
+        share = self._shares.get(account, self._shares.get(EVERYBODY))
+        if share is None:
+            return None
+        return int(share * (self._pool.total - self.residence.used) * self._pool.chunk_bytes)
+
+    def page_bytes(self, spans: Iterable[Span]) -> int:
+        """Of one page on each of ``spans``."""
+        return sum(self.pages.page_bytes(span) for span in spans)
+
+    def within_cap(self, account: str, need: int) -> bool:
+        """Whether the account may take so many bytes by and by, giving up its idle pages.
+
+        Where some of these are to stay, they count as needed.
+        """
+        cap, accounts = self.cap(account), self.pages.accounts
+        return cap is None or accounts.held(account) - accounts.idle(account) + need <= cap
+
+    def hit_cap(self, account: str) -> None:
+        """Something of the account's own gave way because of its cap."""
+        self.cap_hits[account] = self.cap_hits.get(account, 0) + 1
 
     # parameters ------------------------------------------------------------------------------------------------------
 
@@ -101,7 +149,8 @@ class WorkerMemory:
         return self._pool.take_edits()
 
     def fork(self) -> WorkerMemory:
-        copy = WorkerMemory(0, self._pool.chunk_bytes, self._slot_unit, self._pool.chunk_bytes)
+        copy = WorkerMemory(0, self._pool.chunk_bytes, self._slot_unit, self._pool.chunk_bytes, self._shares)
+        copy.cap_hits = self.cap_hits.copy()
         copy._pool = self._pool.fork()
         copy.pages, copy.residence = self.pages.fork(copy._pool), self.residence.fork(copy._pool)
         return copy
@@ -109,6 +158,8 @@ class WorkerMemory:
     def snapshot(self) -> dict[str, Plain]:
         return {
             "slot_unit": self._slot_unit,
+            "shares": self._shares.copy(),
+            "cap_hits": self.cap_hits.copy(),
             "pool": self._pool.snapshot(),
             "pages": self.pages.snapshot(),
             "residence": self.residence.snapshot(),
@@ -116,14 +167,16 @@ class WorkerMemory:
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> WorkerMemory:
-        memory = cls(0, 1, data["slot_unit"], 1)
+        memory = cls(0, 1, data["slot_unit"], 1, data["shares"])
+        memory.cap_hits = dict(data["cap_hits"])
         memory._pool = ChunkPool.restore(data["pool"])
-        memory.pages = PageTable.restore(data["pages"], memory._pool)
+        memory.pages = PageTable.restore(data["pages"], memory._pool, capped=memory.capped)
         memory.residence = Residence.restore(data["residence"], memory._pool)
         return memory
 
     def check(self, listed: dict[int, int]) -> None:
         """Every chunk, slot and page is free or owned once. ``listed``: how many sequences list each page."""
+        assert self.pages.accounts.ordered == self.capped, "idle pages are ordered by account without need, or not at all"
         self._pool.check([*self.residence.chunks, *self.pages.chunks])
         self.pages.check(listed)
         self.residence.check()

@@ -95,6 +95,15 @@ class Chain:
     blocks: tuple[Block, ...]
     max_length: int  # tokens, prompt and answer together
     virtual: int = 0  # positions before the prompt that deltas fill (prefix and prompt tuning)
+    model: str = ""  # the id that clients ask for, where the chain has replaced another of that id; else the application
+    checkpoint: str = ""  # folder of tokenizer, chat template and generation defaults
+    created: int = 0  # when it was added, in seconds of Unix time
+    place: int = 0  # among the models, which are listed in this order
+
+    @property
+    def served_as(self) -> str:
+        """The model id that clients ask for."""
+        return self.model or self.application
 
     @property
     def components(self) -> tuple[Component, ...]:

@@ -36,11 +36,11 @@ class Span:
     layers: int
     lineage: bytes
     arena: str  # key of the layout
-    components: tuple[bytes, ...]  # attention components whose KV this is, one for each layer; of a variant its delta
+    components: tuple[tuple[bytes, ...], ...]  # of each layer: what must be resident to make its KV, with its delta
     lineages: tuple[bytes, ...]  # of each layer
 
     @classmethod
-    def of(cls, layer: int, arena: str, components: Sequence[bytes], lineages: Sequence[bytes]) -> Span:
+    def of(cls, layer: int, arena: str, components: Sequence[tuple[bytes, ...]], lineages: Sequence[bytes]) -> Span:
         """From what is known of each layer."""
         return cls(layer, len(lineages), lineages[-1], arena, tuple(components), tuple(lineages))
 
@@ -77,11 +77,10 @@ class LocalRoute:
 
     def is_like(self, other: LocalRoute) -> bool:
         """Whether sequences on the other one may go on here: the same components at the same depths, the same spans."""
-        same = self.route.hops == other.route.hops and self.spans == other.spans and self.deltas == other.deltas
-        return same and self._parts() == other._parts()
+        return self._identity() == other._identity()
 
-    def _parts(self) -> list[bytes]:
-        return [component for run in self.runs for component in run.components]
+    def _identity(self) -> tuple[object, ...]:
+        return self.route.hops, self.spans, self.deltas, [component for run in self.runs for component in run.components]
 
 
 def _cuts(paths: Iterable[Sequence[Hashable]]) -> set[tuple[Hashable, Hashable]]:
@@ -130,14 +129,10 @@ def localize(
     result = {}
     for route, index, hop in here:
         components = parts[route.application]
-        spans = []
-        for a, b in _stretches(kv_paths[route.id], span_cuts, kept):
-            owners = [d for _, d in layers[route.id][a:b]]
-            layout = components[owners[0]].kv
-            assert layout is not None
-            line = [lines[route.application][d] for d in owners]
-            makers = [components[d].delta or components[d].id for d in owners]
-            spans.append(Span.of(layers[route.id][a][0], layout.key, makers, line))
+        spans = [
+            _span(layers[route.id][a:b], components, lines[route.application])
+            for a, b in _stretches(kv_paths[route.id], span_cuts, kept)
+        ]
         runs = []
         for a, b in _split_head(_stretches(nodes[route.id], run_cuts), components, hop.first):
             depth = hop.first + a
@@ -147,10 +142,19 @@ def localize(
         follower = route.hops[index + 1].worker if index + 1 < len(route.hops) else None
         local = components[hop.first : hop.last]
         costs = (sum(c.nbytes + c.delta_nbytes for c in local), sum(c.kv.raw_bytes for c in local if c.kv is not None))
-        ends = (follower, local[-1].width_out, *costs, lengths[route.application])
-        changed = tuple((hop.first + d, c.delta) for d, c in enumerate(local) if c.delta)
-        touched = tuple(any(r.depth <= d < r.depth + len(r.components) for d, _ in changed) for r in runs)
-        result[route.id] = LocalRoute(route, index, tuple(runs), tuple(spans), *ends, changed, touched)
+        changed = [(hop.first + d, c.delta) for d, c in enumerate(local) if c.delta]
+        result[route.id] = LocalRoute(
+            route,
+            index,
+            tuple(runs),
+            tuple(spans),
+            follower,
+            local[-1].width_out,
+            *costs,
+            lengths[route.application],
+            deltas=tuple(changed),
+            touched=tuple(any(r.depth <= d < r.depth + len(r.components) for d, _ in changed) for r in runs),
+        )
     return result
 
 
@@ -163,3 +167,12 @@ def _split_head(stretches: list[tuple[int, int]], components: Sequence[Component
         else:
             result.append((a, b))
     return result
+
+
+def _span(layers: Sequence[tuple[int, int]], components: Sequence[Component], lines: Sequence[bytes]) -> Span:
+    """Over these (KV layer, depth)."""
+    owners = [components[depth] for _, depth in layers]
+    layout = owners[0].kv
+    assert layout is not None
+    resident = [(c.shared, c.delta) if c.delta else (c.shared,) for c in owners]
+    return Span.of(layers[0][0], layout.key, resident, [lines[depth] for _, depth in layers])

@@ -2,16 +2,22 @@
 
 Owns the two limits, what this gateway and the others hold of them, and the pace at which requests end. A refusal tells the
 client when its turn would come, so that a crowd that comes back does not come back at once.
+
+Where there may be several accounts none fills the gateway alone: each may hold ``ALPHA`` times what is still free, so there
+is always room for one that holds little (dynamic thresholds: Choudhury and Hahne, "Dynamic Queue Length Thresholds for
+Shared-Memory Packet Switches", 1998). One flood comes to hold 8/9 of the room, two of them 8/17 each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blockwright.policies.requests.admission import part
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.retry_after import Pace
 
+ALPHA = 8  # what an account may hold, as a multiple of what is free
 SILENT = 1.0  # seconds after which a gateway that says nothing holds nothing: it is gone, and its requests with it
 
 
@@ -37,19 +43,27 @@ class Overload:
         self._most = self._part(Held(0, 0))  # that this gateway may hold now
         self.requests = 0  # that have not ended
         self.work = 0  # tokens that they have still to compute, see ``dispatch.outstanding``
+        self._by_account: dict[str, list[int]] = {}  # requests and work of each account that has any
         self.pace = Pace()
 
-    def begin(self) -> None:
+    def begin(self, account: str) -> None:
         self.requests += 1
+        self._by_account.setdefault(account, [0, 0])[0] += 1
 
-    def charge(self, change: int) -> None:
+    def charge(self, account: str, change: int) -> None:
         """A request has so many tokens more to compute, or fewer."""
         self.work += change
+        self._by_account[account][1] += change
 
-    def end(self, tokens: int, now: float) -> None:
+    def end(self, account: str, tokens: int, now: float) -> None:
         """A request is over, whatever its outcome; ``tokens`` were counted last."""
         self.requests -= 1
         self.work -= tokens
+        held = self._by_account[account]
+        held[0] -= 1
+        held[1] -= tokens
+        if not held[0]:
+            del self._by_account[account]
         self.pace.ended(now)
 
     def hear(self, gateway: str, held: Held) -> None:
@@ -68,16 +82,38 @@ class Overload:
         """Requests that this gateway may hold now."""
         return self._most.requests
 
-    def refusal(self, tokens: int, waiting: int, now: float) -> RequestRefused | None:
+    def check(self, active: Iterable[tuple[str, int]]) -> None:
+        """``active``: account, and tokens still to compute, of each request that has not ended."""
+        held: dict[str, list[int]] = {}
+        for account, tokens in active:
+            own = held.setdefault(account, [0, 0])
+            own[:] = [own[0] + 1, own[1] + tokens]
+        assert self._by_account == held, "what accounts hold is counted wrongly"
+        assert [self.requests, self.work] == [sum(own[i] for own in held.values()) for i in (0, 1)], "a request is lost"
+
+    def refusal(self, account: str, tokens: int, waiting: int, now: float, *, alone: bool) -> RequestRefused | None:
         """For a newcomer of so many tokens, prompt and answer; None where there is room.
 
-        A server with nothing to do takes whatever comes.
+        A server with nothing to do takes whatever comes. ``alone``: no other account can come, so this one may have all.
         """
+        if not alone and (crowd := self._crowd(account, tokens)):
+            wait = self.pace.forecast(1 + waiting, now)
+            message = f"{account!r} has {crowd}, the rest is for others; try again in about {wait:.0f} s"
+            return RequestRefused(Refusal.OVERLOADED, message, wait)
         if self.requests >= self.most:
             return self._full(f"{self.requests} requests, its limit", waiting, now)
         if not self._all.tokens or not self.requests or self.work + tokens <= self._most.tokens:
             return None
         return self._full(f"{self.work} tokens to compute and takes {self._most.tokens}", waiting, now)
+
+    def _crowd(self, account: str, tokens: int) -> str:
+        """What an account holds where that is as much as it may now; empty where it may have more."""
+        requests, work = self._by_account.get(account, (0, 0))
+        if requests and requests >= ALPHA * (self.most - self.requests):
+            return f"{requests} of the {self.most} requests that the gateway takes"
+        if self._all.tokens and work and work + tokens > ALPHA * (self._most.tokens - self.work):
+            return f"{work} of the {self._most.tokens} tokens to compute that the gateway takes"
+        return ""
 
     def _part(self, held: Held) -> Held:
         others, sharers = self._others.values(), self._sharers

@@ -15,12 +15,15 @@ class Refusal(Enum):
     UNAVAILABLE = "unavailable"  # starting, shutting down, or without a worker
     EXPIRED = "expired"  # not complete within its time
     CANCELLED = "cancelled"
+    CONFLICT = "conflict"  # with what is served, or is being done, already
+    FORBIDDEN = "forbidden"  # by the settings
     POISON = "poison"  # present at too many worker deaths
 
 
 class RequestRefused(Exception):
-    """``message``: one sentence with the numbers and the remedy. ``retry_after``: seconds, where trying again may help."""
+    """``message``: one sentence with the numbers and the remedy. ``retry_after``: seconds, where trying again may help.
+    ``param``: what of the request is to blame, where ``why`` alone does not say it."""
 
-    def __init__(self, why: Refusal, message: str, retry_after: float | None = None) -> None:
+    def __init__(self, why: Refusal, message: str, retry_after: float | None = None, param: str | None = None) -> None:
         super().__init__(message)
-        self.why, self.message, self.retry_after = why, message, retry_after
+        self.why, self.message, self.retry_after, self.param = why, message, retry_after, param

@@ -1,65 +1,102 @@
-"""Routing table: which routes are whole, what each holds, and how much work is on each worker.
+"""Routing table: which models there are, which of their routes are whole, what each holds, how much work is on each worker.
 
-What the controller publishes and what has become of the workers since. Which of several routes a request takes is
-``dispatch.py``'s decision; who may run beside whom ``poison.py``'s.
+What the controller publishes and what has become of the workers since. A *model* is what clients ask for; the *application*
+that takes its new requests may change. Which of several routes a request takes is ``dispatch.py``'s decision; who may run
+beside whom ``poison.py``'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from blockwright.policies.model.chain import Chain, Route, bases
 
 
 class RoutingTable:
-    """See the module."""
+    """See the module. ``applications``: those that are configured, of which nothing is known before the first update."""
 
     def __init__(self, applications: Iterable[str]) -> None:
         self.version = 0  # of the last update taken
         self.alive: set[str] = set()  # workers
-        self._published: list[Route] = []  # in force as last told, less those through workers that ended since
+        self.chains: dict[str, Chain] = {}  # of the applications that are served, or end what they have
+        self._published: dict[str, dict[str, Route]] = {}  # application -> by id, in force as last told, less those lost
+        self._lost: set[str] = set()  # ids of those through workers that ended since, of which no update has said anything
         self.routes: dict[str, list[Route]] = {name: [] for name in applications}  # whole routes: every worker is alive
+        self.models = {name: name for name in self.routes}  # model -> the application that takes its new requests
         self.capacity: dict[str, int] = {}  # route id -> tokens that fit, as last published
         self.room: dict[str, int] = {}  # application -> most tokens that any of its routes was last known to hold
-        self.max_length: dict[str, int] = {}  # application -> tokens, once its chain is known
-        self.bases: dict[str, str] = {}  # application -> the served one that it shares most parameters with
-        self.withdrawn: set[str] = set()  # applications that were served and are no more
+        self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
         self.vanished: dict[str, float] = {}  # application -> when its last whole route went
         self.served: set[str] = set()  # applications that have had a route
         self.work: dict[str, int] = {}  # worker -> tokens outstanding there
         self.on: dict[str, set[str]] = {}  # worker -> requests running on it
+
+    @property
+    def settled(self) -> int:
+        """The version that all here is of; 0: the whole is needed again."""
+        return 0 if self._lost else self.version
+
+    def model_of(self, application: str) -> str:
+        """What clients call it."""
+        chain = self.chains.get(application)
+        return application if chain is None else chain.served_as
 
     def update(
         self,
         version: int,
         chains: Sequence[Chain],
         routes: Sequence[Route],
-        withdrawn: Iterable[str],
         capacity: Mapping[str, int],
         now: float,
+        *,
+        since: int = 0,
+        withdrawn: Collection[str] = (),
+        draining: Collection[str] = (),
+        ended: Iterable[str] = (),
+        removed: Iterable[str] = (),
     ) -> None:
-        """All routes in force; older versions than the last are ignored."""
-        if version <= self.version:
+        """What the controller has published, as ``RoutesChanged`` says; nothing that is older, or a difference to what is
+        not known here."""
+        if version < self.version or (version == self.version and (since or not self._lost)) or since > self.version:
             return
         self.version = version
-        self.capacity = dict(capacity)
-        present = {chain.application for chain in chains} - set(withdrawn)
-        self.withdrawn = (self.withdrawn | set(self.max_length)) - present
-        chains = [chain for chain in chains if chain.application in present]
-        self.max_length = {chain.application: chain.max_length for chain in chains}
-        self.bases = bases(chains)
-        for application in sorted(present):
-            self.routes.setdefault(application, [])
-        self._published = [route for route in routes if route.application in self.routes]
-        self._take(now)
+        if not since:
+            self.chains, self._published, self.capacity = {}, {}, {}
+            self._lost.clear()
+        self.chains.update((chain.application, chain) for chain in chains)
+        for application in {*removed, *withdrawn}:
+            self.chains.pop(application, None)
+            self._published.pop(application, None)
+        changed = dict.fromkeys(self.chains if not since else (chain.application for chain in chains))
+        for id in ended:
+            self.capacity.pop(id, None)
+            for application, known in self._published.items():
+                if known.pop(id, None) is not None:
+                    changed[application] = None
+        for route in routes:
+            if route.application in self.chains:
+                self._published.setdefault(route.application, {})[route.id] = route
+                changed[route.application] = None
+        self._lost.difference_update(ended, (route.id for route in routes))
+        self.capacity.update(capacity)
+        self._list_models(draining)
+        self._take([application for application in changed if application in self.chains], now)
 
-    def _take(self, now: float) -> None:
+    def _list_models(self, draining: Collection[str]) -> None:
+        """What is served now; what is forgotten leaves nothing behind."""
+        current = sorted((c for c in self.chains.values() if c.application not in draining), key=lambda chain: chain.place)
+        self.models = {chain.served_as: chain.application for chain in current}
+        self.bases = {self.model_of(one): self.model_of(base) for one, base in bases(current).items()}
+        self.routes = {application: self.routes.get(application, []) for application in self.chains}
+        for known in (self.room, self.vanished):
+            for application in known.keys() - self.chains.keys():
+                del known[application]
+        self.served &= self.chains.keys()
+
+    def _take(self, applications: Iterable[str], now: float) -> None:
         """Of the published routes those that are whole."""
-        whole: dict[str, list[Route]] = {application: [] for application in self.routes}
-        for route in self._published:
-            if self._whole(route):
-                whole[route.application].append(route)
-        for application, found in whole.items():
+        for application in applications:
+            found = [route for route in self._published.get(application, {}).values() if self._whole(route)]
             self._set_routes(application, found, now)
             if found and all(route.id in self.capacity for route in found):
                 self.room[application] = max(self.capacity[route.id] for route in found)
@@ -67,15 +104,18 @@ class RoutingTable:
     def join(self, worker: str, now: float) -> None:
         """A worker lives; its routes come with the next update, or came before this word."""
         self.alive.add(worker)
-        if any(hop.worker == worker for route in self._published for hop in route.hops):
-            self._take(now)
+        self._take([name for name, routes in self._published.items() if any(map(_through(worker), routes.values()))], now)
 
     def lose(self, worker: str, now: float) -> set[str]:
         """A worker is gone, and every route through it until an update says otherwise; the requests that ran on it."""
         self.alive.discard(worker)
-        self._published = [r for r in self._published if all(hop.worker != worker for hop in r.hops)]
-        for application, routes in self.routes.items():
-            self._set_routes(application, [route for route in routes if self._whole(route)], now)
+        passes = _through(worker)
+        for application, routes in self._published.items():
+            if gone := [id for id, route in routes.items() if passes(route)]:
+                self._lost.update(gone)
+                for id in gone:
+                    del routes[id]
+                self._take([application], now)
         return set(self.on.get(worker, ()))
 
     def rooms(self, application: str) -> tuple[int, ...]:
@@ -103,6 +143,8 @@ class RoutingTable:
         """Raise AssertionError when an invariant is broken."""
         for routes in self.routes.values():
             assert all(self._whole(route) for route in routes)
+        assert not self.version or self.routes.keys() == self.chains.keys() >= self._published.keys()
+        assert self.routes.keys() >= set(self.models.values())
 
     def _whole(self, route: Route) -> bool:
         return all(hop.worker in self.alive for hop in route.hops)
@@ -113,3 +155,7 @@ class RoutingTable:
         elif self.routes.get(application):
             self.vanished[application] = now
         self.routes[application] = routes
+
+
+def _through(worker: str) -> Callable[[Route], bool]:
+    return lambda route: any(hop.worker == worker for hop in route.hops)

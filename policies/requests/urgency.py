@@ -17,3 +17,8 @@ _CLASS = 1 << 40  # more than any two priorities differ by
 def urgency(tier: str, priority: int) -> int:
     """The one number that queues are ordered by (``Submission.priority``). ``priority`` is of 32 bits, signed."""
     return TIERS[tier][1] * _CLASS + priority
+
+
+def priority_class(urgency: int) -> int:
+    """The class of such a number: accounts share fairly within a class, and a lower class always goes first."""
+    return (urgency + _CLASS // 2) // _CLASS

@@ -20,6 +20,7 @@ class BatchBuilder:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.starved = False  # some row lacked memory: nobody is admitted
+        self.capped: set[str] = set()  # accounts at their caps of KV memory: none of theirs is admitted
         self.local = True  # all rows are at home, and their routes end here
         self.flights: list[tuple[Flight, list[int]]] = []  # with the guest of each row
         self.picked: list[int] = []  # sequences at home, in the order of picking

@@ -37,7 +37,7 @@ class Place(IntEnum):
 
 _PLAIN = (
     "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "hashed", "cached", "requeue",
-    "deadline",
+    "deadline", "charged",
 )  # fmt: skip
 _DERIVED = ("ready", "limit", "stop", "priority", "tenant", "delta", "cost_compute", "cost_memory")
 COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "submission", "route")
@@ -69,7 +69,8 @@ class Columns:
         self.cached: list[int] = []  # positions found in the prefix cache when it was started
         self.requeue: list[int] = []  # 1: LEAVING because preempted; returns to the queue
         self.priority: list[int] = []  # its class: lower runs earlier
-        self.tenant: list[str] = []  # account of its pages
+        self.tenant: list[str] = []  # account of its pages and of its fair share
+        self.charged: list[int] = []  # leading positions that its account has paid for, computed or found in the cache
         self.delta: list[int] = []  # number of its route's deltas (``LocalRoutes``); 0: there are none
         self.cost_compute: list[int] = []  # bytes of parameters that a token of it passes on this worker
         self.cost_memory: list[int] = []  # bytes of KV that a page of it takes on this worker
@@ -234,6 +235,7 @@ class Columns:
         assert (self.row[s] >= 0) >= running, f"sequence {s} runs without a row"
         assert running or self.status[s] == Status.LEAVING or self.row[s] < 0, f"sequence {s} has a row and does not run"
         assert self.open[s] >= 0, f"sequence {s} is in fewer plans than none"
+        assert running <= self.charged[s] <= max(self.length[s], self.computed[s]), f"sequence {s} runs unpaid, or paid more"
         if self.place[s] != Place.GUEST:
             forward = Place.LOCAL if route.next_worker is None else Place.FORWARD
             assert self.place[s] == forward, f"sequence {s} has a wrong place in its route"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +20,7 @@ class SweepConfig:
     sweep_tokens: int = 512  # most tokens in one sweep
     max_rows: int = 256  # sequences that own memory at a time
     prefix_cache: bool = True
+    tenant_weights: dict[str, int] = field(default_factory=dict)  # account: part of the service; "*": of others; else 1
+    input_cost: int = 1  # of a prompt token that is computed, for the account that computes it
+    output_cost: int = 2  # of a generated token
+    tenant_kv_share: dict[str, float] = field(default_factory=dict)  # account: most of KV memory, 0 to 1; "*" as above

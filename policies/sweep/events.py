@@ -76,14 +76,21 @@ class ComponentReleased:
 
 @dataclass(frozen=True, slots=True)
 class RoutesChanged:
-    """All routes in force, and all that the configuration can bring into force (``planned``)."""
+    """Routes in force, and all that can come into force (``planned``): all of them, or what changed after ``since``.
+
+    A difference holds for whoever has taken version ``since`` or a later one; all others need the whole.
+    """
 
     version: int
     chains: list[Chain]
     routes: list[Route]
     planned: list[Route]
-    withdrawn: list[str] = field(default_factory=list)  # applications that are known and not served
+    withdrawn: list[str] = field(default_factory=list)  # all applications that are known and not served
     capacity: dict[str, int] = field(default_factory=dict)  # route id -> tokens of one sequence that its workers can hold
+    draining: list[str] = field(default_factory=list)  # all applications that take no new requests and end those they have
+    since: int = 0  # version that this is the difference to; 0: the whole
+    ended: list[str] = field(default_factory=list)  # ids of routes that are no longer in force
+    removed: list[str] = field(default_factory=list)  # applications that are gone for good, with their planned routes
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int) -> int
     for sweep, kind, places in _page_events(parts, plan, sweeps):
         batch = [plan.sequences[i] for i in places]
         if kind == _TAKE:
-            if not parts.memory.fits(_need(parts, batch)):
+            if not parts.memory.fits(_need(parts, batch)) or not _within_caps(parts, batch):
                 done = sweep
                 break
             for s in batch:
@@ -83,6 +83,17 @@ def _need(parts: Parts, batch: list[int]) -> dict[str, int]:
         for span in parts.rows.route[s].spans:
             need[span.arena] = need.get(span.arena, 0) + span.layers
     return need
+
+
+def _within_caps(parts: Parts, batch: list[int]) -> bool:
+    """Whether each account may take one more page for each of its sequences."""
+    if not parts.memory.capped:
+        return True
+    need: dict[str, int] = {}
+    for s in batch:
+        account = parts.rows.tenant[s]
+        need[account] = need.get(account, 0) + parts.memory.page_bytes(parts.rows.route[s].spans)
+    return all(parts.memory.within_cap(account, nbytes) for account, nbytes in need.items())
 
 
 def _reach(sequences: Sequences, parts: Parts, s: int, computed: int) -> None:

@@ -102,8 +102,8 @@ class LocalRoutes:
             "planned": to_plain(list(self._planned.values())),
             "in_force": self._in_force.copy(),
             "runs": to_plain(list(self._runs)),
-            "deltas": to_plain(list(self._deltas)),
             "borders": to_plain(self.borders),
+            "deltas": to_plain(list(self._deltas)),
         }
 
     @classmethod
@@ -112,17 +112,17 @@ class LocalRoutes:
         routes._version, routes._in_force = data["version"], dict(data["in_force"])
         routes._planned = {local.route.id: local for local in from_plain(list[LocalRoute], data["planned"])}
         routes._runs = {run: number for number, run in enumerate(from_plain(list[Run], data["runs"]))}
-        routes._deltas = {deltas: number for number, deltas in enumerate(from_plain(list[Deltas], data["deltas"]))}
         routes.borders = set(from_plain(list[Border], data["borders"]))
+        routes._deltas = {deltas: number for number, deltas in enumerate(from_plain(list[Deltas], data["deltas"]))}
         return routes
 
     def check(self) -> None:
         assert self._in_force.keys() <= self._planned.keys(), "a route is in force and not known"
         assert list(self._runs.values()) == list(range(len(self._runs))), "runs are numbered wrongly"
-        assert list(self._deltas.values()) == list(range(len(self._deltas))), "lists of deltas are numbered wrongly"
-        assert all(self._deltas[local.deltas] == local.delta for local in self._planned.values()), "a wrong number of deltas"
         found = {(span.layer, span.lineages[0]) for local in self._planned.values() for span in local.spans}
         assert found <= self.borders, "a border of spans is not kept"
+        assert list(self._deltas.values()) == list(range(len(self._deltas))), "lists of deltas are numbered wrongly"
+        assert all(self._deltas[local.deltas] == local.delta for local in self._planned.values()), "a wrong number of deltas"
         assert all(run in self._runs for local in self._planned.values() for run in local.runs), "a run has no number"
 
 

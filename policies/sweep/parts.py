@@ -11,6 +11,7 @@ from blockwright.policies.sweep.announcements import Announcements
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import ComponentPlaced, Effect
+from blockwright.policies.sweep.fair_share import FairShare
 from blockwright.policies.sweep.leases import LeaseBook
 from blockwright.policies.sweep.local_routes import LocalRoutes
 from blockwright.policies.sweep.queue import SequenceQueue
@@ -84,8 +85,10 @@ class Parts:
     def __init__(self, config: SweepConfig) -> None:
         self.config = config
         self.rows = RowTable(config.max_rows, config.page_size, config.prefix_cache)
-        self.queue = SequenceQueue()
-        self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule)
+        self.queue = SequenceQueue(FairShare(config.tenant_weights, config.input_cost, config.output_cost))
+        self.memory = WorkerMemory(
+            config.budget, config.memory_chunk, config.slot_unit, config.granule, config.tenant_kv_share
+        )
         self.leases = LeaseBook(config.worker)
         self.announcements = Announcements()
         self.routes = LocalRoutes(config.worker, config.numerics)
@@ -131,7 +134,7 @@ class Parts:
         self.routes.check()
         self.leases.check(set(live))
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
-        waiting = [rows.key(s) for s in rows.with_status(Status.WAITING)]
+        waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]
         self.queue.check(waiting, [rows.key(s) for s in running])
         makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s)}
         self.announcements.check(makers, set(rows.with_status(Status.PARKED)))

@@ -62,7 +62,7 @@ class Pipeline:
         elif rows.status[s] == Status.LEASING:
             parts.leases.grant(s, event.cached)
             rows.wait(s)
-            parts.queue.push(rows.key(s))
+            parts.queue.push(rows.key(s), rows.tenant[s])
 
     def abandon(self, s: int, reason: str) -> None:
         """A sequence at home cannot go on: back to its gateway, whatever it has in flight."""
@@ -109,17 +109,17 @@ class Pipeline:
     # at a host -------------------------------------------------------------------------------------------------------
 
     def wanted(self, event: LeaseWanted) -> None:
-        """A home asks for a lease: it queues with our own sequences, by priority and arrival."""
+        """A home asks for a lease: it queues with our own sequences, and its account pays here, too."""
         parts, submission = self._parts, event.submission
         local = parts.routes.guest(submission.route)
         if local is None:
             self._refuse(event.home, event.lease, "route")
-        elif reason := admit(submission.max_length, self._sequences.capacity(local)):
+        elif reason := admit(submission.max_length, self._sequences.capacity(local, submission.tenant)):
             self._refuse(event.home, event.lease, "refused: " + reason)
         else:
             s = parts.rows.add(submission, local, FOREVER, guest=True)
             parts.leases.queue(s, event.home, event.lease)
-            parts.queue.push(parts.rows.key(s))
+            parts.queue.push(parts.rows.key(s), submission.tenant)
 
     def _refuse(self, home: str, lease: int, reason: str) -> None:
         self._parts.outgoing.tell(Send(home, LeaseGranted(self._parts.config.worker, lease, 0, reason)))

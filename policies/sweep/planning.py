@@ -1,8 +1,9 @@
 """One plan: which rows run, and with which memory.
 
 Order within the token budget: guests whose hidden states have arrived (their memory is leased, their home waits), one token
-for each decoding sequence by age, prompt chunks by age, then admissions. Memory is taken page by page; when there is none a
-younger sequence is preempted (``preemption.py`` says which).
+for each decoding sequence by age, prompt chunks by age, then admissions. Of several accounts, one that was given less than
+those whose prompts run goes before them (``fair_share.py``). Memory is taken page by page; when there is none, or when an
+account is at its cap, a younger sequence is preempted (``preemption.py`` says which).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from blockwright.policies.sweep.events import LeaseGranted, Preempted, Progresse
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline
 from blockwright.policies.sweep.preemption import Promises, choose_victim
+from blockwright.policies.sweep.queue import Rank
 from blockwright.policies.sweep.sequences import Sequences
 
 Found = list[list[int | None]]  # for each leading page, the published handle of each span or None
@@ -30,8 +32,11 @@ class Planner:
         """The rows of the next plan; the state already counts on it."""
         batch = BatchBuilder(self._parts.config.sweep_tokens)
         self._take_flights(batch)
-        self._pick_running(batch)
-        self._admit(batch)
+        prompts = self._pick_decodes(batch)
+        if prompts and self._parts.queue.waiting:
+            self._admit(batch, prompts)
+        self._pick_prompts(batch, prompts)
+        self._admit(batch, [])
         return batch
 
     def _take_flights(self, batch: BatchBuilder) -> None:
@@ -47,8 +52,8 @@ class Planner:
 
     # who runs --------------------------------------------------------------------------------------------------------
 
-    def _pick_running(self, batch: BatchBuilder) -> None:
-        """Decoding rows, then prompts, oldest first.
+    def _pick_decodes(self, batch: BatchBuilder) -> list[int]:
+        """Decoding rows, oldest first. Returns the sequences whose prompts go on, in the order in which they may.
 
         Most rows of most plans need only a place; they are picked by one loop over columns, which stops where more is to be
         decided. A preemption on the way takes out younger rows than the one at which the loop stands.
@@ -77,7 +82,15 @@ class Planner:
                 quota -= 1
                 self._pick(batch, s, 1)
         batch.decodes = len(batch.picked)
-        chunk = self._parts.config.chunk_size
+        if len({rows.tenant[s] for s in prompts}) > 1:
+            prompts.sort(key=self._rank)
+        return prompts
+
+    def _rank(self, s: int) -> Rank:
+        return self._parts.queue.rank(self._rows.key(s), self._rows.tenant[s])
+
+    def _pick_prompts(self, batch: BatchBuilder, prompts: list[int]) -> None:
+        rows, chunk = self._rows, self._parts.config.chunk_size
         for s in prompts:
             if batch.budget <= 0:
                 break
@@ -121,14 +134,24 @@ class Planner:
             outgoing.edit(SetPages(rows.row[s], span.layer, page, pages.slots(handle)))
 
     def _make_room(self, batch: BatchBuilder, s: int) -> bool:
-        """Preempt one sequence for ``s``. True when its memory is free now; False: ``s`` must wait."""
-        parts, rows = self._parts, self._rows
-        batch.starved = True
+        """Preempt one sequence for ``s``. True when its memory is free now; False: ``s`` must wait.
+
+        An account at its cap finds room among its own sequences, and the others do not notice.
+        """
+        parts, rows, account = self._parts, self._rows, self._rows.tenant[s]
+        running = parts.queue.running
+        if at_cap := not parts.memory.within_cap(account, parts.memory.page_bytes(rows.route[s].spans)):
+            batch.capped.add(account)
+            running = [other for other in running if rows.tenant[other] == account]
+        else:
+            batch.starved = True
         if rows.leaving:
             return False  # memory is on its way
-        victim = choose_victim(rows, parts.memory.pages, parts.queue.running, s, set(batch.picked))
+        victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))
         if victim is None:
             return False
+        if at_cap:
+            parts.memory.hit_cap(account)
         of = rows.submission[victim]
         parts.outgoing.count("preemptions")
         parts.outgoing.tell(Preempted(of.gateway, of.request))
@@ -137,31 +160,41 @@ class Planner:
 
     # admissions ------------------------------------------------------------------------------------------------------
 
-    def _admit(self, batch: BatchBuilder) -> None:
-        """Start waiting sequences in order, until one does not fit.
+    def _admit(self, batch: BatchBuilder, prompts: list[int]) -> None:
+        """Start waiting sequences in order, until one does not fit. With ``prompts`` only those that go before all of these.
 
         None overtakes one that does not fit, however small: otherwise a long prompt would wait as long as short ones come.
+        One that its account's cap keeps out holds up no other account.
         """
         rows, queue = self._rows, self._parts.queue
         promises: Promises | None = None
         while queue.waiting and rows.free_rows and not batch.starved and batch.budget > 0:
-            s = queue.first()
+            s = queue.first(batch.capped)
+            if s < 0 or (prompts and not self._overtakes(s, prompts[0])):
+                break
             if self._sequences.park(s) or self._pipeline.ask(s):
-                queue.pop()
+                queue.remove(rows.key(s), rows.tenant[s])
                 continue
             found = self._look_up(s)
             if promises is None:
-                promises = Promises(rows.page_size)
+                promises = Promises(rows.page_size, self._parts.memory)
                 for running in queue.running:
                     promises.add(rows, running)
+            if self._parts.memory.capped and not self._within_cap(s, found, promises):
+                batch.capped.add(rows.tenant[s])
+                continue
             if not self._fits(s, found, promises):
                 break
-            queue.pop()
+            queue.remove(rows.key(s), rows.tenant[s])
             self._start(s, found)
             if not rows.is_guest(s):
                 chunk = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, batch.budget)
                 self._pick(batch, s, chunk)
                 promises.add(rows, s)
+
+    def _overtakes(self, s: int, running: int) -> bool:
+        """Whether ``s`` starts before the prompt of ``running`` goes on: its account was given less."""
+        return self._rows.tenant[s] != self._rows.tenant[running] and self._rank(s) < self._rank(running)
 
     def _look_up(self, s: int) -> Found:
         """Published pages of the prompt that may be skipped; trimmed at the end."""
@@ -179,8 +212,7 @@ class Planner:
     def _fits(self, s: int, found: Found, promises: Promises) -> bool:
         """Room for the whole prompt and a token, besides what running prompts will still take. A guest: for all of it."""
         rows, pages = self._rows, self._parts.memory.pages
-        tokens = rows.limit[s] if rows.is_guest(s) else rows.known[s] + 1
-        total = -(-tokens // rows.page_size)
+        total = self._pages_to_start(s)
         need, kept = promises.slots.copy(), dict[str, int]()
         for i, span in enumerate(rows.route[s].spans):
             present = [handle for handles in found if (handle := handles[i]) is not None]
@@ -188,6 +220,20 @@ class Planner:
             need[span.arena] = need.get(span.arena, 0) + (total - len(present)) * span.layers
             kept[span.arena] = kept.get(span.arena, 0) + cached * span.layers
         return self._parts.memory.make_room(need, kept)
+
+    def _pages_to_start(self, s: int) -> int:
+        tokens = self._rows.limit[s] if self._rows.is_guest(s) else self._rows.known[s] + 1
+        return -(-tokens // self._rows.page_size)
+
+    def _within_cap(self, s: int, found: Found, promises: Promises) -> bool:
+        """The same, of what the account of ``s`` may have."""
+        rows, memory, account = self._rows, self._parts.memory, self._rows.tenant[s]
+        pages = memory.pages
+        need = promises.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
+        for handle in (handle for handles in found for handle in handles if handle is not None):
+            if pages.references(handle) or pages.account(handle) != account:  # it is there already, or another's
+                need -= pages.page_bytes(pages.span(handle))
+        return memory.within_cap(account, need)
 
     def _start(self, s: int, found: Found) -> None:
         """A row, the pages that are present, and the table edits; positions present on every span are skipped."""
@@ -206,10 +252,12 @@ class Planner:
         if not rows.route[s].spans:  # no KV here: nothing that could be missing
             whole = (rows.known[s] - 1) // rows.page_size
         parts.leases.start(s)
+        skipped = min(whole, parts.leases.cached(s)) * rows.page_size
+        rows.charge(s, skipped)  # whoever computed them has paid
+        parts.queue.charge_prompt(rows.key(s), rows.tenant[s], rows.charge(s, rows.length[s]))
         if rows.is_guest(s):
             self._start_guest(s, whole)
             return
-        skipped = min(whole, parts.leases.cached(s)) * rows.page_size
         rows.skip(s, skipped)
         parts.queue.start(rows.key(s))
         outgoing.count("cached_tokens", skipped)

@@ -10,22 +10,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blockwright.policies.memory.pages import PageTable
+from blockwright.policies.memory.worker_memory import WorkerMemory
 from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.sweep.queue import SequenceQueue
 from blockwright.policies.sweep.rows import RowTable
 
 
-def choose_victim(rows: RowTable, pages: PageTable, running: Sequence[int], s: int, busy: set[int]) -> int | None:
+def choose_victim(
+    rows: RowTable, pages: PageTable, queue: SequenceQueue, running: Sequence[int], s: int, busy: set[int]
+) -> int | None:
     """The running sequence that gives its memory up for ``s``; None: ``s`` has to wait.
 
     Only younger ones than ``s`` may be chosen, so that two sequences cannot take memory from one another for ever. The
     oldest is never chosen and may choose anybody, so it always ends, and then the next oldest: the work done grows. Among
-    the candidates the one that loses the least of its own work goes; of equals the youngest. ``busy`` ones are in the plan
-    that is being made: their pages are about to be written.
+    the candidates the one that loses the least of its own work goes; of equals the youngest. Where they are of several
+    accounts, one goes of that which was given most. ``running``: those who may give way, or all; oldest first. ``busy`` ones
+    are in the plan that is being made: their pages are about to be written.
     """
     oldest = running[0]
     victims = [v for v in running if v not in (s, oldest) and v not in busy and (s == oldest or rows.key(v) > rows.key(s))]
     if not victims:
         return None
+    if len({rows.tenant[v] for v in victims}) > 1:
+        most = max(queue.rank(rows.key(v), rows.tenant[v]) for v in victims)
+        victims = [v for v in victims if queue.rank(rows.key(v), rows.tenant[v]) == most]
     return min(victims, key=lambda v: (private_work(rows, pages, v), -rows.priority[v], -rows.submission[v].arrival))
 
 
@@ -51,9 +59,10 @@ class Promises:
     promised: most end long before their limit, and a preemption now and then costs less than memory that stays empty.
     """
 
-    def __init__(self, page_size: int) -> None:
-        self._page_size = page_size
+    def __init__(self, page_size: int, memory: WorkerMemory) -> None:
+        self._page_size, self._memory = page_size, memory
         self.slots: dict[str, int] = {}
+        self.bytes: dict[str, int] = {}  # the same as bytes by account, where accounts have caps
 
     def add(self, rows: RowTable, s: int) -> None:
         """Count what the prompt of ``s`` has not taken yet."""
@@ -63,3 +72,6 @@ class Promises:
         if local.spans and (pages := -(-tokens // self._page_size) - rows.paged[s]) > 0:
             for span in local.spans:
                 self.slots[span.arena] = self.slots.get(span.arena, 0) + pages * span.layers
+            if self._memory.capped:
+                taken = pages * self._memory.page_bytes(local.spans)
+                self.bytes[rows.tenant[s]] = self.bytes.get(rows.tenant[s], 0) + taken

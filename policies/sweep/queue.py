@@ -1,46 +1,75 @@
 """The two orders of a worker's sequences: who starts next, and who runs, oldest first.
 
-A key is (priority, arrival, sequence): lower priorities first, then earlier arrivals. A sequence keeps its key for life, so
-one that was preempted returns to its old place.
+Who starts next: the lowest priority class first; within it the account with the least counter (``fair_share.py``); within an
+account by key. A key is (priority, arrival, sequence): lower priorities first, then earlier arrivals. A sequence keeps its
+key for life, so one that was preempted returns to its old place. With one account the order is that of the keys.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Container
 
 from blockwright.policies.plain import Plain
+from blockwright.policies.requests.urgency import priority_class
+from blockwright.policies.sweep.fair_share import FairShare, Flow
 
 Key = tuple[int, float, int]
+Rank = tuple[int, int]  # priority class, counter of the account: lower goes first
 
 
 class SequenceQueue:
-    """Sorted lists; adding and removing looks at no other sequence."""
+    """Sorted lists; adding and removing looks at no other sequence, and finding the first at one of each account."""
 
-    def __init__(self) -> None:
-        self._waiting: list[Key] = []
+    def __init__(self, share: FairShare) -> None:
+        self.share = share
+        self._waiting: dict[Flow, list[Key]] = {}  # none is empty
+        self.waiting = 0  # sequences that wait to start
         self._running_keys: list[Key] = []
         self.running: list[int] = []  # sequences of ``_running_keys``: those at home here; oldest first
 
-    @property
-    def waiting(self) -> int:
-        """How many sequences wait to start."""
-        return len(self._waiting)
+    def first(self, without: Container[str] = ()) -> int:
+        """The sequence that starts next, of accounts that are not among ``without``; -1: none."""
+        if len(self._waiting) == 1 and not without:
+            return next(iter(self._waiting.values()))[0][2]
+        ranked = [
+            (flow[0], self.share.counter(flow), len(keys), keys[0])  # of equals first whoever asks for less
+            for flow, keys in self._waiting.items()
+            if flow[1] not in without
+        ]
+        return min(ranked)[3][2] if ranked else -1
 
-    def first(self) -> int:
-        """The sequence that starts next."""
-        return self._waiting[0][2]
+    def rank(self, key: Key, account: str) -> Rank:
+        """How a sequence stands against those of other accounts."""
+        flow = _flow(key, account)
+        return (flow[0], self.share.counter(flow))
 
-    def push(self, key: Key) -> None:
+    def push(self, key: Key, account: str) -> None:
         """Wait for the start."""
-        insort(self._waiting, key)
+        flow = _flow(key, account)
+        if flow not in self._waiting:
+            self.share.join(flow, self._waiting)
+            self._waiting[flow] = []
+        insort(self._waiting[flow], key)
+        self.waiting += 1
 
-    def pop(self) -> None:
-        """The first sequence has started, or waits for something else now."""
-        del self._waiting[0]
+    def remove(self, key: Key, account: str) -> None:
+        """A waiting sequence starts, waits for something else, or leaves."""
+        flow = _flow(key, account)
+        keys = self._waiting[flow]
+        del keys[_place(keys, key)]
+        self.waiting -= 1
+        if not keys:
+            del self._waiting[flow]
+            self.share.quit(flow)
 
-    def remove(self, key: Key) -> None:
-        """A waiting sequence leaves."""
-        del self._waiting[_place(self._waiting, key)]
+    def charge_prompt(self, key: Key, account: str, tokens: int) -> None:
+        """A sequence starts: see ``FairShare``."""
+        self.share.charge_prompt(_flow(key, account), tokens)
+
+    def charge_answer(self, key: Key, account: str, tokens: int) -> None:
+        """A sequence has gone on: see ``FairShare``."""
+        self.share.charge_answer(_flow(key, account), tokens)
 
     def start(self, key: Key) -> None:
         """A sequence at home runs."""
@@ -54,30 +83,42 @@ class SequenceQueue:
         del self._running_keys[place], self.running[place]
 
     def fork(self) -> SequenceQueue:
-        copy = SequenceQueue()
-        copy._waiting, copy._running_keys, copy.running = (
-            self._waiting.copy(),
-            self._running_keys.copy(),
-            self.running.copy(),
-        )
+        copy = SequenceQueue(self.share.fork())
+        copy._waiting = {flow: keys.copy() for flow, keys in self._waiting.items()}
+        copy.waiting, copy._running_keys, copy.running = self.waiting, self._running_keys.copy(), self.running.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
-        return {"waiting": [list(key) for key in self._waiting], "running": [list(key) for key in self._running_keys]}
+        return {
+            "share": self.share.snapshot(),
+            "waiting": [[*flow, [list(key) for key in keys]] for flow, keys in self._waiting.items()],
+            "running": [list(key) for key in self._running_keys],
+        }
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> SequenceQueue:
-        queue = cls()
-        queue._waiting = [(key[0], key[1], key[2]) for key in data["waiting"]]
+        queue = cls(FairShare.restore(data["share"]))
+        for number, account, keys in data["waiting"]:
+            queue._waiting[number, account] = [(key[0], key[1], key[2]) for key in keys]
+            queue.waiting += len(keys)
         queue._running_keys = [(key[0], key[1], key[2]) for key in data["running"]]
         queue.running = [key[2] for key in queue._running_keys]
         return queue
 
-    def check(self, waiting: list[Key], running: list[Key]) -> None:
-        """Both orders hold exactly the keys of the sequences whose status says so."""
-        assert self._waiting == sorted(waiting), "the waiting queue is out of order, or has lost a sequence"
+    def check(self, waiting: list[tuple[Key, str]], running: list[Key]) -> None:
+        """Both orders hold exactly the keys of the sequences whose status says so; ``waiting`` with their accounts."""
+        flows: dict[Flow, list[Key]] = {}
+        for key, account in sorted(waiting):
+            flows.setdefault(_flow(key, account), []).append(key)
+        assert self._waiting == flows, "the waiting queue is out of order, or has lost a sequence"
+        assert self.waiting == len(waiting), "waiting sequences are counted wrongly"
         assert self._running_keys == sorted(running), "the running order is wrong, or has lost a sequence"
         assert self.running == [key[2] for key in self._running_keys], "running sequences and their keys differ"
+        self.share.check(self._waiting)
+
+
+def _flow(key: Key, account: str) -> Flow:
+    return (priority_class(key[0]), account)
 
 
 def _place(keys: list[Key], key: Key) -> int:

@@ -18,7 +18,7 @@ from blockwright.policies.sweep.events import Submission, TokensEmitted
 # Of a new sequence; the columns that are not here follow from the submission and the route (see ``_fill``).
 _START = {
     "status": int(Status.WAITING), "row": -1, "computed": 0, "planned": 0, "open": 0, "paged": 0, "cached": 0, "ready": 0,
-    "requeue": 0,
+    "requeue": 0, "charged": 0,
 }  # fmt: skip
 
 
@@ -112,6 +112,12 @@ class RowTable(Columns):
         """So many leading positions were found in the prefix cache."""
         self.computed[s] = self.planned[s] = self.cached[s] = positions
         self.known[s] = self.length[s]
+
+    def charge(self, s: int, position: int) -> int:
+        """Positions below ``position`` are paid for now. How many of them were not."""
+        unpaid = max(0, position - self.charged[s])
+        self.charged[s] += unpaid
+        return unpaid
 
     def leave(self, s: int, *, requeue: bool) -> None:
         """No new plan names it."""

@@ -49,20 +49,20 @@ class Sequences:
         local = parts.routes.home(submission.route)
         if local is None:
             self.give_back(submission, "route")
-        elif reason := admit(submission.max_length, self.capacity(local)):
+        elif reason := admit(submission.max_length, self.capacity(local, submission.tenant)):
             parts.outgoing.count("refused")
             self.give_back(submission, "refused: " + reason)
         else:
             deadline = now + submission.timeout if submission.timeout > 0 else FOREVER
             s = parts.rows.add(submission, local, deadline)
             parts.outgoing.count("prompt_tokens", submission.prompt_length)
-            parts.queue.push(parts.rows.key(s))
+            parts.queue.push(parts.rows.key(s), submission.tenant)
 
-    def capacity(self, local: LocalRoute) -> int:
-        """Tokens of one sequence on this route that fit when nothing else is here."""
+    def capacity(self, local: LocalRoute, account: str) -> int:
+        """Tokens of one sequence of this account on this route that fit when nothing else is here."""
         if not local.spans:
             return local.max_length
-        return min(self._parts.memory.pages_of(local.spans) * self._parts.config.page_size, local.max_length)
+        return min(self._parts.memory.pages_of(local.spans, account) * self._parts.config.page_size, local.max_length)
 
     def expire(self, now: float) -> None:
         """Sequences at home whose deadline has passed go back to their gateways."""
@@ -87,7 +87,7 @@ class Sequences:
             rows.give_up(s)
             return
         if rows.status[s] == Status.WAITING:
-            self._parts.queue.remove(rows.key(s))
+            self._parts.queue.remove(rows.key(s), rows.tenant[s])
         elif rows.status[s] == Status.PARKED:
             self._parts.announcements.unpark(s)
         self.leave(s, requeue=False)
@@ -109,6 +109,7 @@ class Sequences:
         parts, rows = self._parts, self._parts.rows
         if rows.status[s] != Status.LEAVING or rows.open[s]:
             return
+        self.charge(s, max(rows.length[s], rows.computed[s]))
         for handle in rows.handles(s):
             parts.memory.pages.release(handle)
         rows.clear(s)
@@ -118,7 +119,7 @@ class Sequences:
                 parts.outgoing.tell(Send(host, LeaseReturned(lease.home, lease.number)))
         if rows.requeue[s]:
             rows.restart(s)
-            parts.queue.push(rows.key(s))
+            parts.queue.push(rows.key(s), rows.tenant[s])
         else:
             rows.remove(s)
 
@@ -127,7 +128,7 @@ class Sequences:
         parts = self._parts
         for sleeper in parts.announcements.clear(keys, s):
             parts.rows.wait(sleeper)
-            parts.queue.push(parts.rows.key(sleeper))
+            parts.queue.push(parts.rows.key(sleeper), parts.rows.tenant[sleeper])
 
     # on --------------------------------------------------------------------------------------------------------------
 
@@ -183,9 +184,20 @@ class Sequences:
         of = self._parts.rows.submission[s]
         self._parts.outgoing.tell(PromptScored(of.gateway, of.request, of.attempt, start + 1, entries))
 
+    def charge(self, s: int, position: int) -> None:
+        """The account of a sequence that was started pays for what it has computed up to ``position``.
+
+        Called page by page and at the end: between, counters lack less than a page of each running sequence, and a sweep of
+        decoding rows costs nothing.
+        """
+        rows = self._parts.rows
+        if rows.charged[s] and (tokens := rows.charge(s, position)):
+            self._parts.queue.charge_answer(rows.key(s), rows.tenant[s], tokens)
+
     def publish(self, s: int, before: int) -> None:
-        """Full pages computed since position ``before`` can be found by others."""
+        """Full pages computed since position ``before`` are paid for and can be found by others."""
         rows, pages = self._parts.rows, self._parts.memory.pages
+        self.charge(s, rows.computed[s])
         if not rows.route[s].spans:
             return
         lineage = rows.route[s].spans[-1].lineage

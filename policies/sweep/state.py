@@ -254,6 +254,13 @@ class SweepState:
         """Sequences at home that run."""
         return len(self.parts.queue.running)
 
+    def kv_by_application(self) -> dict[str, tuple[int, int]]:
+        """Bytes of KV that each application's sequences list here, and of these what at least two sequences list."""
+        rows, found = self.parts.rows, dict[str, list[int]]()
+        for s in rows.live():
+            found.setdefault(rows.route[s].route.application, []).extend(rows.handles(s))
+        return {application: self.parts.memory.pages.use(handles) for application, handles in found.items()}
+
     @property
     def next_deadline(self) -> float:
         """No sequence expires before; infinite: none will."""

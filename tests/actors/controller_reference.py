@@ -13,7 +13,7 @@ from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.state import HOPELESS
 from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import LoadBlock
-from blockwright.policies.model.chain import Chain, Hop, Route
+from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, place
 from blockwright.policies.requests.admission import capacity_tokens
 from blockwright.policies.requests.dispatch import workers_of
@@ -45,6 +45,7 @@ class Reference:
         self.routes: dict[str, Route] = {}
         self.published = RoutesChanged(0, [], [], [])
         self.effects: list[m.Effect] = []
+        self.cuts: dict[str, tuple[Block, ...]] = {}
         self.place()
 
     def handle(self, event: m.Event, now: float) -> list[m.Effect]:
@@ -158,8 +159,9 @@ class Reference:
         for block in self.blocks[application]:
             last = first + len(block.components)
             if any(h.first <= first and last <= h.last for h in hops) and not here >= set(range(first, last)):
-                ids = [c.id for c in block.components]
-                yield LoadBlock(self.applications[application].checkpoint, first, last, ids, application)
+                ids = [c.shared for c in block.components]
+                deltas = [c.delta for c in block.components]
+                yield LoadBlock(self.applications[application].checkpoint, first, last, ids, application, [], "", deltas)
             first = last
 
     def publish(self) -> None:
@@ -167,7 +169,10 @@ class Reference:
         for route in self.planned():
             if all(self.holds(route, hop) for hop in route.hops):
                 routes[route.id] = self.routes.get(route.id) or replace(route, version=version)
-        chains = [Chain(name, blocks, self.applications[name].max_length) for name, blocks in self.blocks.items()]
+        chains = [
+            Chain(a.name, self.cuts[a.name], a.max_length, 0, a.model, a.base or a.checkpoint, a.created, place)
+            for place, a in enumerate(self.applications.values())
+        ]
         capacity = {route.id: min(self.capacity(route, hop) for hop in route.hops) for route in routes.values()}
         withdrawn = [name for name in self.applications if name not in self.deployed]
         update = RoutesChanged(version, chains, list(routes.values()), self.known, withdrawn, capacity)
@@ -183,6 +188,7 @@ class Reference:
         chains = {a.name: a.components for a in self.applications.values()}
         spans = {a.name: a.span for a in self.applications.values()}
         self.blocks, self.known = cut_blocks(chains, spans), place(chains, list(self.workers), spans, version=0)
+        self.cuts = {**self.blocks, **self.cuts}  # as first published
 
     def planned(self) -> list[Route]:
         return [route for route in self.known if route.application in self.deployed]

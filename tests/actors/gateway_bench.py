@@ -24,7 +24,7 @@ class Bench:
 
     def publish(self, routes, chains=None, capacity=None, now=0.0):
         self.version += 1
-        chains = [chain()] if chains is None else chains
+        chains = [chain(name) for name in self.state.catalogue.configured] if chains is None else chains
         return self(RoutesChanged(self.version, chains, routes, routes, capacity=capacity or {}), now)
 
     def generate(self, *args, now=0.0, **more):

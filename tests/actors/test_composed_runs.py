@@ -39,19 +39,21 @@ def test_a_run_is_composed_once_and_anew_after_a_component_is_forgotten() -> Non
     assert device.asked == [("compose", 1, (b"a", b"b"), 0)]
 
 
-def test_layouts_are_added_in_the_same_order_everywhere_and_the_tables_grow() -> None:
+def test_layouts_are_added_in_the_same_order_everywhere_and_tables_grow() -> None:
     device = Recorder()
     small, large = KvLayout(1, 64, "bfloat16", 16), KvLayout(2, 64, "bfloat16", 16)
-    parts = tuple(Component(kv.key.encode(), Kind.ATTENTION, 1, 8, 8, kv) for kv in (large, small))
-    ComposedRuns(device.do).prepare([Chain("m", (Block(parts),), 100), Chain("n", (Block(parts[:1]),), 300)])
-    assert device.asked == [("add_layout", small), ("add_layout", large), ("grow", 300, 2)]
+    kvs = [large, small, small]
+    parts = [Component(bytes([i]), Kind.ATTENTION, 1, 1, 1, kv) for i, kv in enumerate(kvs)]
+    chains = [Chain("long", (Block(()),), 700), Chain("deep", (Block(tuple(parts)),), 20)]
+    ComposedRuns(device.do).prepare(chains)
+    assert device.asked == [("add_layout", small), ("add_layout", large), ("grow", 700, 3)]
 
 
 def test_deltas_are_attached_once_and_detached_before_they_are_unloaded() -> None:
     device = Recorder()
     runs, body, head = ComposedRuns(device.do), Run(0, (b"a", b"b"), 0, False), Run(2, (b"c",), 1, True)
     route = Route("m@w0", 1, "m", (Hop("w0", 0, 3),))
-    tenant = LocalRoute(route, 0, (body, head), (), None, 8, 0, 0, 64, deltas=((1, b"d"),), touched=(True, False), delta=5)
+    tenant = LocalRoute(route, 0, (body, head), (), None, 8, 0, 0, 100, deltas=((1, b"d"),), touched=(True, False), delta=5)
     for _ in range(2):
         for number, run in enumerate((body, head)):
             runs.compose(number, run)

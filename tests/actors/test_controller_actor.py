@@ -63,6 +63,7 @@ class Worker(Actor):
         return WorkerStatus(
             name=self.node.name, incarnation=1, pid=1, device="cpu", numerics="n", budget=BUDGET, parameters=0, kv=0, free=0,
             components=[], waiting=0, running=0, sweep=0, sweep_age=0.0, counters={}, kv_by_tenant={},
+            served_by_tenant={}, kv_cap_hits={},
         )  # fmt: skip
 
 

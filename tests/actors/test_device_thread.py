@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,3 +88,89 @@ async def test_a_sweep_is_late_by_what_it_takes_beyond_its_pace(clock: Clock, pa
     assert seen == pytest.approx(late)
     clock.now += 1000.0
     assert device.lateness() == 0.0, "nothing runs"
+
+
+class Steps:
+    """Operations that take three steps each, and sweeps, in the order in which a device runs them."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        executor: Any = SimpleNamespace(execute=self._execute)
+        self.device = DeviceThread(executor, lambda swept: None, self._fail, lambda worker, hidden: hidden)
+        self.given = iter(range(1, 100))
+        self.meanwhile: dict[str, Callable[[], object]] = {}  # what happens during a step or sweep
+
+    def _execute(self, plan: SweepPlan) -> SweepResult:
+        self._note(f"sweep {plan.number}")
+        return SweepResult(plan.number)
+
+    def _fail(self, error: BaseException) -> None:
+        raise error
+
+    def _note(self, what: str) -> None:
+        self.order.append(what)
+        self.meanwhile.pop(what, lambda: None)()
+
+    def sweep(self) -> None:
+        self.device.sweep(SweepPlan(next(self.given)))
+
+    def load(self, name: str) -> asyncio.Future[None]:
+        def operation(executor: Any) -> Iterator[None]:
+            for step in "123":
+                self._note(f"{name}{step}")
+                yield
+
+        return self.device.call_in_steps(operation)
+
+    async def finish(self, *futures: asyncio.Future[None]) -> list[str]:
+        self.device.start()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*futures, return_exceptions=True)
+            await self.device.call(lambda executor: None)
+        self.device.stop()
+        return self.order
+
+
+async def test_sweeps_that_wait_run_before_the_next_step() -> None:
+    steps = Steps()
+    steps.sweep()
+    load = steps.load("a")
+    steps.meanwhile = {"a1": lambda: (steps.sweep(), steps.sweep()), "sweep 3": steps.sweep}
+    assert await steps.finish(load) == ["sweep 1", "a1", "sweep 2", "sweep 3", "a2", "sweep 4", "a3"]
+
+
+async def test_of_several_operations_one_is_under_way_at_a_time() -> None:
+    steps = Steps()
+    loads = steps.load("a"), steps.load("b")
+    steps.meanwhile = {"a2": steps.sweep, "b1": steps.sweep}
+    assert await steps.finish(*loads) == ["a1", "a2", "sweep 1", "a3", "b1", "sweep 2", "b2", "b3"]
+
+
+async def test_an_operation_that_is_cancelled_takes_no_further_step_and_the_next_begins() -> None:
+    steps = Steps()
+    first, second = steps.load("a"), steps.load("b")
+    first.cancel()
+    assert await steps.finish(first, second) == ["b1", "b2", "b3"]
+
+
+async def test_an_operation_that_fails_half_way_holds_nothing_up() -> None:
+    steps = Steps()
+
+    def fail() -> None:
+        raise ValueError("a short file")
+
+    steps.meanwhile = {"a2": fail}
+    loads = steps.load("a"), steps.load("b")
+    assert await steps.finish(*loads) == ["a1", "a2", "b1", "b2", "b3"]
+    with pytest.raises(ValueError, match="a short file"):
+        loads[0].result()
+    assert loads[1].result() is None
+
+
+async def test_a_device_that_is_stopped_takes_no_further_step() -> None:
+    steps = Steps()
+    steps.load("a")
+    steps.meanwhile = {"a1": lambda: setattr(steps.device, "_stopped", True)}
+    steps.device.start()
+    steps.device.stop()
+    assert steps.order == ["a1"]

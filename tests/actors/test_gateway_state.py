@@ -5,6 +5,7 @@ from blockwright.actors.gateway.messages import (
     CancelAt,
     Deliver,
     Drain,
+    Fail,
     Heard,
     Replay,
     Submit,
@@ -35,6 +36,29 @@ def test_refusals_carry_status_code_and_the_numbers():
     bench.generate("b")
     (fail,) = bench.generate("c")
     assert (fail.refused.why, fail.refused.retry_after) == (Refusal.OVERLOADED, 1.0)
+
+
+def test_one_application_does_not_fill_the_gateway_for_another():
+    """Without keys applications are accounts; with keys tenants are, whatever they ask for."""
+    for fields, other in (({}, {"application": "n"}), ({"tenant": "a"}, {"tenant": "b"})):
+        bench = Bench("w0", max_waiting=18, applications=("m", "n"))
+        bench.state.tenants = 2 if fields else 0
+        answers = [bench.generate(f"r{n}", **fields) for n in range(20)]
+        refused = [fail.refused for n in range(20) for fail in answers[n] if n >= 16]
+        assert [(r.why, "16 of the 18 requests" in r.message) for r in refused] == [(Refusal.OVERLOADED, True)] * 4
+        assert not any(isinstance(effect, Fail) for effect in bench.generate("other", **other))
+        bench.state.check()
+
+
+def test_the_account_of_a_sequence_is_its_tenant_or_its_application():
+    bench = Bench("w0")
+    accounts = [
+        effect.submission.tenant
+        for name, tenant in (("a", ""), ("b", "t"))
+        for effect in bench.generate(name, tenant=tenant)
+        if isinstance(effect, Submit)
+    ]
+    assert accounts == ["m", "t"]
 
 
 def test_what_no_worker_can_hold_is_refused():

@@ -13,6 +13,7 @@ from blockwright.runtime.tree import Branch, ProcessSpec, lines
 SMALL = """\
 root: one for one, at most 0 restarts in 5 s
   services: one for one, at most 3 restarts in 5 s
+    applications: Applications
   gateway: Gateway
   controller: Controller
   peer: GatewayPeer
@@ -25,6 +26,7 @@ APART = """\
 root: one for one, at most 0 restarts in 5 s
   services: one for one, at most 3 restarts in 5 s
     limiter: Limiter
+    applications: Applications
   controller: Controller
   peer: GatewayPeer
   workers: one for one, never gives up
@@ -74,6 +76,6 @@ def test_what_the_tree_names_is_there() -> None:
 
     every = actors(tree(Settings(gateways=2, requests_per_minute={"*": 5})))
     assert {load_class(child.actor).__name__ for child in every} == {
-        "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker",
+        "Applications", "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker",
     }  # fmt: skip
     assert all(child.drain == 0.0 for child in every)

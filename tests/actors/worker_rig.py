@@ -9,8 +9,8 @@ from pathlib import Path
 
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import LoadBlock, Submission, SweepReport, WorkerConfig
+from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
-from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
@@ -18,6 +18,7 @@ from blockwright.policies.sweep.events import GivenBack, RoutesChanged, TokensEm
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.cap import CAP
 from blockwright.tests.waiting import PATIENCE
+from blockwright.zoo.source import open_source
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -94,12 +95,15 @@ class Rig:
 
     async def load(self, application: str, path: Path) -> int:
         config = self.worker.config
-        checkpoint = Checkpoint.open(path)
-        specs = checkpoint.specs(config.page_size, config.dtype)
+        return await self.load_known(application, path, open_source(path).specs(config.page_size, config.dtype))
+
+    async def load_known(self, application: str, path: Path, specs: Sequence[ComponentSpec]) -> int:
+        """Of a checkpoint that was hashed before."""
         components = tuple(spec.component for spec in specs)
-        self.chains[application] = Chain(application, (Block(components),), config.max_length)
+        self.chains[application] = Chain(application, (Block(components),), self.worker.config.max_length)
         hashes = [spec.hashes for spec in specs]
-        block = LoadBlock(str(path), 0, len(components), [c.id for c in components], application, hashes)
+        ids, deltas = [c.shared for c in components], [c.delta for c in components]
+        block = LoadBlock(str(path), 0, len(components), ids, application, hashes, deltas=deltas)
         self.loads[application] = block
         self.added[application] = (await self.ref.load(block)).new_bytes
         return self.added[application]

@@ -15,9 +15,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from blockwright.actors.gateway.port import (
+    ApplicationView,
     Census,
     Generation,
     ModelInfo,
+    NewApplication,
     Readiness,
     RequestView,
     StreamNews,
@@ -77,6 +79,8 @@ class FakePort:
         self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
         self.views: dict[str, RequestView] = {}
         self.drained: list[float] = []
+        self.added: list[NewApplication] = []
+        self.removed: list[tuple[str, float]] = []
         self.sequences: dict[str, Census] = {}
         self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
         self.settled: list[tuple[str, int, int]] = []
@@ -108,6 +112,18 @@ class FakePort:
         for stream in streams:
             stream.cancel()
         return bool(streams)
+
+    async def add_application(self, new: NewApplication) -> ApplicationView:
+        self.added.append(new)
+        if self.refuse is not None:
+            raise self.refuse
+        return ApplicationView(new.name, new.path, new.wait > 0, MAX_LENGTH, 21_000_000, 679_000_000)
+
+    async def remove_application(self, name: str, grace: float) -> bool:
+        self.removed.append((name, grace))
+        if self.refuse is not None:
+            raise self.refuse
+        return name != "slow"
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return self.quotas.admit(tenant, tokens, self.now, self.now)

@@ -51,7 +51,7 @@ META: dict[str, Any] = {
             "propertyNames": {"pattern": "^/"},
             "additionalProperties": {
                 "type": "object",
-                "propertyNames": {"enum": ["get", "head", "post"]},
+                "propertyNames": {"enum": ["delete", "get", "head", "post"]},
                 "additionalProperties": {
                     "type": "object",
                     "required": ["operationId", "responses", "summary", "security", "parameters"],

@@ -128,6 +128,7 @@ def deadly(seen: Seen) -> None:
 async def test_every_exported_metric_moves(checkpoint: Callable[..., Path]) -> None:
     path, seen = checkpoint("llama"), Seen()
     settings: dict[str, Any] = {"memory": 22 << 16, "chunk_size": 16, "max_rows": 6, "sweep_tokens": 64}
+    settings["tenant_kv_share"] = {"n": 0.6}
     async with serve({"m": path, "n": path}, **settings) as server:
         await scrape(server, seen)
         assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200

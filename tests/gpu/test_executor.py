@@ -17,6 +17,7 @@ from blockwright.gpu.select import REMEDY, SETS, open_backend, slow
 from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import Arrival, Departure, MapGroup, Step, SweepPlan
+from blockwright.tests.cap import CAP
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import CHUNK, GREEDY, Rig, load, placing
 
@@ -29,8 +30,8 @@ def rig(checkpoint: MakeCheckpoint) -> Rig:
     return Rig(open_backend("torch", "float32", 1), checkpoint("llama"))
 
 
-def bare() -> Executor:
-    backend = open_backend("torch", "float32", 1)
+def bare(name: str = "torch") -> Executor:
+    backend = open_backend(name, "float32", 1, CAP)
     return Executor(
         backend, rows=2, max_length=32, kv_layers=3, max_tokens=16, page_size=8, budget=1 << 20, chunk=CHUNK, protect=True
     )
@@ -204,6 +205,29 @@ def test_a_load_that_is_stopped_can_begin_again(rig: Rig, monkeypatch: pytest.Mo
     assert packed == ["norm", "k", "k", *"vvoooo"]
     executor.add_layout(KvLayout(2, 16, "float32", 8))
     executor.compose(0, [spec.component.id], 0)
+
+
+@pytest.mark.parametrize("name", ["torch", "native"])
+def test_a_step_of_a_load_packs_no_more_than_a_slice(
+    checkpoint: MakeCheckpoint, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for rows that are packed together; and small tensors are packed in one step."""
+    monkeypatch.setattr(parameters, "SLICE", 20_000)
+    rig = Rig(open_backend(name, "float32", 1, CAP), checkpoint("phi3"))
+    executor, steps = bare(name), list[list[int]]()
+    pack = executor.backend.pack
+    monkeypatch.setattr(
+        executor.backend, "pack", lambda part, raw, *to: (steps[-1].append(raw.nbytes), pack(part, raw, *to))
+    )
+    places = placing(executor.backend, rig.specs)
+    executor.map(MapGroup("parameters", 0, list(range(-(-places.end // CHUNK))), back=False))
+    for spec in rig.specs:
+        steps.append([])
+        for _ in executor.load(spec, [places.offsets[part.id] for part in executor.backend.parts(spec)]):
+            steps.append([])
+    assert all(sum(step) <= 20_000 for step in steps)
+    assert max(len(step) for step in steps) > 1
+    assert len(steps) > rig.checkpoint.nbytes / 20_000
 
 
 def test_refuses_chains_that_do_not_join(rig: Rig) -> None:

@@ -207,7 +207,7 @@ class World:
         *,
         budget: int = 8 << 20,
         page_size: int = 4,
-        **config: int,
+        **config: object,
     ) -> None:
         self.chains = {c.application: c for c in chains}
         self.routes = {r.id: r for r in routes}

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from blockwright.policies.cluster.restart_policy import Backoff, Strategy
-from blockwright.runtime import Actor, ActorDied, Down, NodeDown, NoSuchActor, RemoteError, endpoint
+from blockwright.runtime import Actor, ActorDied, Down, ManualClock, NodeDown, NoSuchActor, RemoteError, endpoint
 from blockwright.runtime.supervisor import Child, ChildState, Supervisor
 from blockwright.tests.runtime.lives import Mortal, Placed, Spot, turns
 
@@ -167,6 +167,36 @@ async def test_the_pause_before_a_restart_grows(nodes, node, log):
         assert log == ["-x"]
         await nodes.advance(0.5)
         assert log == ["-x", "+x"]
+
+
+class EarlyClock(ManualClock):
+    """Like uvloop's: timers fire a fraction of a millisecond early, and time passes between two readings."""
+
+    passes_at = 0  # the reading, from now on, before which a millisecond passes
+
+    def call_at(self, when, callback):
+        return super().call_at(when - 0.0004, callback)
+
+    def now(self):
+        self.passes_at -= 1
+        if self.passes_at == 0:
+            self._now += 0.001
+        return super().now()
+
+
+@pytest.mark.parametrize("reading", range(1, 6))
+async def test_a_child_that_falls_due_while_its_supervisor_looks_is_started(nodes, log, reading):
+    nodes.clock = clock = EarlyClock()
+    node = await nodes.add("a")
+    await supervise(node, child("x"), backoff=Backoff(1.0, jitter=0.0))
+    await node.despawn("x")
+    await turns()
+    clock.advance(0.9998)  # the supervisor is woken too early to start its child
+    assert log == ["+x", "-x"]
+    clock.passes_at = reading
+    await turns()
+    await nodes.advance(1.0)
+    assert log == ["+x", "-x", "+x"]
 
 
 async def test_a_nested_supervisor_that_gives_up_is_its_parents_business(nodes, node, other, log):

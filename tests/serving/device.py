@@ -109,6 +109,9 @@ class SimulatedExecutor:
     def add_layout(self, layout: KvLayout) -> None:
         self._arenas.add(layout.key)
 
+    def grow(self, max_length: int, kv_layers: int) -> None:
+        """Its tables hold whatever is written."""
+
     def map(self, group: MapGroup) -> None:
         assert group.arena in self._arenas, f"arena {group.arena} does not exist"
         for unit, chunk in enumerate(group.chunks, group.offset):

@@ -21,6 +21,7 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
+from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import INSIDE_GATEWAY, INSIDE_WORKER, tree
 from blockwright.actors.topology import tell_of_nodes
 from blockwright.actors.worker.actor import Worker
@@ -102,6 +103,7 @@ class House:
         controller = sim.head.ref(f"{HEAD}/controller", Controller)
         values = {
             "limiter": (limits_of(settings),),
+            "applications": (settings, WorkerLimits("float32", None), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (self.state, [f"{HEAD}/gateway"], Published(Progress())),
             "peer": (Quiet(), list(plan.gateways)),

@@ -86,7 +86,10 @@ function drawCluster(view) {
   }));
   $("chains").replaceChildren(...Object.entries(view.applications).map(([name, application]) => {
     const size = application.bytes;
-    const text = `${application.state}; ${bytes(size.own)} of its own, ${bytes(size.shared)} shared with others`;
+    const { kv, requests } = application;
+    const text = (application.base ? `from ${application.base}; ` : "") +
+      `${application.state}; ${bytes(size.own)} of its own, ${bytes(size.shared)} shared with others; ` +
+      `KV ${bytes(kv.bytes)}, of it ${bytes(kv.shared)} shared; ${requests.running} running, ${requests.waiting} waiting`;
     return node("div", { className: "chain" }, node("span", {}, name), node("span", { className: "quiet" }, text),
       node("div", { className: "cells" }, ...application.blocks.map((id) => block(id, users[id], where(id)))));
   }));

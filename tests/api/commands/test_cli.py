@@ -25,6 +25,9 @@ FLAGS = {
     "demo": {"--checkpoint", "--port", "--serve"},
     "doctor": {"--json", "--port"},
     "explain": {"--api-key-file", "--json", "--url"},
+    "apps": {"--api-key-file", "--json", "--url"},
+    "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
+    "apps remove": {"--api-key-file", "--url"},
     "ps": SCREEN | {"--actors", "--join"},
     "top": SCREEN,
     "serve": {
@@ -42,11 +45,18 @@ FLAGS = {
         "--tls-cert",
         "--tls-key",
         "--workers",
+        "--zoo",
     },
     "node": {"--join", "--listen", "--name"},
     "trace": {"--trace"},
     "trace replay": {"--json", "--show", "--until"},
     "version": set(),
+    "zoo add": {"--base", "--name", "--zoo"},
+    "zoo gc": {"--zoo"},
+    "zoo list": {"--json", "--zoo"},
+    "zoo remove": {"--zoo"},
+    "zoo show": {"--json", "--zoo"},
+    "zoo verify": {"--json", "--zoo"},
 }
 HEAVY = {"torch", "aiohttp", "numpy", "zmq", "uvloop", "transformers", "tokenizers", "rich"}
 
@@ -101,6 +111,19 @@ def test_there_is_no_new_flag(name: str) -> None:
         (
             ["serve", "x", "--cors-origin", "foo"],
             "blockwright: cors_origins names 'foo'; give origins like https://example.org, or *\n",
+        ),
+        (
+            ["zoo"],
+            "blockwright: zoo needs another word; there are: zoo add, zoo list, zoo show, zoo verify, zoo remove, zoo gc\n",
+        ),
+        (["zoo", "add", "x"], "blockwright zoo add: the following arguments are required: --name\n"),
+        (
+            ["zoo", "list", "--zoo", "/nowhere"],
+            "blockwright: /nowhere is no zoo, it has no zoo.json; make one with 'blockwright zoo add'\n",
+        ),
+        (
+            ["serve", "--zoo", "/nowhere"],
+            "blockwright: /nowhere is no zoo, it has no zoo.json; make one with 'blockwright zoo add'\n",
         ),
         (["sevre"], "blockwright: there is no command 'sevre'; did you mean serve?\n"),
         (["xyzzy"], f"blockwright: there is no command 'xyzzy'; there are: {', '.join(COMMANDS)}\n"),

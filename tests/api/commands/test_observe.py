@@ -10,8 +10,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
 
 
-def application(blocks: list[str], own: int, shared: int) -> dict[str, Any]:
+def application(blocks: list[str], own: int, shared: int, base: str | None = None) -> dict[str, Any]:
     return {
+        "base": base,
+        "kv": {"bytes": 20, "shared": 5},
+        "requests": {"running": 1, "waiting": 2},
         "checkpoint": "/m",
         "state": "ready",
         "max_length": 64,
@@ -41,7 +44,7 @@ def route(name: str, *workers: str) -> dict[str, Any]:
 CLUSTER = {
     "applications": {
         "base": application(["a", "b"], 10, 30),
-        "tuned": application(["a", "c"], 10, 30),
+        "tuned": application(["a", "c"], 10, 30, "base"),
         "other": application(["d"], 50, 0),
     },
     "workers": [worker("w0", 20, 60, prompt_tokens=100, cached_tokens=25), worker("w1", 0, 50)],
@@ -66,7 +69,9 @@ def test_ps() -> None:
     view = ps_view(CLUSTER)
     assert [(one["id"], one["base"]) for one in view["applications"]] == [("base", None), ("tuned", "base"), ("other", None)]
     assert [one["replicas"] for one in view["applications"]] == [[["w0"], ["w1"]], [["w0", "w1"]], []]
-    assert view["applications"][1]["memory"] == {"shared": 30, "own": 10}
+    tuned = view["applications"][1]
+    assert tuned["memory"] == {"shared": 30, "own": 10}
+    assert (tuned["kv"], tuned["requests"]) == ({"bytes": 20, "shared": 5}, {"running": 1, "waiting": 2})
     assert (view["workers"][0]["id"], view["workers"][0]["blocks"]) == ("w0", 1)
 
 

@@ -46,9 +46,9 @@ async def test_load_counts_what_is_being_answered(serve: Any) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/batches", "/v1/files", "/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/load_lora_adapter",
-        "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/is_sleeping", "/pause", "/resume", "/abort_requests",
-        "/collective_rpc", "/reset_prefix_cache", "/v1/rerank", "/pooling", "/invocations",
+        "/v1/batches", "/v1/files", "/v1/embeddings", "/v1/responses", "/v1/messages", "/sleep", "/wake_up", "/is_sleeping",
+        "/pause", "/resume", "/abort_requests", "/collective_rpc", "/reset_prefix_cache", "/v1/rerank", "/pooling",
+        "/invocations",
     ],
 )  # fmt: skip
 async def test_what_is_not_served_answers_404(serve: Any, path: str) -> None:

@@ -14,8 +14,8 @@ from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.runs import Span
 
 CHUNK = 64 * 1024
-SPAN = Span.of(0, "kv", [b"a0", b"a1", b"a2"], [b"l0", b"l1", b"line"])
-WIDE = Span.of(0, "wide", [b"b0"], [b"wide"])
+SPAN = Span.of(0, "kv", [(b"a0",), (b"a1",), (b"a2",)], [b"l0", b"l1", b"line"])
+WIDE = Span.of(0, "wide", [(b"b0",)], [b"wide"])
 
 
 def cached(chunks: int, *spans: Span) -> PageTable:

@@ -7,8 +7,8 @@ from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.runs import Span
 
 CHUNK = 64 * 1024
-SPAN = Span.of(0, "kv", [b"a0", b"a1", b"a2"], [b"l0", b"l1", b"line"])
-OTHER = Span.of(3, "kv", [b"a3"], [b"other"])
+SPAN = Span.of(0, "kv", [(b"a0",), (b"a1",), (b"a2",)], [b"l0", b"l1", b"line"])
+OTHER = Span.of(3, "kv", [(b"a3",)], [b"other"])
 
 
 def table(chunks: int) -> PageTable:
@@ -60,7 +60,7 @@ def test_equal_pages_made_twice_stay_private() -> None:
 def test_whoever_made_a_page_pays_for_it() -> None:
     pages = table(4)
     handles = [pages.take(span, account) for span, account in ((SPAN, "a"), (OTHER, "b"), (OTHER, "a"))]
-    assert pages.bytes_by_account() == {"a": 4 * CHUNK // 4, "b": CHUNK // 4}
+    assert pages.accounts.all_held() == {"a": 4 * CHUNK // 4, "b": CHUNK // 4}
     pages.share(handles[0])  # type: ignore[arg-type]
     assert pages.shared_now() == 1
 
@@ -83,6 +83,6 @@ def test_a_border_splits_handles_and_moves_no_slot() -> None:
     assert [pages.find(b"hash", span) for span in (lower, upper)] == pieces[cached]
     assert pages.find(b"hash", SPAN) is None or SPAN.layer != upper.layer
     pages.check({**dict.fromkeys(pieces[listed], 1), other: 1})
-    assert pages.bytes_by_account()["b"] == 3 * CHUNK // 4
+    assert pages.accounts.all_held()["b"] == 3 * CHUNK // 4
     assert list(pages.idle) == pieces[cached]
     assert pages.cut({(1, b"l1")}) == {}

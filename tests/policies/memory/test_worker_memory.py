@@ -9,7 +9,7 @@ from blockwright.policies.model.runs import Span
 
 CHUNK = 64 * 1024
 LAYOUT = KvLayout(1, 8, "float32", 4)
-SPAN = Span.of(0, LAYOUT.key, [b"a0", b"a1", b"a2"], [b"l0", b"l1", b"line"])
+SPAN = Span.of(0, LAYOUT.key, [(b"a0",), (b"a1",), (b"a2",)], [b"l0", b"l1", b"line"])
 
 
 def memory(chunks: int, chunk: int = CHUNK) -> WorkerMemory:
@@ -70,7 +70,7 @@ def test_the_size_of_a_chunk_is_configured() -> None:
     made = memory(4, 2 << 20)
     assert made.load(b"c", "app", one((2 << 20) + 1)) == [TensorPlace(0, True)]
     assert made.parameter_bytes == 4 << 20
-    assert made.pages_of([SPAN]) == 2 * 4 // 3
+    assert made.pages_of([SPAN], "") == 2 * 4 // 3
 
 
 def test_pages_of_all_spans_are_taken_or_none() -> None:

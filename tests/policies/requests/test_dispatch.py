@@ -48,7 +48,7 @@ def two_workers(capacity: dict[str, int] | None = None) -> RoutingTable:
     table = RoutingTable(["m"])
     for worker in ("w0", "w1"):
         table.join(worker, 0.0)
-    table.update(1, [], [], [], {}, 0.0)
+    table.update(1, [], [], {}, 0.0)
     table.routes["m"] = [route("w0"), route("w1")]
     table.capacity = capacity or {}
     return table

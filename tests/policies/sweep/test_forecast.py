@@ -7,6 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockwright.policies.model.chain import Chain
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.state import SweepState
 
@@ -31,19 +32,24 @@ def jump_to(state: SweepState, number: int) -> int:
 @given(
     seed=st.integers(0, 10_000), chunks=st.sampled_from([12, 16, 24, 60]), rows=st.sampled_from([2, 4, 9]),
     applications=st.sampled_from([[BASE], [BASE, TUNED], [BASE, OTHER]]), page=st.sampled_from([1, 4, 5]),
+    tenants=st.sampled_from(["a", "ab", "abc"]), share=st.sampled_from([{}, {"a": 0.5}, {"*": 0.3}]),
 )  # fmt: skip
 @settings(max_examples=150)
-def test_jumping_equals_stepping(seed: int, chunks: int, rows: int, applications: list, page: int) -> None:  # type: ignore[type-arg]
+def test_jumping_equals_stepping(
+    seed: int, chunks: int, rows: int, applications: list[Chain], page: int, tenants: str, share: dict[str, float]
+) -> None:
     chains = [chain(a.application, own_from=[None, 3, 0][i + (a is OTHER)], heads=1 + (a is OTHER), page_size=page)
               for i, a in enumerate(applications)]  # fmt: skip
     routes = [replica("w0", c) for c in chains]
     size = {"budget": chunks * 64 * 1024, "page_size": page}
-    world = World(["w0"], chains, routes, chunk_size=16, max_rows=rows, sweep_tokens=64, **size)
+    shares = {"tenant_kv_share": share, "tenant_weights": {"b": 3}}
+    world = World(["w0"], chains, routes, chunk_size=16, max_rows=rows, sweep_tokens=64, **size, **shares)
     chance = random.Random(seed)
     for i in range(9):
         prompt = [chance.randrange(2)] * chance.randint(1, 14)
         limit = len(prompt) + chance.choice([1, 6, 25, 40])
-        world.submit(submission(f"r{i}", prompt, limit, routes[i % len(routes)].id, page_size=page, arrival=float(i)))
+        more = {"page_size": page, "arrival": float(i), "tenant": tenants[i % len(tenants)]}
+        world.submit(submission(f"r{i}", prompt, limit, routes[i % len(routes)].id, **more))
     stepping = world.workers["w0"].state
     jumping = stepping.fork()
     while True:

@@ -31,10 +31,11 @@ PARTS = ("rows", "queue", "memory", "leases", "announcements", "routes", "outgoi
 
 
 def world() -> World:
-    """Two workers with pipelines and replicas, little memory and few rows."""
+    """Two workers with pipelines and replicas, little memory and few rows; one account has a cap."""
     target = chain("base")
     routes = [pipeline(["w0", "w1"], target), replica("w0", target)]
-    return World(["w0", "w1"], [target], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4, sweep_tokens=64)
+    return World(["w0", "w1"], [target], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4, sweep_tokens=64,
+                 tenant_weights={"b": 2}, tenant_kv_share={"a": 0.15})  # fmt: skip
 
 
 def busy(moves: int = 60, seed: int = 1) -> World:
@@ -176,7 +177,7 @@ def test_the_world_is_busy_enough_for_the_tests_above() -> None:
     """Each part of a state has something in it at some time."""
     seen: set[str] = set()
     empty: set[str] = set()
-    for moves in range(0, 160, 4):
+    for moves in range(0, 480, 12):
         for worker in busy(moves).workers.values():
             for part in PARTS:
                 owner = getattr(worker.state if part == "_plans" else worker.state.parts, part)

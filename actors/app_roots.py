@@ -1,0 +1,61 @@
+"""Which folders may become applications at run time: those below the roots of the setting ``app_roots``, links resolved.
+
+Looks at the file system and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
+
+NAME = re.compile(r"[A-Za-z0-9][\w.:@/-]{0,199}", re.ASCII)
+
+
+def check_name(name: str) -> None:
+    """Raises RequestRefused for what is no model id."""
+    if not NAME.fullmatch(name) or ".." in name or "//" in name:
+        message = f"name is {name[:60]!r}; give up to 200 letters, digits and . : @ / _ -, with a letter or digit first"
+        raise RequestRefused(Refusal.INVALID, message, param="name")
+
+
+def folder_below(roots: str, path: str) -> Path:
+    """The folder that ``path`` names, every link resolved. ``roots``: folders with commas between.
+
+    Raises RequestRefused where no root is set, and for what is no folder below one: also where a file in it is a link that
+    leaves them, or where the checkpoint is not to be looked up.
+    """
+    allowed = [Path(os.path.realpath(os.path.expanduser(part.strip()))) for part in roots.split(",") if part.strip()]
+    if not allowed:
+        message = "applications cannot be added to this server: app_roots is empty; restart it with --set app_roots=FOLDER"
+        raise RequestRefused(Refusal.FORBIDDEN, message, param="path")
+    try:
+        folder = Path(os.path.realpath(path))
+        inside = Path(path).is_absolute() and any(folder.is_relative_to(root) for root in allowed)
+        if inside and not folder.is_dir():
+            raise _refused(f"there is no folder {path[:200]}; name one below {_listed(allowed)}")
+        escaped = inside and next((f for f in folder.iterdir() if not _below(Path(os.path.realpath(f)), allowed)), None)
+    except (OSError, ValueError) as error:  # too long a name, characters of no file's name, no permission
+        reason = getattr(error, "strerror", None) or error
+        raise _refused(
+            f"path {path[:60]!r} cannot be looked up ({reason}); name a folder below {_listed(allowed)}"
+        ) from None
+    if not inside:
+        raise _refused(f"path {path[:200]!r} is not below a root of app_roots; name a folder below {_listed(allowed)}")
+    if escaped:
+        raise _refused(f"{escaped} is a link that leaves the roots of app_roots; put the file itself there")
+    return folder
+
+
+def _below(path: Path, roots: list[Path]) -> bool:
+    return any(path.is_relative_to(root) for root in roots)
+
+
+def _listed(roots: list[Path]) -> str:
+    return ", ".join(map(str, roots))
+
+
+def _refused(message: str) -> RequestRefused:
+    return RequestRefused(Refusal.INVALID, message, param="path")

@@ -1,0 +1,136 @@
+"""Applications that come and go while the cluster serves: opens and hashes checkpoints, and hands them to the controller.
+
+Owns nothing that outlasts a request: what is under way is the controller's to know. One checkpoint is read at a time. A
+gateway that dies takes nobody's application with it: what it asked for goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import dataclasses
+import logging
+import time
+
+from blockwright.actors.app_roots import check_name, folder_below
+from blockwright.actors.checkpoints import application_of
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.messages import Application
+from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange
+from blockwright.actors.sizing import WorkerLimits, check_model
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.adapter import is_adapter
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
+from blockwright.runtime.base.errors import DeadlineExceeded, RemoteError
+from blockwright.zoo.source import open_source
+
+log = logging.getLogger("blockwright.applications")
+LONGEST_WAIT = 600.0  # seconds that anybody is kept waiting for an application
+AFTER_GRACE = 10.0  # seconds for the end of requests and the unloading of blocks
+_WHY = {"Conflict": Refusal.CONFLICT, "LookupError": Refusal.UNKNOWN_MODEL}  # what the controller raises
+
+
+def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
+    """What ``new`` names, opened and not hashed. ``base``: the whole checkpoint that its base is served from, "" where that
+    is none. Raises RequestRefused, CheckpointError."""
+    folder = folder_below(roots, new.path)
+    if not is_adapter(folder):
+        if new.base:
+            message = f"{folder} is a whole checkpoint, which has no base; leave base out"
+            raise RequestRefused(Refusal.INVALID, message, param="base")
+        return open_source(folder)
+    if not base:
+        named = f"base {new.base!r}" if new.base else "the first model, which would be its base,"
+        message = f"{folder} is an adapter, but {named} is no whole checkpoint that is served; name one in base"
+        raise RequestRefused(Refusal.INVALID, message, param="base")
+    return open_source(folder, base)
+
+
+class Applications(Actor):
+    """See the module. ``limits``: what the workers were started for; ``controller``: its address; ``held``: what is served,
+    by model id, which is kept from being removed from a zoo."""
+
+    def __init__(
+        self, settings: Settings, limits: WorkerLimits, controller: str, held: dict[str, Checkpoint] | None = None
+    ) -> None:
+        self._settings, self._limits, self._controller = settings, limits, controller
+        self._held = {} if held is None else held
+        self._reading = asyncio.Lock()
+        self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
+
+    async def on_stop(self) -> None:
+        for task in self._adding.values():
+            task.cancel()
+        await asyncio.gather(*self._adding.values(), return_exceptions=True)
+
+    @endpoint(concurrent=True)
+    async def add(self, new: NewApplication) -> ApplicationView | RefusedChange:
+        """See ``GatewayPort.add_application``. Who asks for the same at the same time gets the same answer."""
+        task = self._adding.get(new)
+        if task is None:
+            task = asyncio.create_task(self._add(new), context=contextvars.Context())  # without the deadline of who asks
+            self._adding[new] = task
+            task.add_done_callback(lambda _: self._adding.pop(new))
+        done, _ = await asyncio.wait({task}, timeout=min(new.wait, LONGEST_WAIT))
+        return task.result() if done else ApplicationView(new.name, new.path, False, 0, 0, 0)
+
+    @endpoint(concurrent=True)
+    async def remove(self, name: str, grace: float) -> bool | RefusedChange:
+        """See ``GatewayPort.remove_application``."""
+        controller = self.node.ref(self._controller, Controller)
+        try:
+            application = await controller.retire(name, grace)
+            log.info("model %s takes no new requests and is removed", name)
+            await controller.removed(application, timeout=grace + AFTER_GRACE)
+        except DeadlineExceeded:
+            return False
+        except RemoteError as error:
+            return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "name")
+        self._held.pop(name, None)
+        return True
+
+    async def _add(self, new: NewApplication) -> ApplicationView | RefusedChange:
+        controller = self.node.ref(self._controller, Controller)
+        try:
+            check_name(new.name)
+            checkpoint, application = await self._read(new, await controller.base(new.base))
+            name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
+        except RequestRefused as refused:
+            return RefusedChange(refused.why, refused.message, refused.param)
+        except (CheckpointError, SettingsError, OSError) as error:
+            return RefusedChange(Refusal.INVALID, str(error), "path")
+        except RemoteError as error:
+            return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "name" if error.kind in _WHY else "path")
+        try:
+            why = await controller.settled(name, timeout=LONGEST_WAIT)
+        except DeadlineExceeded:
+            why = ""
+        if why:
+            log.warning("model %s cannot be served: %s", new.name, why)
+            return RefusedChange(
+                Refusal.INVALID, f"{new.name} from {application.checkpoint} cannot be served: {why}", "path"
+            )
+        view: ApplicationView | None = await controller.application(name)
+        if view is None:
+            return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
+        self._held[new.name] = checkpoint
+        log.info("model %s from %s: %s", new.name, view.checkpoint, "ready" if view.ready else "loading")
+        return view
+
+    async def _read(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
+        """Open, check and hash, off the loop."""
+        async with self._reading:
+            return await asyncio.to_thread(self._hash, new, base)
+
+    def _hash(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
+        settings, limits = self._settings, self._limits
+        checkpoint = open_application(new, settings.app_roots, base)
+        length = check_model(settings, limits, new.name, checkpoint.config)
+        specs = checkpoint.specs(settings.page_size, limits.dtype)
+        span = settings.pipelines.get(new.name, settings.pipeline)
+        made = application_of(new.name, checkpoint, specs, length, span)
+        return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()))

@@ -1,0 +1,20 @@
+"""Ends an application of a server: no new requests; those that run end, then its memory is free."""
+
+from __future__ import annotations
+
+import argparse
+from urllib.parse import quote
+
+from blockwright.api.commands.connection import CHANGES, add_url, connected
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="its model id")
+    add_url(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with connected(arguments, CHANGES) as session:
+        answer = session.delete(f"/admin/apps/{quote(arguments.name, safe='/:@')}")
+    print(f"{answer['name']}: {answer['state']}")
+    return 0

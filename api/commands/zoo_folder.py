@@ -1,0 +1,64 @@
+"""What the commands of a zoo share: which folder, how far a long one is, and what is refused.
+
+Not a command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from blockwright.api.commands import CommandError
+
+DEFAULT = "~/.blockwright/zoo"
+
+
+def add_zoo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--zoo", metavar="FOLDER", type=folder, default=DEFAULT, help=f"the zoo ({DEFAULT})")
+
+
+def folder(text: str) -> Path:
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:  # "~" of nobody
+        raise argparse.ArgumentTypeError(f"is {text!r}: {error}") from None
+
+
+def waiting() -> None:
+    print("waiting for another writer of the zoo ...", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """What a zoo refuses, as the sentence that ends a command: 1 where a disk is to blame, 2 where the call is."""
+    from blockwright.gpu.errors import CheckpointError
+    from blockwright.zoo.errors import StorageError, ZooDamaged
+
+    try:
+        yield
+    except CheckpointError as error:
+        raise CommandError(str(error), 1 if isinstance(error, StorageError | ZooDamaged) else 2) from None
+    except OSError as error:
+        raise CommandError(f"{error.filename or 'the zoo'}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Tells a person at a terminal how many bytes are done; others are told nothing."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = shown.add_task(what, total=total)
+            shown.update(tasks[what], completed=done)
+
+        yield tell

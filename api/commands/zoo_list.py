@@ -1,0 +1,26 @@
+"""Lists the applications of a zoo: what each is based on, how large it is, and how much of that nobody else needs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from blockwright.api.commands.zoo_folder import add_zoo, refusals
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_zoo(parser)
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.commands.zoo_tables import list_table, list_view, print_tables
+    from blockwright.zoo.zoo import Zoo
+
+    with refusals():
+        view = list_view(Zoo(arguments.zoo).listings())
+    if arguments.json:
+        print(json.dumps(view, indent=1))
+    else:
+        print_tables(list_table(view))
+    return 0

@@ -1,0 +1,24 @@
+"""Takes an application out of a zoo; 'blockwright zoo gc' then deletes what nobody else needs.
+
+Refused while a server serves it from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from blockwright.api.commands.zoo_folder import add_zoo, refusals, waiting
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="APP")
+    add_zoo(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.zoo.remove import remove
+
+    with refusals():
+        remove(arguments.zoo, arguments.name, waiting=waiting)
+    print(f"{arguments.name}: removed; 'blockwright zoo gc' deletes what nobody else needs")
+    return 0

@@ -1,0 +1,28 @@
+"""Shows an application of a zoo: its blocks, cut only where the applications of the zoo differ, and who shares each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from blockwright.api.commands.zoo_folder import add_zoo, refusals
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="APP")
+    add_zoo(parser)
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.commands.zoo_tables import print_tables, show_tables, show_view
+    from blockwright.zoo.zoo import Zoo
+
+    with refusals():
+        zoo = Zoo(arguments.zoo)
+        view = show_view(zoo.folder(arguments.name), zoo.chain(arguments.name), zoo.blocks(arguments.name))
+    if arguments.json:
+        print(json.dumps(view, indent=1))
+    else:
+        print_tables(*show_tables(view))
+    return 0

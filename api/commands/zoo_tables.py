@@ -1,0 +1,120 @@
+"""What the commands of a zoo print: a sentence for what was added, tables, the same as plain data (``docs/schemas/``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from blockwright.api.commands.tables import share, size, table
+from blockwright.zoo.add import AddedModel
+from blockwright.zoo.records import StoredChain
+from blockwright.zoo.verify import Verified
+from blockwright.zoo.zoo import ListedBlock, Listing
+
+
+def print_tables(*tables: Table | str) -> None:
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    for one in tables:
+        console.print(one)
+
+
+def added_line(added: AddedModel) -> str:
+    if added.there:
+        restored = f"; {size(added.stored)} were missing and are there again" if added.stored else ""
+        return f"{added.application}: is there already{restored}"
+    if not added.base:
+        return f"{added.application}: shares no blocks, +{size(added.stored)}"
+    return f"{added.application}: shares {part(added.shared)} of its blocks with {added.base}, +{size(added.stored)}"
+
+
+def part(value: float) -> str:
+    """A share that is not quite the whole does not look like it."""
+    return f"{value:.2%}" if 0.99 < value < 1 else share(value)
+
+
+def list_view(listings: Sequence[Listing]) -> dict[str, Any]:
+    return {
+        "applications": [
+            {
+                "id": one.application,
+                "base": one.base or None,
+                "bytes": one.nbytes,
+                "own_bytes": one.owned,
+                "shared": round(one.shared, 6),
+            }
+            for one in listings
+        ]
+    }
+
+
+def list_table(view: Mapping[str, Any]) -> Table:
+    rows = [
+        (one["id"], one["base"] or "-", size(one["bytes"]), size(one["own_bytes"]), part(one["shared"]))
+        for one in view["applications"]
+    ]
+    return table(("APPLICATION", "BASE", "SIZE", "OWNS", "SHARES"), rows, numbers=3)
+
+
+def show_view(folder: Path, chain: StoredChain, blocks: Sequence[ListedBlock]) -> dict[str, Any]:
+    return {
+        "id": chain.application,
+        "base": chain.base or None,
+        "folder": str(folder),
+        "source": chain.source,
+        "architecture": chain.model.architecture,
+        "dtype": chain.model.dtype,
+        "max_length": chain.model.max_position,
+        "files": sorted(chain.files),
+        "blocks": [
+            {
+                "id": one.block.id.hex(),
+                "first": one.first,
+                "last": one.last,
+                "kinds": [component.kind.value for component in one.block.components],
+                "bytes": one.block.nbytes,
+                "shared_with": list(one.others),
+            }
+            for one in blocks
+        ],
+    }
+
+
+def show_tables(view: Mapping[str, Any]) -> tuple[str, Table]:
+    rows = [
+        (
+            one["id"][:12],
+            f"{one['first']}-{one['last'] - 1}" if one["last"] - one["first"] > 1 else f"{one['first']}",
+            ", ".join(dict.fromkeys(one["kinds"])),
+            ", ".join(one["shared_with"]) or "-",
+            size(one["bytes"]),
+        )
+        for one in view["blocks"]
+    ]
+    head = f"{view['id']}: {view['architecture']} in {view['dtype']}, {view['max_length']:,} tokens"
+    lines = (head, f"base    {view['base'] or '-'}", f"source  {view['source']}", f"folder  {view['folder']}", "")
+    return "\n".join(lines), table(("BLOCK", "COMPONENTS", "KINDS", "SHARED WITH", "SIZE"), rows, numbers=1)
+
+
+def verify_view(verified: Verified) -> dict[str, Any]:
+    return {
+        "applications": verified.chains,
+        "tensors": verified.tensors,
+        "bytes": verified.nbytes,
+        "faults": [
+            {"file": str(one.path), "expected": one.expected, "found": one.found, "applications": list(one.chains)}
+            for one in verified.faults
+        ],
+    }
+
+
+def verify_lines(verified: Verified) -> Iterator[str]:
+    for one in verified.faults:
+        users = f"needed by {', '.join(one.chains)}" if one.chains else "needed by nobody"
+        yield f"{one.path}: expected {one.expected}, found {one.found}; {users}"
+    whole = "damaged" if verified.faults else "whole"
+    yield f"{whole}: {verified.chains} applications, {verified.tensors} tensors, {size(verified.nbytes)}"

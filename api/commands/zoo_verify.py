@@ -1,0 +1,30 @@
+"""Reads all of a zoo again and compares it with what was stored. One flipped bit is found.
+
+Exit code 1 when something is damaged: each line names a file, what was expected, what was found, and the applications that
+need it. A damaged tensor is mended by deleting its file and adding a model that has it once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from blockwright.api.commands.zoo_folder import add_zoo, progress, refusals
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_zoo(parser)
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.commands.zoo_tables import verify_lines, verify_view
+    from blockwright.zoo.verify import verify
+
+    with refusals(), progress() as tell:
+        verified = verify(arguments.zoo, lambda done, total: tell("hashing", done, total))
+    if arguments.json:
+        print(json.dumps(verify_view(verified), indent=1))
+    else:
+        print("\n".join(verify_lines(verified)))
+    return 1 if verified.faults else 0

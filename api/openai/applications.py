@@ -1,0 +1,134 @@
+"""What an operator changes: applications that come and go while the server serves, also as vLLM's adapter endpoints.
+
+A folder lies below a root of the setting ``app_roots``; who may use ``/admin`` may use all of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from blockwright.actors.app_roots import folder_below
+from blockwright.actors.gateway.port import ApplicationView, NewApplication
+from blockwright.api.answers import AddedAnswer, AppsAnswer, RemovedAnswer
+from blockwright.api.errors import ApiError, bad_request, in_words
+from blockwright.api.http.context import FRONT, IGNORED
+from blockwright.api.openai.bodies import read_fields
+from blockwright.api.openai.field_types import Field, Number, Text
+from blockwright.api.openai.request_body import read_body
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.adapter import is_adapter
+from blockwright.policies.requests.refusal import RequestRefused
+
+LONGEST_WAIT = 600.0  # seconds
+_PATH = Field("path", Text(4096), "A folder below a root of app_roots.", required=True)
+_BASE = Field("base", Text(200), "The served model that an adapter belongs to.")
+_WAIT = Field("wait", Number(0, LONGEST_WAIT), "Seconds to wait until it can be served; then a 202.", default=60.0)
+ADD_FIELDS = (Field("name", Text(200), "The model id to serve it as.", required=True), _PATH, _BASE, _WAIT)
+REPLACE_FIELDS = (_PATH, _BASE, _WAIT)
+LOAD_FIELDS = (
+    Field("lora_name", Text(200), "The model id to serve it as.", required=True),
+    Field("lora_path", Text(4096), "A folder below a root of app_roots.", required=True),
+    Field("base_model_name", Text(200), "The served model that it belongs to."),
+)
+UNLOAD_FIELDS = (Field("lora_name", Text(200), "A model id of /v1/models.", required=True),)
+_THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"}  # our names -> vLLM's
+
+
+async def list_applications(request: web.Request) -> web.Response:
+    """As the controller has them."""
+    view = await request.app[FRONT].port.cluster()
+    answer: AppsAnswer = {"applications": view["applications"]}
+    return web.json_response(answer)
+
+
+async def add(request: web.Request) -> web.Response:
+    values = await _body(request, ADD_FIELDS)
+    return _added(await _add(request, NewApplication(**values)))
+
+
+async def replace(request: web.Request) -> web.Response:
+    """A new version of a model: new requests go there, old ones end on the old one."""
+    values = await _body(request, REPLACE_FIELDS)
+    return _added(await _add(request, NewApplication(request.match_info["name"], replace=True, **values)))
+
+
+async def remove(request: web.Request) -> web.Response:
+    front = request.app[FRONT]
+    name = request.match_info["name"]
+    gone = await front.port.remove_application(name, front.settings.drain_timeout)
+    answer: RemovedAnswer = {"name": name, "state": "removed" if gone else "ending"}
+    return web.json_response(answer, status=200 if gone else 202)
+
+
+async def load_adapter(request: web.Request) -> web.Response:
+    """vLLM's: a text on success."""
+    values = await _body(request, LOAD_FIELDS)
+    new = NewApplication(values["lora_name"], values["lora_path"], values.get("base_model_name", ""))
+    with _their_names():
+        await _add(request, new)
+    return web.Response(text=f"Success: LoRA adapter '{new.name}' added successfully.")
+
+
+async def unload_adapter(request: web.Request) -> web.Response:
+    """vLLM's: a text on success."""
+    values = await _body(request, UNLOAD_FIELDS)
+    front = request.app[FRONT]
+    with _their_names():
+        await front.port.remove_application(values["lora_name"], front.settings.drain_timeout)
+    return web.Response(text=f"Success: LoRA adapter '{values['lora_name']}' removed successfully.")
+
+
+@contextlib.contextmanager
+def _their_names() -> Iterator[None]:
+    """Of the field that is to blame."""
+    try:
+        yield
+    except (ApiError, RequestRefused) as raised:
+        error = in_words(raised) if isinstance(raised, RequestRefused) else raised
+        error.param = _THEIRS.get(error.param or "", error.param)
+        raise error from None
+
+
+async def _body(request: web.Request, fields: tuple[Field, ...]) -> dict[str, Any]:
+    check = partial(read_fields, fields=fields, unknown=request.app[FRONT].settings.unknown_fields)
+    values, request[IGNORED] = await read_body(request, check)
+    return values
+
+
+async def _add(request: web.Request, new: NewApplication) -> ApplicationView:
+    """Its texts are tried before anything is loaded: a tokenizer that cannot be read is no application."""
+    front = request.app[FRONT]
+    folder = await asyncio.to_thread(folder_below, front.settings.app_roots, new.path)
+    try:
+        if not is_adapter(folder):  # its texts are its base's
+            await front.catalog.try_folder(folder)
+    except CheckpointError as error:
+        raise bad_request(str(error), "path") from None
+    return await front.port.add_application(new)
+
+
+def _added(view: ApplicationView) -> web.Response:
+    total = view.own + view.shared
+    answer: AddedAnswer = {
+        "name": view.id,
+        "path": view.checkpoint,
+        "state": "ready" if view.ready else "loading",
+        "max_model_len": view.max_length,
+        "bytes": {"own": view.own, "shared": view.shared},
+        "summary": f"shares {100 * view.shared / total if total else 0:.0f} % of its blocks, +{decimal_size(view.own)}",
+    }
+    return web.json_response(answer, status=200 if view.ready else 202)
+
+
+def decimal_size(nbytes: int) -> str:
+    """Bytes for people."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.3g} {unit}"
+    return f"{nbytes} B"

@@ -1,0 +1,250 @@
+"""Placement: which applications go on which workers, when not everything fits on each of them.
+
+After BlockLLM, section 5.5: greedy by locality, then local moves. Components that applications share lie once in a worker's
+memory, so applications with much in common belong together; a chain that is spread over workers costs a transfer for each
+hop and request. What is better is said by ``Cost``: first more served, then fewer transfers, then less memory. Memory that
+is left holds replicas, those of the most load first; so where everything fits everywhere, everything goes everywhere.
+
+Pure and deterministic: equal inputs give equal answers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from blockwright.policies.model.chain import Component, Hop, Route
+
+ROUNDS = 10  # of local moves, as in the paper; most zoos need two or three
+
+
+class Cost(NamedTuple):
+    """Of a placement; smaller is better, the first difference counts."""
+
+    unserved: int  # applications without a route
+    transfers: float  # load times hops beyond the first, of each application's best route
+    nbytes: int  # of parameters on all workers
+
+
+class Draft:
+    """A placement in the making: hops by application, and what they take of each worker's memory."""
+
+    def __init__(self, chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int]) -> None:
+        self.chains, self._memory = chains, memory
+        self.hops: dict[str, list[tuple[Hop, ...]]] = {}  # of each application, its routes; the first was there first
+        self._held: dict[str, Counter[bytes]] = {
+            worker: Counter() for worker in memory
+        }  # component or delta -> hops that need it
+        self.used = dict.fromkeys(memory, 0)  # bytes
+
+    def added(self, name: str, hop: Hop) -> int:
+        """Bytes that a worker would hold more with this hop."""
+        held = self._held[hop.worker]
+        needed = dict(_parameters(self.chains[name][hop.first : hop.last]))
+        return sum(nbytes for part, nbytes in needed.items() if not held[part])
+
+    def free(self, worker: str) -> int:
+        return self._memory[worker] - self.used[worker]
+
+    def fits(self, name: str, hop: Hop) -> bool:
+        return self.added(name, hop) <= self.free(hop.worker)
+
+    def whole(self, name: str, worker: str) -> Hop:
+        return Hop(worker, 0, len(self.chains[name]))
+
+    def put(self, name: str, hops: tuple[Hop, ...]) -> None:
+        """One more route."""
+        for hop in hops:
+            self.used[hop.worker] += self.added(name, hop)
+            self._held[hop.worker].update(part for part, _ in _parameters(self.chains[name][hop.first : hop.last]))
+        self.hops.setdefault(name, []).append(hops)
+
+    def take_back(self, name: str) -> tuple[Hop, ...]:
+        """The last route of an application, which is withdrawn."""
+        hops = self.hops[name].pop()
+        if not self.hops[name]:
+            del self.hops[name]
+        for hop in hops:
+            held = self._held[hop.worker]
+            held.subtract(part for part, _ in _parameters(self.chains[name][hop.first : hop.last]))
+            self.used[hop.worker] -= self.added(name, hop)
+        return hops
+
+    def nearest(self, name: str) -> str | None:
+        """The worker with room for the whole chain that holds most of it; of equals the one with most room left."""
+        fitting = [w for w in self._memory if self.fits(name, self.whole(name, w))]
+        return min(fitting, key=lambda w: (self.added(name, self.whole(name, w)), -self.free(w)), default=None)
+
+    def first(self, name: str) -> str | None:
+        """The first worker with room for the whole chain."""
+        return next((worker for worker in self._memory if self.fits(name, self.whole(name, worker))), None)
+
+    def cost(self, load: Mapping[str, float]) -> Cost:
+        transfers = sum(load.get(name, 1.0) * (min(map(len, routes)) - 1) for name, routes in self.hops.items())
+        return Cost(len(self.chains) - len(self.hops), transfers, sum(self.used.values()))
+
+
+def place_by_locality(
+    chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int], load: Mapping[str, float], version: int = 1
+) -> list[Route]:
+    """Routes of every application that can be served at all; those without a route fit nowhere.
+
+    Args:
+        chains: application -> components in order.
+        memory: worker -> bytes for parameters (what KV needs is taken off already).
+        load: application -> expected requests in any unit; 1 where it is not said.
+    """
+    draft = best_draft(chains, memory, load)
+    _replicate(draft, memory, load)
+    place = {worker: n for n, worker in enumerate(memory)}
+    return [
+        Route(f"{name}@{'+'.join(hop.worker for hop in hops)}", version, name, hops)
+        for name in chains
+        for hops in sorted(draft.hops.get(name, ()), key=lambda hops: [place[hop.worker] for hop in hops])
+    ]
+
+
+def best_draft(chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int], load: Mapping[str, float]) -> Draft:
+    """One route of each application, of least ``Cost``.
+
+    The start by locality is not the best one for every zoo, and a move that saves memory may take the room that a pipeline
+    needs. So some other orders are tried, too, first fit among them, and the best result counts.
+    """
+    large = sorted(chains, key=lambda name: -_size(chains[name]))
+    starts = [(_pairs(chains, load), True), (large, True), (large[::-1], True), (list(chains), True), (list(chains), False)]
+    drafts = []
+    for order, nearest in starts:
+        for moves in (True, False):
+            draft = Draft(chains, memory)
+            for name in order:
+                _put_whole(draft, name, nearest=nearest)
+            if moves:
+                _move(draft, load)
+            _spread_rest(draft, memory, load, in_order=not (nearest or moves))
+            drafts.append(draft)
+    return min(drafts, key=lambda draft: draft.cost(load))
+
+
+def _parameters(components: Iterable[Component]) -> Iterator[tuple[bytes, int]]:
+    """What has to be in memory, and its bytes: components that are shared by all their variants, and deltas."""
+    for component in components:
+        yield component.shared, component.nbytes
+        if component.delta:
+            yield component.delta, component.delta_nbytes
+
+
+def _size(components: Iterable[Component]) -> int:
+    return sum(dict(_parameters(components)).values())
+
+
+def _pairs(chains: Mapping[str, Sequence[Component]], load: Mapping[str, float]) -> list[str]:
+    """Applications in the order of the pairs that share most, each once; those of more load first among equals."""
+    sizes = {name: dict(_parameters(components)) for name, components in chains.items()}
+    shared: dict[tuple[str, str], int] = {}
+    for a, b in combinations(chains, 2):
+        shared[a, b] = sum(sizes[a][part] for part in sizes[a].keys() & sizes[b].keys())
+    pairs = sorted(shared, key=lambda pair: (-shared[pair], -load.get(pair[0], 1.0) - load.get(pair[1], 1.0)))
+    return list(dict.fromkeys([name for pair in pairs for name in pair] or chains))
+
+
+def _put_whole(draft: Draft, name: str, *, nearest: bool = True) -> bool:
+    worker = draft.nearest(name) if nearest else draft.first(name)
+    if worker is None:
+        return False
+    draft.put(name, (draft.whole(name, worker),))
+    return True
+
+
+def _move(draft: Draft, load: Mapping[str, float]) -> None:
+    """Local moves: who lies better elsewhere goes there; room is made for who fits nowhere. Until nothing helps."""
+    for _ in range(ROUNDS):
+        before = draft.cost(load)
+        for name in list(draft.hops):
+            hops = draft.take_back(name)
+            after = draft.nearest(name) or hops[0].worker
+            draft.put(name, (draft.whole(name, after),))
+        for name in draft.chains:
+            if name not in draft.hops and not _put_whole(draft, name):
+                _make_room(draft, name)
+        if draft.cost(load) >= before:
+            break
+
+
+def _make_room(draft: Draft, name: str) -> None:
+    """Put ``name`` in the place of another application that has one elsewhere."""
+    for other in list(draft.hops):
+        worker = draft.hops[other][0][0].worker
+        back = draft.take_back(other)
+        if draft.fits(name, draft.whole(name, worker)):
+            draft.put(name, (draft.whole(name, worker),))
+            if _put_whole(draft, other):
+                return
+            draft.take_back(name)
+        draft.put(other, back)
+
+
+def _spread_rest(draft: Draft, memory: Mapping[str, int], load: Mapping[str, float], *, in_order: bool) -> None:
+    """Applications that fit whole nowhere become pipelines: always the one that then takes least more memory; of equals that
+    of most load. ``in_order``: as they come.
+    """
+    rest = {name for name in draft.chains if name not in draft.hops}
+    while rest:
+        found = {name: hops for name in sorted(rest) if (hops := pipeline(draft, name, list(memory)))}
+        if not found:
+            return
+        name = min(found, key=lambda name: (sum(draft.added(name, hop) for hop in found[name]), -load.get(name, 1.0)))
+        if in_order:
+            name = next(name for name in draft.chains if name in found)
+        draft.put(name, found[name])
+        rest.remove(name)
+
+
+def pipeline(draft: Draft, name: str, workers: Sequence[str]) -> tuple[Hop, ...]:
+    """A chain over as few workers as will do, of those with most room; () where it does not fit.
+
+    All pipelines pass the workers in one order, or sequences could wait in a circle for one another's leases.
+    """
+    by_room = sorted(workers, key=lambda worker: -draft.free(worker))
+    for count in range(2, len(workers) + 1):
+        chosen = set(by_room[:count])
+        if hops := _fill(draft, name, [worker for worker in workers if worker in chosen]):
+            return hops
+    return ()
+
+
+def _fill(draft: Draft, name: str, workers: Sequence[str]) -> tuple[Hop, ...]:
+    """Hops in this order of workers, each as long as there is room; with KV in each where the chain has KV (a home without
+    KV could skip no pages).
+    """
+    caches = [d for d, component in enumerate(draft.chains[name]) if component.kv is not None]
+    hops: list[Hop] = []
+    first, end = 0, len(draft.chains[name])
+    for worker in workers:
+        last = first
+        while last < end and draft.fits(name, Hop(worker, first, last + 1)):
+            last += 1
+        if caches and first < last < end and caches[-1] < last:  # leave a component with KV to the hop after this
+            last = caches[-1]
+        if last > first and (not caches or any(first <= d < last for d in caches)):
+            hops.append(Hop(worker, first, last))
+            first = last
+        if first == end:
+            return tuple(hops)
+    return ()
+
+
+def _replicate(draft: Draft, memory: Mapping[str, int], load: Mapping[str, float]) -> None:
+    """Fill what is left: a replica of the application with the most load for each that it has, as long as one fits."""
+    candidates = {name for name, routes in draft.hops.items() if len(routes[0]) == 1}
+    while candidates:
+        name = max(sorted(candidates), key=lambda name: load.get(name, 1.0) / len(draft.hops[name]))
+        here = {hop.worker for hops in draft.hops[name] for hop in hops}
+        fitting = [w for w in memory if w not in here and draft.fits(name, draft.whole(name, w))]
+        if not fitting:
+            candidates.discard(name)
+            continue
+        draft.put(
+            name, (draft.whole(name, min(fitting, key=lambda w: (draft.added(name, draft.whole(name, w)), draft.used[w]))),)
+        )

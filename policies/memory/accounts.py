@@ -1,0 +1,90 @@
+"""Page accounts: how many bytes of KV pages each account has, cached ones included, counted as they come and go.
+
+Whoever first made a page pays for it, for as long as it exists. ``worker_memory.py`` holds accounts to their caps: one that
+is full gives up its own idle pages first, so where there are caps their order is kept by account.
+"""
+
+from __future__ import annotations
+
+
+class PageAccounts:
+    """Accounts are numbered as they first appear; the numbers are a column of the page table."""
+
+    def __init__(self, *, ordered: bool) -> None:
+        self.names: list[str] = []
+        self.ordered = ordered  # whether idle pages are ordered by account
+        self._numbers: dict[str, int] = {}
+        self._held: list[int] = []  # bytes
+        self._idle: list[int] = []  # bytes of idle pages, which are part of those held
+        self._order: list[dict[int, None]] = []  # handles of idle pages, least recently released first
+
+    def number(self, name: str) -> int:
+        """Of an account; a new one is added."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self.names)
+            self.names.append(name)
+            self._held.append(0)
+            self._idle.append(0)
+            self._order.append({})
+        return number
+
+    def take(self, number: int, nbytes: int) -> None:
+        """A page was made."""
+        self._held[number] += nbytes
+
+    def free(self, number: int, nbytes: int) -> None:
+        """A page is gone; it was not idle any more."""
+        self._held[number] -= nbytes
+
+    def rest(self, number: int, handle: int, nbytes: int) -> None:
+        """A page became idle: the most recently used one."""
+        self._idle[number] += nbytes
+        if self.ordered:
+            self._order[number][handle] = None
+
+    def wake(self, number: int, handle: int, nbytes: int) -> None:
+        """An idle page is listed again, or is about to be freed."""
+        self._idle[number] -= nbytes
+        if self.ordered:
+            del self._order[number][handle]
+
+    def forget_idle(self) -> None:
+        """Idle pages were cut: they are told again, in their order."""
+        self._idle = [0] * len(self.names)
+        self._order = [{} for _ in self.names]
+
+    def held(self, name: str) -> int:
+        """Bytes of an account's pages."""
+        number = self._numbers.get(name)
+        return 0 if number is None else self._held[number]
+
+    def idle(self, name: str) -> int:
+        """Bytes of its idle pages."""
+        number = self._numbers.get(name)
+        return 0 if number is None else self._idle[number]
+
+    def oldest(self, name: str) -> int:
+        """Its idle page that was unused for longest; -1: it has none, or no order is kept."""
+        number = self._numbers.get(name)
+        return -1 if number is None else next(iter(self._order[number]), -1)
+
+    def all_held(self) -> dict[str, int]:
+        """Bytes of every account that has pages."""
+        return {name: held for name, held in zip(self.names, self._held, strict=True) if held}
+
+    def fork(self) -> PageAccounts:
+        copy = PageAccounts(ordered=self.ordered)
+        copy.names, copy._numbers = self.names.copy(), self._numbers.copy()
+        copy._held, copy._idle = self._held.copy(), self._idle.copy()
+        copy._order = [order.copy() for order in self._order]
+        return copy
+
+    def check(self, held: list[int], idle: list[int], order: list[list[int]]) -> None:
+        """``held``, ``idle`` (bytes) and ``order`` (idle handles) of each account, as the page table finds them."""
+        assert self._numbers == {name: n for n, name in enumerate(self.names)}, "an account is lost"
+        assert self._held == held, "pages of an account are counted wrongly"
+        assert self._idle == idle, "idle pages of an account are counted wrongly"
+        found = [list(handles.items()) for handles in self._order]
+        kept = [[(handle, None) for handle in handles] if self.ordered else [] for handles in order]
+        assert found == kept, "the order of an account's idle pages is broken"

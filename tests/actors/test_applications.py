@@ -1,0 +1,264 @@
+"""Adding, replacing and ending applications: what the controller's state machine does with each, and what it undoes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from blockwright.actors.controller.messages import (
+    Add,
+    Added,
+    Application,
+    Beat,
+    Fatal,
+    FinishRequests,
+    Load,
+    Loaded,
+    LoadFailed,
+    Remove,
+    Retire,
+    Room,
+    Serve,
+    Unload,
+)
+from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
+from blockwright.actors.controller.residency import serving
+from blockwright.actors.controller.view import application_view, cluster_view
+from blockwright.actors.gateway.catalogue import Catalogue
+from blockwright.actors.gateway.port import Census, ModelInfo
+from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.requests.routing_table import RoutingTable
+from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
+
+STATUS = WorkerStatus(
+    name="w0", incarnation=1, pid=1, device="cpu", numerics="n", budget=9, parameters=1, kv=1, free=7, components=[],
+    waiting=0, running=0, sweep=0, sweep_age=0.0, counters={}, kv_by_tenant={}, served_by_tenant={}, kv_cap_hits={},
+)  # fmt: skip
+
+
+def named(model: str, ids: str, name: str = "", span: int = 1) -> Application:
+    made = application(name or model, ids, span)
+    return replace(made, model=model, created=5)
+
+
+def paused(*workers: str) -> Bench:
+    """A cluster that serves ``a``; from here on the test answers for the workers."""
+    bench = started(*workers)
+    bench.manual = True
+    return bench
+
+
+def load_all(bench: Bench, effects: list, refuse: str = "") -> list:
+    """Answer every load and question that follows; ``refuse``: the worker that fails its last load."""
+    done = list(effects)
+    for effect in done:
+        if isinstance(effect, Load) and effect.worker == refuse and effect.load.last == 6:
+            done += bench(LoadFailed(effect.worker, effect.incarnation, effect.load, "component head needs 9 bytes"))
+        elif isinstance(effect, Load):
+            done += bench(Loaded(effect.worker, effect.incarnation, effect.load))
+        elif type(effect).__name__ == "AskRoom":
+            done += bench(Room(effect.worker, effect.incarnation, ROOM))
+    return done
+
+
+def test_nobody_sees_it_before_it_is_whole_everywhere() -> None:
+    bench = paused("w0", "w1")
+    before = bench.state.publication()
+    effects = bench(Add(named("b", "eAmBxy")))
+    assert bench.state.publication() == before
+    done = load_all(bench, effects)
+    publications = kinds(done, Published)
+    assert [r.id for r in publications[-1].update.routes] == ["a@w0", "a@w1", "b@w0", "b@w1"]
+    assert len(publications) == 1, "chain, planned routes and routes come at once"
+    assert set(publications[0].first) == {"w0", "w1"}
+    assert done[-1] == Added("b")
+    assert {c.application: c.place for c in publications[-1].update.chains} == {"a": 0, "b": 1}
+    assert bench.state.whole
+
+
+def test_one_worker_that_cannot_load_it_leaves_everything_as_it_was() -> None:
+    bench = paused("w0", "w1")
+    before = bench.state.publication()
+    done = load_all(bench, bench(Add(named("b", "eAmBxy"))), refuse="w1")
+    assert kinds(done, Added) == [Added("b", "worker w1 cannot load it: component head needs 9 bytes")]
+    assert not kinds(done, Published)
+    assert not kinds(done, Fatal)
+    assert bench.state.publication() == before
+    assert list(bench.state.served) == ["a"]
+    unloaded = {(e.worker, e.holder) for e in kinds(done, Unload)}
+    assert ("w0", "b") in unloaded, "what others had loaded goes"
+    assert all(not r.resident.get("b") for r in bench.state.residency.values())
+
+
+def test_a_block_that_comes_after_the_end_is_unloaded() -> None:
+    bench = paused("w0")
+    (load,) = kinds(bench(Add(named("b", "eAmBxy"))), Load)
+    assert kinds(bench(Remove("b")), Added) == []
+    late = bench(Loaded("w0", load.incarnation, load.load))
+    assert kinds(late, Unload)[0].ids == tuple(load.load.ids)
+
+
+def test_a_worker_that_dies_comes_back_and_loads_it_but_not_for_ever() -> None:
+    bench = paused("w0", "w1")
+    effects = bench(Add(named("b", "eAmBxy")))
+    mine = [e for e in effects if getattr(e, "worker", "") == "w0"]
+    bench.down("w1")
+    done = load_all(bench, mine)
+    assert done[-1] == Added("b"), "the other worker is enough to begin"
+    load_all(bench, bench.up("w1"))
+    assert bench.state.whole
+
+
+def test_a_worker_that_dies_twice_while_it_loads_it_is_not_asked_again() -> None:
+    bench = paused("w0")
+    bench(Add(named("b", "eAmBxy")))
+    assert not kinds(bench.down("w0"), Added)
+    bench.manual = False  # it loads what was served before
+    held = bench.state.handle
+    bench.state.handle = lambda event, now: (
+        [] if isinstance(event, Loaded) and event.load.holder == "b" else held(event, now)
+    )
+    bench.up("w0")
+    assert bench.state.residency["w0"].loading.holder == "b"
+    assert kinds(bench.down("w0"), Added) == [Added("b", "2 workers died while they loaded it")]
+    assert list(bench.state.served) == ["a"]
+
+
+def test_what_it_shares_needs_no_room_and_what_is_missing_is_said() -> None:
+    bench = paused("w0")
+    bench(Add(named("copy", "eAmBnh")))  # a copy needs only a page
+    wide = named("b", "eAmBxy")
+    components = tuple(c if c.id in (b"e" * 16, b"A" * 16) else replaced(c, ROOM) for c in wide.components)
+    big = replace(wide, components=components)
+    with pytest.raises(
+        ValueError, match=r"needs \d+ bytes on worker w0 beyond what it shares, but only 65536 are left.*missing"
+    ):
+        bench(Add(big))
+    bench.state.check()
+    assert "b" not in bench.state.served
+
+
+def replaced(component, nbytes):
+    return type(component)(component.id, component.kind, nbytes, component.width_in, component.width_out, component.kv)
+
+
+def test_the_new_version_takes_over_in_one_publication_and_the_old_one_ends() -> None:
+    bench = paused("w0")
+    done = load_all(bench, bench(Add(named("a", "eAmBnx", name="a~2"), "a")))
+    (published,) = kinds(done, Published)
+    assert published.update.draining == ["a"]
+    assert [r.id for r in published.update.routes] == ["a@w0", "a~2@w0"]
+    assert [(c.application, c.served_as, c.place) for c in published.update.chains] == [("a", "a", 0), ("a~2", "a", 0)]
+    assert done[-2:] == [Added("a~2"), FinishRequests("a")] or done[-2:] == [FinishRequests("a"), Added("a~2")]
+    done = load_all(bench, bench(Remove("a")))
+    assert [r.id for r in kinds(done, Published)[0].update.routes] == ["a~2@w0"]
+    assert {e.holder for e in kinds(done, Unload)} == {"a"}
+    assert bench.state.additions.new_name("a", bench.state.served) == "a~3", "no name comes twice"
+    assert [r.id for r in bench.state.publication().planned] == ["a~2@w0"]
+
+
+def test_an_end_in_two_steps() -> None:
+    bench = paused("w0")
+    load_all(bench, bench(Add(named("b", "eAmBxy"))))
+    retired = bench(Retire("b"))
+    assert kinds(retired, Published)[0].update.draining == ["b"]
+    assert kinds(retired, FinishRequests) == [FinishRequests("b")]
+    assert not kinds(bench(Retire("b")), FinishRequests), "asked twice, done once"
+    assert "b@w0" in bench.routes()
+    load_all(bench, bench(Remove("b")))
+    assert bench.routes() == ["a@w0"]
+    assert bench(Remove("b")) == []
+    with pytest.raises(KeyError, match="application 'b' is not served"):
+        bench(Retire("b"))
+    assert bench(Beat("w0", bench.state.workers["w0"].incarnation, 0.0, 0, 0)) == []
+
+
+def test_what_is_own_and_what_is_shared() -> None:
+    bench = paused("w0")
+    load_all(bench, bench(Add(named("b", "eAmBxy"))))
+    view = application_view(bench.state, bench.state.served["b"])
+    assert (view.id, view.ready, view.own, view.shared) == ("b", True, 200, 400)
+    other = replace(
+        application("b", "ey"),
+        hashes=({"weight": b"1"}, {"norm": b"2", "up": b"3"}),
+        sizes=({"weight": 10}, {"norm": 1, "up": 5}),
+    )
+    same_norm = replace(other, hashes=({"weight": b"4"}, {"norm": b"2", "up": b"5"}))
+    assert parameter_shares(other, holders([other, same_norm])) == ParameterShares(own=15, shared=1)
+
+
+def test_the_view_shows_models_and_what_ends_beside_them() -> None:
+    bench = paused("w0")
+    load_all(bench, bench(Add(named("b", "eAmBxy"))))
+    load_all(bench, bench(Add(named("b", "eAmBxz", name="b~2"), "b")))
+    use = {"a": (40, 10), "b~2": (20, 10)}
+    census = [{"b": Census(running=2, waiting={"capacity": 1})}, {"b": Census(running=1)}]
+    view = cluster_view(bench.state, {"w0": replace(STATUS, kv_by_application=use)}, census, [])
+    shown = view["applications"]
+    assert list(shown) == ["a", "b (#1)", "b"]
+    assert [(one["model"], one["base"], one["state"]) for one in (shown["a"], shown["b"])] == [
+        ("a", None, "ready"),
+        ("b", "a", "ready"),
+    ]
+    assert (shown["b"]["kv"], shown["b"]["requests"]) == ({"bytes": 20, "shared": 10}, {"running": 3, "waiting": 1})
+    assert (shown["b"]["bytes"], shown["b"]["checkpoint"]) == ({"own": 100, "shared": 500}, "/models/b~2")
+    (ending,) = [one for one in shown.values() if one["state"] == "ending"]
+    assert ending["requests"] == {"running": 0, "waiting": 0}
+    assert {route["application"] for route in view["routes"]} == set(shown)
+
+
+def test_a_gateway_that_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
+    """Whatever comes and goes, however far behind it is, and with each difference taken twice."""
+    random, bench = Random(5), started("w0", "w1", "w2")
+    whole, behind = RoutingTable(["a"]), RoutingTable(["a"])
+    for table in (whole, behind):
+        for worker in bench.state.workers:
+            table.join(worker, 0.0)
+    learn = {id(table): Catalogue([ModelInfo("a", "", 1, 0, False)], table).learn for table in (whole, behind)}
+    differences = 0
+    for number in range(120):
+        served = [name for name in bench.state.served if name != "a" and not bench.state.served[name].draining]
+        match random.randrange(6):
+            case 0 | 1:
+                model = f"m{number % 7}"
+                known = serving(bench.state.served, model)
+                name = bench.state.additions.new_name(model, bench.state.served)
+                bench(Add(named(model, f"eAmB{chr(192 + number)}h", name=name), known.application.name if known else ""))
+            case 2 if served:
+                bench(Retire(random.choice(served)))
+            case 3 if served:
+                bench(Remove(random.choice(served)))
+            case 4:
+                bench.down(random.choice(list(bench.state.workers)))
+            case _:
+                for name in [name for name, worker in bench.state.workers.items() if not worker.alive]:
+                    bench.up(name)
+        learn[id(whole)](bench.state.publication(), float(number))
+        if random.random() < 0.5:
+            update = bench.state.table.news(behind.settled)
+            differences += update.since > 0 and update.version > update.since
+            assert update.planned == []
+            for _ in range(2):
+                learn[id(behind)](update, float(number))
+            assert (behind.version, behind.models, behind.bases) == (whole.version, whole.models, whole.bases)
+            assert (behind.capacity, behind.chains) == (whole.capacity, whole.chains)
+            assert {a: sorted(map(str, routes)) for a, routes in behind.routes.items()} == {
+                a: sorted(map(str, routes)) for a, routes in whole.routes.items()
+            }
+            behind.check()
+    assert differences > 20
+
+
+def test_a_worker_is_told_all_that_concerns_it_and_nothing_else() -> None:
+    bench = Bench("w0", "w1", "w2", "w3")
+    bench(Serve((application("a"), application("b", "eAmByz", span=2))))
+    for worker in ("w0", "w1", "w2", "w3"):
+        bench.up(worker)
+    part = bench.state.table.parts(["w2"])["w2"]
+    assert [route.id for route in part.planned] == ["a@w2", "b@w2+w3"]
+    assert sorted(route.id for route in part.routes) == ["a@w2", "b@w2+w3"]
+    assert (part.version, [chain.application for chain in part.chains]) == (bench.state.version, ["a", "b"])
+    bench.down("w3")
+    assert [route.id for route in bench.state.table.parts(["w2"])["w2"].routes] == ["a@w2"]

@@ -1,0 +1,147 @@
+"""The commands of a zoo: what they print, their exit codes, and the JSON that their schemas describe."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from blockwright.actors.config import SettingsError
+from blockwright.api.commands.cli import main
+from blockwright.api.commands.zoo_tables import added_line, part
+from blockwright.api.settings.options import make_settings
+from blockwright.tests.zoo.models import doubled, tensor_files, variant
+from blockwright.zoo.add import AddedModel
+
+SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """``code, out, err = run("list", ...)``"""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["zoo", *map(str, words)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def validated(name: str, text: str) -> Any:
+    found = json.loads(text)
+    jsonschema.validate(found, json.loads((SCHEMAS / f"{name}.json").read_text()))
+    return found
+
+
+@pytest.fixture
+def zoo(checkpoint: Make, tmp_path: Path, run: Any) -> Path:
+    """Of "base" and "tuned", which differ in one tensor of 28 KiB."""
+    base = checkpoint("llama")
+    tuned = variant(base, tmp_path / "tuned", {"layers.1.mlp.up_proj": doubled})
+    code, out, _ = run("add", base, "--name", "base", "--zoo", tmp_path / "zoo")
+    assert (code, out) == (0, "base: shares no blocks, +589.8 KiB\n")
+    code, out, _ = run("add", tuned, "--name", "tuned", "--base", "base", "--zoo", tmp_path / "zoo")
+    assert (code, out) == (0, "tuned: shares 95% of its blocks with base, +28.0 KiB\n")
+    return tmp_path / "zoo"
+
+
+def test_what_is_said_of_what_was_added() -> None:
+    added = AddedModel("t", "base", 1000 << 20, 21 << 20, 3, False)
+    assert added_line(added) == "t: shares 98% of its blocks with base, +21.0 MiB"
+    assert added_line(AddedModel("t", "base", 1000, 0, 0, True)) == "t: is there already"
+    assert (
+        added_line(AddedModel("t", "base", 1000, 9, 1, True)) == "t: is there already; 9 B were missing and are there again"
+    )
+    assert [part(x) for x in (0.0, 0.5, 0.9987, 1.0)] == ["0%", "50%", "99.87%", "100%"]
+
+
+def test_list_and_show(zoo: Path, run: Any) -> None:
+    code, out, _ = run("list", "--zoo", zoo)
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["APPLICATION", "BASE", "SIZE", "OWNS", "SHARES"],
+        ["base", "-", "589.8", "KiB", "28.0", "KiB", "95%"],
+        ["tuned", "base", "589.8", "KiB", "28.0", "KiB", "95%"],
+    ]
+    told = validated("zoo-list", run("list", "--zoo", zoo, "--json")[1])
+    assert [(one["id"], one["base"], one["own_bytes"]) for one in told["applications"]] == [
+        ("base", None, 28672),
+        ("tuned", "base", 28672),
+    ]
+    code, out, _ = run("show", "tuned", "--zoo", zoo)
+    assert code == 0
+    assert re.search(r"^\w{12} +0-3 +embedding, attention, mlp +base +[\d.]+ KiB$", out, re.MULTILINE)
+    assert re.search(r"^\w{12} +4 +mlp +- +[\d.]+ KiB$", out, re.MULTILINE)
+    told = validated("zoo-show", run("show", "tuned", "--zoo", zoo, "--json")[1])
+    assert told["folder"] == str(zoo / "chains" / "tuned")
+    assert [one["shared_with"] for one in told["blocks"]] == [["base"], [], ["base"]]
+
+
+def test_verify(zoo: Path, run: Any) -> None:
+    code, out, _ = run("verify", "--zoo", zoo)
+    assert (code, out) == (0, "whole: 2 applications, 31 tensors, 621.6 KiB\n")
+    path = zoo / sorted(tensor_files(zoo))[0]
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    code, out, _ = run("verify", "--zoo", zoo)
+    assert code == 1
+    faults, last = out.splitlines()
+    needed = "base, tuned|base|tuned"
+    assert re.fullmatch(rf"{path}: expected the hash {path.stem}, found \w{{64}}; needed by ({needed})", faults)
+    assert last.startswith("damaged: 2 applications, 31 tensors, ")
+    code, out, _ = run("verify", "--zoo", zoo, "--json")
+    (fault,) = validated("zoo-verify", out)["faults"]
+    assert (code, fault["file"]) == (1, str(path))
+
+
+def test_remove_and_gc(zoo: Path, run: Any) -> None:
+    assert run("remove", "tuned", "--zoo", zoo) == (
+        0,
+        "tuned: removed; 'blockwright zoo gc' deletes what nobody else needs\n",
+        "",
+    )
+    assert run("gc", "--zoo", zoo)[:2] == (0, "deleted 2 files, 29.1 KiB\n")
+    assert run("gc", "--zoo", zoo)[:2] == (0, "deleted 0 files, 0 B\n")
+
+
+def test_mistakes_are_exit_code_2(zoo: Path, checkpoint: Make, run: Any, tmp_path: Path) -> None:
+    said = {
+        ("remove", "tunde"): "has no application 'tunde'; there are: base, tuned",
+        ("show", "../base"): "an application cannot be called '../base'; give at most 100 letters",
+        ("add", tmp_path, "--name", "x"): "has no config.json; name a folder in Hugging Face format",
+        ("add", checkpoint("llama"), "--name", "tuned"): "has another application tuned, added from ",
+        ("add", checkpoint("llama"), "--name", "x", "--base", "y"): "has no application 'y'",
+    }
+    for words, text in said.items():
+        code, out, err = run(*words, "--zoo", zoo)
+        assert (code, out) == (2, "")
+        assert err.startswith("blockwright: ")
+        assert text in err
+
+
+def test_what_is_damaged_or_refused_by_the_disk_is_exit_code_1(zoo: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = zoo / "chains" / "base" / "chain.json"
+    chain.write_bytes(chain.read_bytes().replace(b"llama", b"LLAMA", 1) + b" ")
+    code, _, err = run("list", "--zoo", zoo)
+    assert code == 1
+    assert err.startswith(f"blockwright: {chain} is damaged: expected ")
+
+
+def test_serving_from_a_zoo_is_serving_its_folders(zoo: Path) -> None:
+    both = {name: str(zoo / "chains" / name) for name in ("base", "tuned")}
+    assert make_settings(None, zoo=str(zoo)).applications == both
+    assert make_settings("tuned", zoo=str(zoo)).applications == {"tuned": both["tuned"]}
+    assert make_settings("tuned", zoo=str(zoo), apps=["x=/y"]).applications == {"tuned": both["tuned"], "x": "/y"}
+    with pytest.raises(SettingsError, match="the model id 'base' is given twice"):
+        make_settings(None, zoo=str(zoo), apps=["base=/y"])
+    with pytest.raises(SettingsError, match="has no application 'tunde'; there are: base, tuned"):
+        make_settings("tunde", zoo=str(zoo))

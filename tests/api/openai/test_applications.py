@@ -1,0 +1,123 @@
+"""``/admin/apps`` and vLLM's adapter endpoints: what they take, what they answer, who may use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.actors.gateway.port import NewApplication
+from blockwright.api.openai.applications import decimal_size
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
+
+
+@pytest.fixture
+def roots(folder: Path) -> dict[str, str]:
+    return {"app_roots": str(folder.parent)}
+
+
+async def test_an_application_is_added_replaced_and_removed(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+    client, port = await serve(settings=roots)
+    answer = await client.post("/admin/apps", json={"name": "tuned", "path": str(folder)})
+    assert (answer.status, await answer.json()) == (
+        200,
+        {
+            "name": "tuned",
+            "path": str(folder),
+            "state": "ready",
+            "max_model_len": 64,
+            "bytes": {"own": 21_000_000, "shared": 679_000_000},
+            "summary": "shares 97 % of its blocks, +21 MB",
+        },
+    )
+    slow = await client.post("/admin/apps/org/tuned", json={"path": str(folder), "base": "tiny", "wait": 0})
+    assert (slow.status, (await slow.json())["state"]) == (202, "loading")
+    assert port.added == [
+        NewApplication("tuned", str(folder)),
+        NewApplication("org/tuned", str(folder), "tiny", replace=True, wait=0.0),
+    ]
+    gone = await client.delete("/admin/apps/org/tuned")
+    assert (gone.status, await gone.json()) == (200, {"name": "org/tuned", "state": "removed"})
+    slow = await client.delete("/admin/apps/slow")
+    assert (slow.status, await slow.json()) == (202, {"name": "slow", "state": "ending"})
+    assert port.removed == [("org/tuned", 30.0), ("slow", 30.0)]
+
+
+async def test_vllms_endpoints_do_the_same(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+    client, port = await serve(settings=roots)
+    answer = await client.post("/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": str(folder)})
+    assert (answer.status, await answer.text()) == (200, "Success: LoRA adapter 'a' added successfully.")
+    answer = await client.post("/v1/unload_lora_adapter", json={"lora_name": "a"})
+    assert (answer.status, await answer.text()) == (200, "Success: LoRA adapter 'a' removed successfully.")
+    assert (port.added, port.removed) == ([NewApplication("a", str(folder))], [("a", 30.0)])
+    port.refuse = RequestRefused(Refusal.CONFLICT, "model 'a' is served already", param="name")
+    answer = await client.post("/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": str(folder)})
+    assert (answer.status, (await answer.json())["error"]["param"]) == (409, "lora_name")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param", "says"),
+    [
+        ({"path": "/x"}, 400, "name", "name is missing"),
+        ({"name": "a"}, 400, "path", "path is missing"),
+        ({"name": 7, "path": "/x"}, 400, "name", "name is 7; give a string"),
+        ({"name": "a", "path": "/x", "wait": -1}, 400, "wait", "from 0 to 600"),
+        ({"name": "a", "path": "/etc"}, 400, "path", "not below a root of app_roots"),
+        ({"name": "a", "path": "{root}"}, 400, "path", "config.json"),
+        ({"name": "a", "path": "{root}/missing"}, 400, "path", "there is no folder"),
+    ],
+)
+async def test_bad_bodies(
+    serve: Any, folder: Path, roots: dict[str, str], body: dict[str, Any], status: int, param: str, says: str
+) -> None:
+    client, port = await serve(settings=roots)
+    if "{root}" in str(body.get("path")):
+        body = {**body, "path": body["path"].format(root=folder.parent)}
+    answer = await client.post("/admin/apps", json=body)
+    error = (await answer.json())["error"]
+    assert (answer.status, error["param"]) == (status, param), error
+    assert says in error["message"]
+    assert port.added == []
+
+
+async def test_without_roots_the_remedy_is_said(serve: Any, folder: Path) -> None:
+    client, port = await serve()
+    answer = await client.post("/admin/apps", json={"name": "a", "path": str(folder)})
+    error = (await answer.json())["error"]
+    assert (answer.status, error["code"], error["param"]) == (403, "permission_denied", "path")
+    assert "restart it with --set app_roots=FOLDER" in error["message"]
+    assert port.added == []
+
+
+async def test_only_keys_that_are_marked_admin_may_change_anything(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+    keys = {"api_keys": {"plain": "ann"}, "admin_keys": {"root": "ops"}}
+    client, port = await serve(settings={**roots, **keys})
+    asked = [
+        ("POST", "/admin/apps", {"name": "a", "path": str(folder)}),
+        ("POST", "/admin/apps/a", {"path": str(folder)}),
+        ("DELETE", "/admin/apps/a", None),
+        ("POST", "/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(folder)}),
+        ("POST", "/v1/unload_lora_adapter", {"lora_name": "a"}),
+    ]
+    for method, path, body in asked:
+        for key, status in (("plain", 403), ("wrong", 401), ("root", 200)):
+            answer = await client.request(method, path, json=body, headers={"Authorization": f"Bearer {key}"})
+            assert answer.status == status, (method, path, key)
+    assert (len(port.added), len(port.removed)) == (3, 2)
+
+
+async def test_what_is_refused_behind_the_port_is_told(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+    client, port = await serve(settings=roots)
+    for why, status, param in (
+        (Refusal.CONFLICT, 409, "name"),
+        (Refusal.INVALID, 400, "path"),
+        (Refusal.UNKNOWN_MODEL, 404, "name"),
+    ):
+        port.refuse = RequestRefused(why, "a sentence", param=param)
+        answer = await client.post("/admin/apps", json={"name": "a", "path": str(folder)})
+        assert (answer.status, (await answer.json())["error"]["param"]) == (status, param)
+
+
+def test_sizes_for_people() -> None:
+    assert [decimal_size(n) for n in (7, 86_272, 21_000_000, 3_210_000_000)] == ["7 B", "86.3 kB", "21 MB", "3.21 GB"]

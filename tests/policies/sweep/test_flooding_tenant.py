@@ -1,0 +1,102 @@
+"""One flooding tenant beside a steady one, in virtual time: the sweep machine, a device that costs what a table says.
+
+The table is the one of docs/serving.md (a sweep takes 20 ms and a tenth of a millisecond for each token).
+"""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+
+import pytest
+
+from blockwright.policies.plan.cost import Coefficients, cost
+from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
+from blockwright.policies.sweep.state import SweepState
+
+from ..sweep_world import chain, replica, submission
+
+PACE = Coefficients(base=0.02, token=0.0001)
+TARGET = chain("base", page_size=16)
+ROUTE = replica("w0", TARGET)
+PROMPT, ANSWER, ROWS, SECONDS = 64, 48, 32, 60.0
+
+
+def requests(tenant: str, gap: float, prompt: int, seed: int) -> list[Submission]:
+    """Poisson arrivals for a minute; no two prompts share anything."""
+    chance, found, now = random.Random(f"{tenant} {seed}"), [], 0.0
+    while (now := now + chance.expovariate(1 / gap)) < SECONDS:
+        tokens = [chance.randrange(1 << 20) for _ in range(prompt)]
+        name = f"{tenant}{len(found)}"
+        found.append(submission(name, tokens, prompt + ANSWER, ROUTE.id, page_size=16, tenant=tenant, arrival=now))
+    return found
+
+
+def latencies(asked: list[Submission], accounts: dict[str, str], **more: object) -> dict[str, list[float]]:
+    """Seconds of each request, by tenant. ``accounts``: whose account a tenant's requests are on."""
+    numbers = {"budget": 256 << 20, "page_size": 16, "max_rows": ROWS, **more}
+    state = SweepState(SweepConfig(worker="w0", numerics="fake", slot_unit=1024, **numbers))  # type: ignore[arg-type]
+    state.apply(RoutesChanged(1, [TARGET], [ROUTE], [ROUTE]), 0.0)
+    arrivals = sorted(asked, key=lambda s: s.arrival)
+    found: dict[str, list[float]] = {s.tenant: [] for s in asked}
+    by_name = {s.request: s for s in asked}
+    now, at = 0.0, 0
+    while at < len(arrivals) or state.running or state.waiting:
+        while at < len(arrivals) and arrivals[at].arrival <= now:
+            came, at = arrivals[at], at + 1
+            fields = {"tenant": accounts[came.tenant], "arrival": came.arrival}
+            again = submission(came.request, came.tokens, came.max_length, ROUTE.id, page_size=16, **fields)
+            state.apply(again, now)
+        plan = state.plan(now)
+        if plan is None:
+            now = arrivals[at].arrival
+            continue
+        now += cost(plan, PACE)
+        state.commit(plan, SweepResult(plan.number, [1] * len(plan.sample)), now)
+        for effect in state.take_effects():
+            if isinstance(effect, TokensEmitted) and effect.finish and by_name[effect.request].arrival < SECONDS:
+                request = by_name[effect.request]
+                found[request.tenant].append(now - request.arrival)
+        if now > 2 * SECONDS:  # the flood goes on for longer than anybody waits
+            break
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flooding_tenant_does_not_double_the_median_latency_of_a_steady_one(seed: int) -> None:
+    """Three times what the worker can do, beside a request each second and a half; in the order of arrival it does."""
+    steady, flood = requests("steady", 1.5, PROMPT, seed), requests("flood", 1 / 70, PROMPT, seed)
+    own = {"steady": "steady", "flood": "flood"}
+    alone = median(latencies(steady, own)["steady"])
+    fair = median(latencies(steady + flood, own)["steady"])
+    first_come = median(latencies(steady + flood, dict.fromkeys(own, "all"))["steady"])
+    assert fair < 2 * alone
+    assert first_come > 10 * alone
+
+
+def test_the_steady_tenant_gets_its_weight() -> None:
+    """Both flood: of two equal crowds that with weight three ends three times as many requests in the same time."""
+    crowds = requests("a", 1 / 70, PROMPT, 0) + requests("b", 1 / 70, PROMPT, 0)
+    done = latencies(crowds, {"a": "a", "b": "b"}, tenant_weights={"a": 3})
+    assert 2.7 < len(done["a"]) / len(done["b"]) < 3.3
+
+
+def test_a_flood_of_long_prompts_does_not_hold_up_the_start() -> None:
+    """A prompt of the account that was given less goes before the chunks of long ones that run."""
+    steady, flood = requests("steady", 1.5, PROMPT, 0), requests("flood", 1 / 10, 900, 0)
+    accounts = {"steady": "steady", "flood": "flood"}
+    fair = latencies(steady + flood, accounts)["steady"]
+    first_come = latencies(steady + flood, dict.fromkeys(accounts, "all"))["steady"]
+    assert median(fair) < ANSWER * (PACE.base + 512 * PACE.token) + 1.0, "every sweep is full, none is lost in the queue"
+    assert median(first_come) > 2 * median(fair)
+
+
+def test_twenty_applications_share_whatever_their_number_of_requests() -> None:
+    """Accounts of unlike demand: nobody below its share waits behind the others' crowds."""
+    asked = [r for n in range(20) for r in requests(f"app{n}", 0.03 if n < 4 else 3.0, 16, n)]
+    found = latencies(asked, {f"app{n}": f"app{n}" for n in range(20)})
+    small = median([one for n in range(4, 20) for one in found[f"app{n}"]])
+    crowd = median([one for n in range(4) for one in found[f"app{n}"]])
+    assert 4 * small < crowd

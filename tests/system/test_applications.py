@@ -1,0 +1,254 @@
+"""Applications that come and go while a server serves: over HTTP, with requests under way and processes killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.api.commands.cli import main
+from blockwright.tests.adapters import greedy as peft_greedy
+from blockwright.tests.adapters import make_adapter, peft_model
+from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.equality.test_sharing import altered
+from blockwright.tests.gpu.reference import greedy, prompt_of
+from blockwright.tests.system.client import Client, body
+from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.system
+PROMPT = prompt_of(21, seed=3)
+
+
+@pytest.fixture(scope="module")
+def roots(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of variants of ``model``: another last layer, another head."""
+    root = tmp_path_factory.mktemp("roots")
+    layers = ("layers.1.mlp", "layers.1.self_attn")
+    altered(model, root / "tuned", layers[:1])
+    altered(model, root / "other", layers)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, roots: Path, pace: Path) -> Iterator[Server]:
+    server = Server(model, workers=2, module="blockwright.tests.system.faulty_worker", pace=pace, app_roots=roots)
+    yield server.whole()
+    server.stop()
+
+
+async def change(client: Client, method: str, where: str, /, **fields: Any) -> tuple[int, Any]:
+    async with client._session.request(method, where, json=fields or None) as response:
+        return response.status, await response.json()
+
+
+async def tokens(client: Client, name: str, new: int = 12) -> Any:
+    status, answer = await client.post({**body(0, new, PROMPT), "model": name})
+    assert status == 200, answer
+    return answer["choices"][0]["token_ids"]
+
+
+async def names(client: Client) -> dict[str, str | None]:
+    return {one["id"]: one["parent"] for one in (await client.get("/v1/models"))[1]["data"]}
+
+
+async def parameters(client: Client) -> dict[str, int]:
+    return {name: worker["memory"]["parameters"] for name, worker in (await client.workers()).items()}
+
+
+async def test_an_application_comes_and_goes_while_others_run(server: Server, model: Path, roots: Path) -> None:
+    expected, base = greedy(roots / "tuned", tuple(PROMPT), 12), greedy(model, tuple(PROMPT), 12)
+    assert expected != base
+    async with Client(server) as client:
+        before = await parameters(client)
+        running = client.load(8)
+        status, answer = await change(client, "POST", "/admin/apps", name="tuned", path=str(roots / "tuned"))
+        assert (status, answer["state"]) == (200, "ready"), answer
+        assert "% of its blocks, +" in answer["summary"]
+        assert 0 < answer["bytes"]["own"] < answer["bytes"]["shared"]
+        assert await names(client) == {model.name: None, "tuned": model.name}
+        assert await tokens(client, "tuned") == list(expected)
+        assert await tokens(client, model.name) == list(base)
+        again, same = await change(client, "POST", "/admin/apps", name="tuned", path=str(roots / "tuned"))
+        assert (again, same) == (200, answer), "asked twice, done once"
+        taken, error = await change(client, "POST", "/admin/apps", name="tuned", path=str(roots / "other"))
+        assert (taken, error["error"]["param"]) == (409, "name")
+        ending = client.begin({**body(0, 60), "model": "tuned"})
+        await until(lambda: ending.tokens, "the first token")
+        removal = asyncio.create_task(change(client, "DELETE", "/admin/apps/tuned"))
+        while (late := await client.post({**body(0, 4), "model": "tuned"}))[0] == 200:
+            pass  # the removal has not reached the gateway yet
+        assert (late[0], late[1]["error"]["code"]) == (404, "model_not_found")
+        assert await removal == (200, {"name": "tuned", "state": "removed"})
+        await client.finished()
+        assert (ending.finish, len(ending.tokens), ending.error) == ("length", 60, None), "what ran has ended in order"
+        assert all(one.finish == "length" and one.error is None for one in running)
+        assert await names(client) == {model.name: None}
+        assert await parameters(client) == before, "its memory is free again"
+        gone, error = await change(client, "DELETE", "/admin/apps/tuned")
+        assert (gone, error["error"]["param"]) == (404, "name")
+
+
+async def test_what_cannot_be_served_is_refused_and_nothing_changes(server: Server, model: Path, roots: Path) -> None:
+    """Pickles, what is no checkpoint, what leaves the roots, what does not fit the memory."""
+    pickled = roots / "pickled"
+    if not pickled.exists():
+        pickled.mkdir()
+        for name in ("config.json", "tokenizer.json"):
+            (pickled / name).write_bytes((model / name).read_bytes())
+        (pickled / "pytorch_model.bin").write_bytes(b"\x80\x02.")
+        wide = json.loads((model / "config.json").read_text())
+        (roots / "torn").mkdir()
+        (roots / "torn" / "config.json").write_text(json.dumps({**wide, "hidden_size": 96}))
+        for name in ("model.safetensors", "tokenizer.json"):
+            (roots / "torn" / name).write_bytes((model / name).read_bytes())
+        make_checkpoint(roots / "large", vocab_size=20000, hidden_size=512)
+        (roots / "away").symlink_to(model)
+    async with Client(server) as client:
+        before = await parameters(client), await names(client), (await client.get("/admin/cluster"))[1]["version"]
+        running = client.load(4)
+        for path, says in (
+            (roots / "pickled", "only as pickles"),
+            (roots / "torn", "has shape"),
+            (roots / "large", "bytes are missing; remove another application, or give workers more memory"),
+            (roots / "away", "is not below a root of app_roots"),
+            (roots / ".." / model.name, "is not below a root of app_roots"),
+            (roots / "nothing", "there is no folder"),
+        ):
+            status, answer = await change(client, "POST", "/admin/apps", name="bad", path=str(path))
+            assert (status, answer["error"]["param"]) == (400, "path"), answer
+            assert says in answer["error"]["message"], path
+        status, answer = await change(client, "POST", "/admin/apps", name="../bad", path=str(roots / "tuned"))
+        assert (status, answer["error"]["param"]) == (400, "name")
+        status, answer = await change(client, "POST", "/admin/apps/nobody", path=str(roots / "tuned"))
+        assert (status, answer["error"]["param"]) == (404, "name")
+        await client.finished()
+        assert all(one.finish == "length" and one.error is None for one in running)
+        after = await parameters(client), await names(client), (await client.get("/admin/cluster"))[1]["version"]
+        assert after == before
+
+
+async def test_a_longer_and_deeper_model_of_another_shape_can_come(server: Server, roots: Path) -> None:
+    folder = roots / "deep"
+    make_checkpoint(folder, "qwen2", num_hidden_layers=5, max_position_embeddings=1024)
+    async with Client(server) as client:
+        status, answer = await change(client, "POST", "/admin/apps", name="deep", path=str(folder))
+        assert (status, answer["max_model_len"]) == (200, 1024), answer
+        assert await tokens(client, "deep") == list(greedy(folder, tuple(PROMPT), 12))
+        assert (await change(client, "DELETE", "/admin/apps/deep"))[0] == 200
+
+
+async def test_a_new_version_takes_over_and_no_request_fails(server: Server, model: Path, roots: Path) -> None:
+    old, new = (list(greedy(roots / name, tuple(PROMPT), 12)) for name in ("tuned", "other"))
+    assert old != new
+    async with Client(server) as client:
+        before = await parameters(client)
+        assert (await change(client, "POST", "/admin/apps", name="app", path=str(roots / "tuned")))[0] == 200
+        long = client.begin({**body(0, 60, PROMPT), "model": "app"})
+        await until(lambda: long.tokens, "the first token")
+        change_ = asyncio.create_task(change(client, "POST", "/admin/apps/app", path=str(roots / "other")))
+        found = []
+        while not change_.done():
+            found.append(await tokens(client, "app"))
+        assert (await change_)[0] == 200, await change_
+        assert all(one in (old, new) for one in found), "each of one version alone"
+        assert await tokens(client, "app") == new
+        await client.finished()
+        assert (long.finish, long.error, long.tokens[:12]) == ("length", None, old), "it ended on the version it began on"
+        models = (await client.get("/v1/models"))[1]["data"]
+        assert [one["id"] for one in models] == [model.name, "app"]
+        assert (await change(client, "DELETE", "/admin/apps/app"))[0] == 200
+        await until(lambda: parameters_now(server) == before, "the old version's blocks are unloaded")
+
+
+async def test_adapters_come_and_go_by_both_endpoints(server: Server, model: Path, roots: Path) -> None:
+    """What they answer is what peft computes; one that is of another base is refused."""
+    for name, seed in (("ann", 1), ("bob", 2)):
+        make_adapter(model, roots / name, seed)
+    stranger = make_checkpoint(roots / "stranger", hidden_size=96)
+    make_adapter(stranger, roots / "eve")
+    async with Client(server) as client:
+        before = await parameters(client)
+        status, answer = await change(client, "POST", "/admin/apps", name="ann", path=str(roots / "ann"), base=model.name)
+        assert (status, answer["state"]) == (200, "ready"), answer
+        assert answer["bytes"]["own"] < answer["bytes"]["shared"] / 4
+        async with client._session.post(
+            "/v1/load_lora_adapter", json={"lora_name": "bob", "lora_path": str(roots / "bob")}
+        ) as response:
+            assert (response.status, await response.text()) == (200, "Success: LoRA adapter 'bob' added successfully.")
+        assert await names(client) == {model.name: None, "ann": model.name, "bob": model.name}
+        for name in ("ann", "bob"):
+            expected = peft_greedy(peft_model(model, roots / name), PROMPT, 12)
+            assert await tokens(client, name) == expected, name
+        assert await tokens(client, model.name) == list(greedy(model, tuple(PROMPT), 12))
+        status, answer = await change(client, "POST", "/admin/apps", name="eve", path=str(roots / "eve"))
+        assert (status, answer["error"]["param"]) == (400, "path"), answer
+        status, answer = await change(client, "POST", "/admin/apps", name="eve", path=str(roots / "eve"), base="nobody")
+        assert (status, answer["error"]["param"]) == (400, "base"), answer
+        for name in ("ann", "bob"):
+            assert (await change(client, "DELETE", f"/admin/apps/{name}"))[0] == 200
+        assert await parameters(client) == before
+
+
+async def test_kills_during_an_addition(server: Server, roots: Path) -> None:
+    """It is there afterwards, on both workers."""
+    async with Client(server) as client:
+        adding = asyncio.create_task(change(client, "POST", "/admin/apps", name="tuned", path=str(roots / "tuned")))
+        os.kill((await client.workers())["w0"]["pid"], signal.SIGKILL)
+        status, answer = await adding
+        assert (status, answer["state"]) == (200, "ready"), answer
+        assert await tokens(client, "tuned") == list(greedy(roots / "tuned", tuple(PROMPT), 12))
+        await until(server._whole, "all workers are back")
+        routes = (await client.get("/admin/cluster"))[1]["routes"]
+        assert {route["home"] for route in routes if route["application"] == "tuned"} == {"w0", "w1"}
+        assert (await change(client, "DELETE", "/admin/apps/tuned"))[0] == 200
+
+
+async def test_two_at_once(server: Server, roots: Path) -> None:
+    """Of one name and path: one addition. Of one name and two paths: one of them is told that the name is taken."""
+    async with Client(server) as client:
+        paths = [roots / "tuned", roots / "tuned", roots / "other"]
+        answers = await asyncio.gather(*[change(client, "POST", "/admin/apps", name="x", path=str(path)) for path in paths])
+        assert answers[0] == answers[1]
+        assert sorted(status for status, _ in answers) in ([200, 200, 409], [200, 409, 409])
+        both = asyncio.gather(
+            change(client, "DELETE", "/admin/apps/x"),
+            change(client, "POST", "/admin/apps", name="x", path=str(roots / "other")),
+        )
+        statuses = [status for status, _ in await both]
+        assert statuses[0] == 200
+        assert statuses[1] in (200, 409)
+        await change(client, "DELETE", "/admin/apps/x")
+
+
+def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url, tuned = ["--url", server.url], str(roots / "tuned")
+    assert main(["apps", "add", "tuned", tuned, *url]) == 0
+    assert re.fullmatch(r"tuned: ready; shares \d\d % of its blocks, \+[\d.]+ kB\n", capsys.readouterr().out)
+    assert main(["apps", *url]) == 0
+    assert capsys.readouterr().out == (
+        f"{model.name}  ready  on its own  {model}\ntuned  ready  from {model.name}  {os.path.realpath(tuned)}\n"
+    )
+    assert main(["ps", "--once", *url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(rf"tuned +{model.name} +ready +w[01], w[01] ", next(line for line in lines if line.startswith("tuned")))
+    assert main(["apps", "add", "tuned", str(roots / "other"), *url]) == 2
+    assert "model 'tuned' is served already, from" in capsys.readouterr().err
+    assert main(["apps", "add", "tuned", str(roots / "other"), "--replace", *url]) == 0
+    assert main(["apps", "remove", "tuned", *url]) == 0
+    assert capsys.readouterr().out.endswith("tuned: removed\n")
+    assert main(["apps", "remove", "tuned", *url]) == 2
+    assert "model 'tuned' does not exist" in capsys.readouterr().err
+
+
+def parameters_now(server: Server) -> dict[str, int]:
+    with urllib.request.urlopen(server.url + "/admin/cluster", timeout=PATIENCE) as answer:
+        return {worker["id"]: worker["memory"]["parameters"] for worker in json.load(answer)["workers"]}

@@ -1,0 +1,207 @@
+"""Adds a model to a zoo: stores the tensors that are not there yet, its components, last the application that names them.
+
+The model is hashed before the zoo is locked; each tensor is copied in pieces and hashed again on the way, so that a file
+which changes meanwhile is noticed and memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from blockwright.gpu.model.config import ComponentConfig, TensorRef
+from blockwright.gpu.model.deltas import DeltaConfig
+from blockwright.gpu.model.fields import LONGEST, shown
+from blockwright.gpu.weights.adapter import is_adapter
+from blockwright.gpu.weights.checkpoint import Checkpoint, locate
+from blockwright.gpu.weights.identity import begin_hash, pieces
+from blockwright.zoo.disk import Disk, Step, Waiting, writing
+from blockwright.zoo.errors import StorageError, ZooError
+from blockwright.zoo.layout import CHAIN, Layout, check_name, tensor_header
+from blockwright.zoo.records import StoredChain, StoredComponent, StoredTensor, read_chain, stored_tensor
+from blockwright.zoo.source import open_source
+from blockwright.zoo.zoo import Zoo
+
+# What is kept beside the tensors: all that is read of a folder when it is served.
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class AddedModel:
+    """In bytes of raw tensors, each counted once. base: the application with which most is shared; "": none."""
+
+    application: str
+    base: str
+    nbytes: int
+    stored: int
+    tensors: int  # that were stored
+    there: bool  # under this name already, so that nothing changed
+
+    @property
+    def shared(self) -> float:
+        """From 0 to 1: what was in the zoo before."""
+        return 1 - self.stored / self.nbytes if self.nbytes else 1.0
+
+
+def add(
+    root: Path,
+    source: str,
+    name: str,
+    *,
+    base: str = "",
+    progress: Progress | None = None,
+    waiting: Waiting | None = None,
+    step: Step | None = None,
+) -> AddedModel:
+    """Add the model of a folder, hub id or application of a zoo under ``name``; made where there is no zoo.
+
+    base: an application of this zoo that it is made from, which an adapter needs; "": the one that shares most with it. The
+    same model under a name that it has already changes nothing, but restores files that are missing.
+
+    Raises CheckpointError, ZooError, StorageError: the zoo is as it was.
+    """
+    check_name(name)
+    over = _base(root, source, base)
+    tell = progress or (lambda what, done, total: None)
+    checkpoint = open_source(source, over)
+    hashes = checkpoint.hashes(lambda done, total: tell("hashing", done, total))
+    wanted = {hashes[ref].hex(): ref for ref in hashes}
+    tensors = {hash: stored_tensor(ref, hashes[ref]) for hash, ref in wanted.items()}
+    texts = _files(checkpoint.path)
+    with writing(root, create=True, waiting=waiting, step=step) as disk:
+        layout, zoo = disk.layout, Zoo(root)
+        if base:
+            zoo.folder(base)  # it may have been removed meanwhile
+        chain = StoredChain(
+            application=name,
+            base=base or zoo.nearest(tensors, besides=name),
+            components=tuple(id.hex() for id in checkpoint.ids(hashes)),
+            deltas=tuple(id.hex() for id in checkpoint.delta_ids(hashes)) if checkpoint.deltas else (),
+            model=checkpoint.config,
+            generation=checkpoint.generation,
+            files={file: _hash(text) for file, text in texts.items()},
+            source=str(source),
+        )
+        there = _there(layout, chain)
+        missing = {hash: ref for hash, ref in wanted.items() if not _stored(layout, tensors[hash])}
+        for hash in wanted:
+            disk.rely_on(layout.tensor(hash))
+        _check_room(root, sum(ref.nbytes for ref in missing.values()))
+        _store_tensors(disk, missing, tell)
+        _store_components(disk, chain, checkpoint, {ref: tensors[hash.hex()] for ref, hash in hashes.items()})
+        for text in texts.values():
+            _store(disk, layout.file(_hash(text)), text)
+        if there:
+            disk.sync()
+        else:
+            disk.stage_chain(chain.encoded(), {file: layout.file(hash) for file, hash in chain.files.items()})
+            disk.commit_chain(name)
+    new = sum(ref.nbytes for ref in missing.values())
+    return AddedModel(name, chain.base, sum(t.nbytes for t in tensors.values()), new, len(missing), there)
+
+
+def _base(root: Path, source: str, base: str) -> str:
+    """What an adapter is opened over; "" for a whole model. Raises ZooError where there is no such base."""
+    folder = Zoo(root).folder(base) if base else ""
+    if not is_adapter(locate(source)):
+        return ""
+    if not base:
+        raise ZooError(f"{source} is an adapter; name the application of the zoo that it changes with --base")
+    return str(folder)
+
+
+def _there(layout: Layout, chain: StoredChain) -> bool:
+    """Whether the application is there as it is. Raises ZooError for another one of that name."""
+    folder = layout.chain(chain.application)
+    if not (folder / CHAIN).is_file():
+        return False
+    other = read_chain(folder)
+    if (other.components, other.deltas, other.files) != (chain.components, chain.deltas, chain.files):
+        raise ZooError(
+            f"zoo {layout.root} has another application {chain.application}, added from {shown(other.source)}; "
+            "choose another name, or remove that one first"
+        )
+    return True
+
+
+def _stored(layout: Layout, tensor: StoredTensor) -> bool:
+    """Whether its file is there, as far as its size tells."""
+    path = layout.tensor(tensor.hash)
+    size = len(tensor_header(tensor.dtype, tensor.shape)) + tensor.nbytes
+    return path.is_file() and not path.is_symlink() and path.stat().st_size == size
+
+
+def _check_room(root: Path, nbytes: int) -> None:
+    room = os.statvfs(root)
+    if nbytes > (free := room.f_bavail * room.f_frsize):
+        raise StorageError(f"zoo {root} needs {nbytes} bytes more and {free} are free there; free some room on that disk")
+
+
+def _store_tensors(disk: Disk, missing: dict[str, TensorRef], tell: Progress) -> None:
+    total, done = sum(ref.nbytes for ref in missing.values()), 0
+
+    def content(hash: str, ref: TensorRef) -> Iterator[bytes | memoryview]:
+        nonlocal done
+        yield tensor_header(ref.dtype, ref.shape)
+        digest = begin_hash(ref.dtype, ref.shape)
+        try:
+            for piece in pieces(ref):
+                digest.update(piece)
+                yield piece
+                done += len(piece)
+                tell("storing", done, total)
+        except OSError as error:  # of the model's file: those of the zoo's are raised where it is written
+            raise ZooError(f"{ref.path} cannot be read ({error.strerror}); check the model's files") from None
+        if digest.hexdigest() != hash:
+            raise ZooError(f"{ref.path}: tensor {ref.name} has changed while it was added; add it again when it is complete")
+
+    for hash, ref in missing.items():
+        path = disk.layout.tensor(hash)
+        disk.folder(path.parent)
+        disk.write(path, content(hash, ref))
+
+
+def _store_components(
+    disk: Disk, chain: StoredChain, checkpoint: Checkpoint, tensors: dict[TensorRef, StoredTensor]
+) -> None:
+    def store(path: Path, id: str, config: ComponentConfig | DeltaConfig, roles: dict[str, TensorRef]) -> None:
+        used = {role: tensors[ref] for role, ref in roles.items()}
+        _store(disk, path, StoredComponent(id, config, used).encoded())
+
+    for id, part in zip(chain.components, checkpoint.parts, strict=True):
+        store(disk.layout.component(id), id, *part)
+    for place, change in checkpoint.deltas.items():
+        store(disk.layout.delta(chain.deltas[place]), chain.deltas[place], *change)
+
+
+def _store(disk: Disk, path: Path, content: bytes) -> None:
+    """Unless it is there as it should be."""
+    disk.rely_on(path)
+    if not path.is_file() or path.read_bytes() != content:
+        disk.write(path, [content])
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    found = {}
+    for name in FILES:
+        path = folder / name
+        if path.is_file():
+            if path.stat().st_size > LONGEST:
+                raise ZooError(f"{path} has {path.stat().st_size} bytes, more than {LONGEST}; download the checkpoint again")
+            found[name] = path.read_bytes()
+    return found
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=32).hexdigest()

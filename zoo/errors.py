@@ -1,0 +1,43 @@
+"""What can go wrong with a zoo. Standard library only.
+
+ZooError            the caller's: a name, a folder or a model that cannot be what it is asked to be
++-- ZooDamaged      what is stored is not what was stored
++-- StorageError    the machine's: the disk is full, read-only, or does not permit it
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from blockwright.gpu.errors import CheckpointError
+
+_REMEDIES = {
+    errno.ENOSPC: "free some room on that disk",
+    errno.EDQUOT: "free some room in your quota",
+    errno.EROFS: "the disk is read-only; name a zoo that can be written",
+    errno.EACCES: "you may not write there; change its permissions or name another zoo",
+    errno.EPERM: "you may not write there; change its permissions or name another zoo",
+}
+
+
+class ZooError(CheckpointError):
+    """One sentence for the person who asked; the zoo is as it was."""
+
+
+class ZooDamaged(ZooError):
+    """A stored file is not as it was written."""
+
+    def __init__(self, path: Path, expected: str, found: str) -> None:
+        super().__init__(f"{path} is damaged: expected {expected}, found {found}; run 'blockwright zoo verify'")
+        self.path, self.expected, self.found = path, expected, found
+
+
+class StorageError(ZooError):
+    """The file system refuses."""
+
+    @classmethod
+    def of(cls, error: OSError, root: Path) -> StorageError:
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk")
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        return cls(f"zoo {root} cannot be used ({what}); {remedy}; the zoo is as it was")

@@ -1,0 +1,123 @@
+"""Where things lie in the folder of a zoo, and which names are possible.
+
+    zoo.json                     what makes the folder a zoo: the version of its schema
+    tensors/3f/3f...safetensors  one raw tensor each, named by the hash of type, shape and bytes
+    components/9a....json        kind, configuration and tensors by role of a component, named by its identity
+    deltas/d1....json            the same of what an adapter changes of a component
+    files/7c...                  tokenizers, chat templates and configurations, named by the hash of their bytes
+    chains/NAME/chain.json       an application: its components in order, base, defaults; beside it links to its files
+    tmp/                         what a writer is making
+    lock                         held by whoever writes
+
+No name or hash of a file's content becomes a path without a check here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from blockwright.gpu.model.fields import shown
+from blockwright.gpu.weights.tensor_files import ITEM_BYTES
+from blockwright.zoo.errors import ZooError
+
+SCHEMA = 1
+CHAIN = "chain.json"
+OWN = frozenset({"zoo.json", "tensors", "components", "deltas", "files", "chains", "tmp", "lock"})
+TENSOR_NAME = "tensor"  # in each file, of its only one
+ALIGNMENT = 64  # of a tensor's bytes in its file
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_HEX = re.compile(r"[0-9a-f]+")
+
+
+def check_name(name: str) -> None:
+    """Refuses what cannot name an application: it becomes a folder and a model id."""
+    if not _NAME.fullmatch(name):
+        raise ZooError(
+            f"an application cannot be called {shown(name)}; give at most 100 letters, digits, '.', '_' and '-', "
+            "a letter or digit first"
+        )
+
+
+def data_offset(dtype: str, shape: Sequence[int]) -> int:
+    """Where the bytes of a stored tensor begin."""
+    return len(tensor_header(dtype, shape))
+
+
+def tensor_header(dtype: str, shape: Sequence[int]) -> bytes:
+    """What stands before the bytes of a stored tensor: safetensors' length and header, padded so that they are aligned."""
+    entry = {"dtype": dtype, "shape": list(shape), "data_offsets": [0, tensor_bytes(dtype, shape)]}
+    text = json.dumps({TENSOR_NAME: entry}, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return struct.pack("<Q", len(text)) + text
+
+
+def tensor_bytes(dtype: str, shape: Sequence[int]) -> int:
+    return math.prod(shape) * ITEM_BYTES[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths below ``root``. Raises ZooError for names and hashes that are none."""
+
+    root: Path
+
+    @property
+    def mark(self) -> Path:
+        return self.root / "zoo.json"
+
+    @property
+    def tmp(self) -> Path:
+        return self.root / "tmp"
+
+    @property
+    def tensors(self) -> Path:
+        return self.root / "tensors"
+
+    @property
+    def components(self) -> Path:
+        return self.root / "components"
+
+    @property
+    def deltas(self) -> Path:
+        return self.root / "deltas"
+
+    @property
+    def files(self) -> Path:
+        return self.root / "files"
+
+    @property
+    def chains(self) -> Path:
+        return self.root / "chains"
+
+    def tensor(self, hash: str) -> Path:
+        return self.tensors / _hex(hash, 64)[:2] / f"{hash}.safetensors"
+
+    def component(self, id: str) -> Path:
+        return self.components / f"{_hex(id, 32)}.json"
+
+    def delta(self, id: str) -> Path:
+        return self.deltas / f"{_hex(id, 32)}.json"
+
+    def file(self, hash: str) -> Path:
+        return self.files / _hex(hash, 64)
+
+    def chain(self, name: str) -> Path:
+        """The folder of an application, which ``open_source`` takes, too."""
+        check_name(name)
+        return self.chains / name
+
+
+def is_hash(text: str, digits: int) -> bool:
+    return len(text) == digits and _HEX.fullmatch(text) is not None
+
+
+def _hex(text: str, digits: int) -> str:
+    if not is_hash(text, digits):
+        raise ZooError(f"{shown(text)} is no hash of {digits} hexadecimal digits; run 'blockwright zoo verify'")
+    return text

@@ -1,0 +1,121 @@
+"""What a zoo knows of a component and of an application, as its JSON files say it. Reads; writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from blockwright.gpu.model.config import ComponentConfig, GenerationDefaults, ModelConfig, TensorRef
+from blockwright.gpu.model.deltas import DeltaConfig
+from blockwright.gpu.model.fields import shown
+from blockwright.gpu.weights.checkpoint import KINDS
+from blockwright.gpu.weights.tensor_files import ITEM_BYTES
+from blockwright.zoo.documents import encode, from_fields, read_document
+from blockwright.zoo.errors import ZooDamaged
+from blockwright.zoo.layout import CHAIN, is_hash, tensor_bytes
+
+DELTA = "delta"
+CONFIGS: dict[str, type[ComponentConfig | DeltaConfig]] = {kind.value: config for config, kind in KINDS.items()}
+CONFIGS[DELTA] = DeltaConfig
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """``hash``: of type, shape and bytes (``gpu/weights/identity.py``), in hexadecimal digits."""
+
+    hash: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return tensor_bytes(self.dtype, self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredComponent:
+    """``id``: in hexadecimal digits; ``tensors``: by role. With a ``DeltaConfig`` it is what an adapter changes of one."""
+
+    id: str
+    config: ComponentConfig | DeltaConfig
+    tensors: dict[str, StoredTensor]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def encoded(self) -> bytes:
+        tensors = {role: asdict(tensor) for role, tensor in self.tensors.items()}
+        kind = DELTA if isinstance(self.config, DeltaConfig) else KINDS[type(self.config)].value
+        return encode({"id": self.id, "kind": kind, "config": asdict(self.config), "tensors": tensors})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredChain:
+    """An application.
+
+    base: the application that it is made from, which may be gone by now; "": none. components: identities in order, in
+    hexadecimal digits. deltas: of each component, "" where an adapter changes nothing; none: of no component. files: name ->
+    hash. source: what it was added from.
+    """
+
+    application: str
+    base: str
+    components: tuple[str, ...]
+    deltas: tuple[str, ...] = ()
+    model: ModelConfig
+    generation: GenerationDefaults
+    files: dict[str, str]
+    source: str
+
+    def encoded(self) -> bytes:
+        return encode(asdict(self))
+
+
+def stored_tensor(ref: TensorRef, hash: bytes) -> StoredTensor:
+    return StoredTensor(hash.hex(), ref.dtype, ref.shape)
+
+
+def read_component(path: Path) -> StoredComponent:
+    """Of a component or a delta. Raises ZooDamaged, OSError."""
+    values = read_document(path)
+    if (id := values.get("id")) != path.stem:
+        raise ZooDamaged(path, f"component {path.stem}", shown(id))
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in CONFIGS:
+        raise ZooDamaged(path, f"a kind of {', '.join(CONFIGS)}", shown(kind))
+    if (kind == DELTA) != (path.parent.name == "deltas"):
+        raise ZooDamaged(path, "a delta" if kind != DELTA else "a component", kind)
+    tensors = values.get("tensors")
+    if not isinstance(tensors, dict):
+        raise ZooDamaged(path, "tensors by role", shown(tensors))
+    found = {role: from_fields(StoredTensor, tensor, path) for role, tensor in tensors.items()}
+    _check_hashes(path, (tensor.hash for tensor in found.values()), 64)
+    for tensor in found.values():
+        if tensor.dtype not in ITEM_BYTES:
+            raise ZooDamaged(path, f"a type of {', '.join(ITEM_BYTES)}", shown(tensor.dtype))
+    config: Any = from_fields(CONFIGS[kind], values.get("config"), path)
+    return StoredComponent(path.stem, config, found)
+
+
+def read_chain(folder: Path) -> StoredChain:
+    """The application in a folder of a zoo. Raises ZooDamaged, OSError."""
+    path = folder / CHAIN
+    chain = from_fields(StoredChain, read_document(path), path)
+    if chain.application != folder.name:
+        raise ZooDamaged(path, f"application {folder.name}", shown(chain.application))
+    _check_hashes(path, chain.components, 32)
+    _check_hashes(path, filter(None, chain.deltas), 32)
+    if chain.deltas and len(chain.deltas) != len(chain.components):
+        raise ZooDamaged(path, f"{len(chain.components)} deltas", f"{len(chain.deltas)}")
+    _check_hashes(path, chain.files.values(), 64)
+    return chain
+
+
+def _check_hashes(path: Path, hashes: Iterable[str], digits: int) -> None:
+    """What becomes the name of a file is one."""
+    for hash in hashes:
+        if not is_hash(hash, digits):
+            raise ZooDamaged(path, f"hashes of {digits} hexadecimal digits", shown(hash))

@@ -1,0 +1,88 @@
+"""Takes an application out of a zoo, and deletes what no application needs any more.
+
+An application that somebody serves is held (``source.Hold``) and cannot be removed, so what a server may read again is never
+deleted. ``gc`` and all other writers take turns, so what is being added is not garbage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from blockwright.zoo.disk import Disk, Step, Waiting, writing
+from blockwright.zoo.errors import ZooError
+from blockwright.zoo.layout import CHAIN
+from blockwright.zoo.zoo import Zoo
+
+_OURS = re.compile(r"[0-9a-f]{64}(\.safetensors)?|[0-9a-f]{32}\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What ``gc`` deleted: files, and their bytes."""
+
+    files: int
+    nbytes: int
+
+
+def remove(root: Path, name: str, *, waiting: Waiting | None = None, step: Step | None = None) -> None:
+    """Its tensors stay until ``gc``. Raises ZooError where there is no such application, or while it is served."""
+    with writing(root, waiting=waiting, step=step) as disk:
+        folder = disk.layout.chain(name)
+        if not folder.is_dir():
+            Zoo(root).folder(name)  # which says what there is
+        with _alone(folder):
+            disk.remove_chain(name)
+
+
+def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) -> Freed:
+    """Delete what no application needs. Raises ZooDamaged when it cannot be known what one needs."""
+    with writing(root, waiting=waiting, step=step) as disk:
+        zoo, layout = Zoo(root), disk.layout
+        chains = zoo.chains().values()
+        components = {layout.component(id) for chain in chains for id in chain.components}
+        deltas = {layout.delta(id) for chain in chains for id in filter(None, chain.deltas)}
+        tensors = {layout.tensor(hash) for chain in chains for hash in zoo.tensors(chain)}
+        files = {layout.file(hash) for chain in chains for hash in chain.files.values()}
+        garbage = [  # who names before what is named, so that a document never names what is gone
+            *_others(layout.components, components),
+            *_others(layout.deltas, deltas),
+            *(path for folder in sorted(layout.tensors.iterdir()) for path in _others(folder, tensors)),
+            *_others(layout.files, files),
+        ]
+        return _delete(disk, garbage)
+
+
+def _others(folder: Path, needed: Collection[Path]) -> list[Path]:
+    """Files with names of ours that nobody needs; what somebody else put there stays."""
+    return [path for path in sorted(folder.iterdir()) if path not in needed and _OURS.fullmatch(path.name)]
+
+
+def _delete(disk: Disk, paths: list[Path]) -> Freed:
+    nbytes = 0
+    for path in paths:
+        nbytes += path.lstat().st_size
+        disk.delete(path)
+    return Freed(len(paths), nbytes)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While nobody holds the application; what has no document can be held by nobody."""
+    try:
+        fd = os.open(folder / CHAIN, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ZooError(f"application {folder.name} is being served from {folder}; stop serving it first") from None
+    finally:
+        os.close(fd)

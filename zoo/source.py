@@ -1,0 +1,118 @@
+"""Opens whatever can be served: a folder or hub id in Hugging Face format, an application of a zoo (``ZOO/chains/NAME``), or
+an adapter over one of these.
+
+The one place that knows all. None reads a tensor; of a zoo the identities are known, too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.weights.adapter import open_adapter
+from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
+from blockwright.gpu.weights.tensor_files import read_header
+from blockwright.zoo.disk import check_zoo, link_text
+from blockwright.zoo.errors import ZooDamaged, ZooError
+from blockwright.zoo.layout import CHAIN, TENSOR_NAME, Layout, check_name, data_offset
+from blockwright.zoo.records import StoredChain, StoredTensor, read_chain, read_component
+
+
+class Hold:
+    """Keeps an application of a zoo from being removed, for as long as this lives or its process does."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ZooError while somebody removes it."""
+        self._fd = -1
+        try:
+            self._fd = os.open(folder / CHAIN, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # between the two it may have been moved away
+            there = os.path.samestat(os.fstat(self._fd), os.stat(folder / CHAIN))
+        except (BlockingIOError, FileNotFoundError):
+            there = False
+        if not there:
+            raise ZooError(f"{folder} is being removed; name another application")
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def open_source(source: str | Path, base: str | Path = "") -> Checkpoint:
+    """With a ``base``, which is a source too: the variant of it that the adapter in folder ``source`` makes.
+
+    Raises CheckpointError (of a zoo: ZooError) when it cannot be served.
+    """
+    if base:
+        return open_adapter(source, open_source(base))
+    try:
+        folder = Path(source).expanduser().absolute()
+        stored = (folder / CHAIN).is_file()
+    except (OSError, RuntimeError, ValueError):  # no name of a file: the checkpoint's reader says why
+        stored = False
+    return open_chain(folder) if stored else Checkpoint.open(source)
+
+
+def open_chain(folder: Path) -> Checkpoint:
+    """The application in a folder of a zoo, which cannot be removed until what is returned is dropped."""
+    layout = Layout(folder.parent.parent)
+    check_name(folder.name)
+    if folder.parent.name != layout.chains.name or folder.is_symlink() or folder.parent.is_symlink():
+        raise ZooError(f"{folder} is not in the folder of a zoo; name ZOO/chains/NAME")
+    check_zoo(layout)
+    try:
+        hold = Hold(folder)
+        chain = read_chain(folder)
+        check_links(layout, chain)
+        parts: Parts = []
+        deltas: dict[int, DeltaPart] = {}
+        known: dict[TensorRef, bytes] = {}
+
+        def part(path: Path) -> tuple[Any, dict[str, TensorRef]]:
+            stored = read_component(path)
+            refs = {role: place(layout, tensor) for role, tensor in stored.tensors.items()}
+            known.update((ref, bytes.fromhex(stored.tensors[role].hash)) for role, ref in refs.items())
+            return stored.config, refs
+
+        for i, id in enumerate(chain.components):
+            parts.append(part(layout.component(id)))
+            if chain.deltas and chain.deltas[i]:
+                deltas[i] = part(layout.delta(chain.deltas[i]))
+        return Checkpoint(folder, chain.model, chain.generation, parts, deltas=deltas, known=known, hold=hold)
+    except OSError as error:
+        raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
+
+
+def check_links(layout: Layout, chain: StoredChain) -> None:
+    """The folder holds what its document says and leads nowhere else."""
+    folder = layout.chain(chain.application)
+    for name, hash in chain.files.items():
+        expected = link_text(layout, layout.file(hash))
+        found = os.readlink(folder / name) if (folder / name).is_symlink() else "none"
+        if found != expected:
+            raise ZooDamaged(folder / name, f"a link to {expected}", found)
+    if strange := {entry.name for entry in folder.iterdir()} - chain.files.keys() - {CHAIN}:
+        raise ZooDamaged(folder, f"{CHAIN} and {', '.join(sorted(chain.files))}", min(strange))
+
+
+def place(layout: Layout, tensor: StoredTensor) -> TensorRef:
+    """Where a tensor lies. Raises ZooDamaged when its file is not there, or is of another type, shape or size."""
+    path = layout.tensor(tensor.hash)
+    expected = TensorRef(
+        str(path), TENSOR_NAME, tensor.dtype, tensor.shape, data_offset(tensor.dtype, tensor.shape), tensor.nbytes
+    )
+    if path.is_symlink() or not path.is_file():
+        raise ZooDamaged(path, f"{tensor.dtype} {list(tensor.shape)}", "a link" if path.is_symlink() else "no file")
+    try:
+        found = read_header(path)
+    except CheckpointError as error:
+        raise ZooDamaged(path, f"{tensor.dtype} {list(tensor.shape)}", str(error)) from None
+    if found != {TENSOR_NAME: expected}:
+        one = next(iter(found.values()), None)
+        raise ZooDamaged(path, f"{tensor.dtype} {list(tensor.shape)}", f"{one.dtype} {list(one.shape)}" if one else "none")
+    return expected

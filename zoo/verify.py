@@ -1,0 +1,155 @@
+"""Reads everything in a zoo again and compares it with what was stored: every byte of every file counts.
+
+Needs no lock. What a writer adds or deletes meanwhile is no fault: only what an application that is still there names must
+be there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.identity import hash_tensor
+from blockwright.gpu.weights.tensor_files import ITEM_BYTES, read_header
+from blockwright.zoo.disk import check_zoo, stamp
+from blockwright.zoo.errors import ZooDamaged, ZooError
+from blockwright.zoo.layout import TENSOR_NAME, Layout, tensor_header
+from blockwright.zoo.records import StoredChain, StoredTensor, read_chain, read_component
+from blockwright.zoo.source import check_links, place
+
+Progress = Callable[[int, int], None]  # bytes hashed, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A file that is not as it was stored, and the applications that cannot be trusted therefore."""
+
+    path: Path
+    expected: str
+    found: str
+    chains: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """faults: in the order of documents, tensors, files. nbytes: of the tensors' files."""
+
+    faults: tuple[Fault, ...]
+    chains: int
+    tensors: int
+    nbytes: int
+
+
+def verify(root: Path, progress: Progress | None = None) -> Verified:
+    """Raises ZooError when the folder is no zoo at all."""
+    layout = Layout(root)
+    if not layout.mark.is_file():
+        raise ZooError(f"{root} is no zoo, it has no {layout.mark.name}; name the folder of a zoo")
+    return _Verification(layout).run(progress or (lambda done, total: None))
+
+
+class _Verification:
+    """One run. Who needs a file is collected on the way: chains, then components, then tensors and files."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.faults: list[Fault] = []
+        self.needed: dict[Path, set[str]] = defaultdict(set)  # by which applications
+        self.read: dict[Path, tuple[int, int, int] | None] = {}  # folders of applications as they were
+        self.claims: dict[Path, StoredTensor] = {}  # what components say of them
+
+    def run(self, progress: Progress) -> Verified:
+        chains = self._chains()
+        self._check(self.layout.mark, lambda path: check_zoo(self.layout), chains)
+        self._components()
+        sizes = {path: found[2] for path in self.layout.tensors.glob("*/*") if (found := stamp(path))}
+        total, done = sum(sizes.values()), 0
+        for path, size in sorted(sizes.items()):
+            self._check(path, self._tensor, self.needed.get(path, ()))
+            done += size
+            progress(done, total)
+        for path in sorted(self.layout.files.glob("*")):
+            self._check(path, self._file, self.needed.get(path, ()))
+        self._missing()
+        return Verified(tuple(self.faults), len(chains), len(sizes), total)
+
+    def _chains(self) -> dict[str, StoredChain]:
+        found = {}
+
+        def look(folder: Path) -> None:
+            self.read[folder] = stamp(folder)
+            chain = read_chain(folder)
+            check_links(self.layout, chain)
+            found[folder.name] = chain
+
+        for folder in sorted(self.layout.chains.glob("*")):
+            self._check(folder, look, {folder.name})
+        for name, chain in found.items():
+            deltas = map(self.layout.delta, filter(None, chain.deltas))
+            files = map(self.layout.file, chain.files.values())
+            for path in (*map(self.layout.component, chain.components), *deltas, *files):
+                self.needed[path].add(name)
+        return found
+
+    def _components(self) -> None:
+        def look(path: Path) -> None:
+            users = self.needed.get(path, set())
+            for tensor in read_component(path).tensors.values() if users else ():
+                self.needed[self.layout.tensor(tensor.hash)] |= users
+                self.claims[self.layout.tensor(tensor.hash)] = tensor
+
+        for path in sorted((*self.layout.components.glob("*"), *self.layout.deltas.glob("*"))):
+            self._check(path, look, self.needed.get(path, ()))
+
+    def _tensor(self, path: Path) -> None:
+        tensors = read_header(path)
+        ref = tensors.get(TENSOR_NAME)
+        if path.is_symlink() or len(tensors) != 1 or ref is None or ref.dtype not in ITEM_BYTES:
+            raise ZooDamaged(path, f"a file with one tensor, called {TENSOR_NAME}", ", ".join(tensors) or "none")
+        header = tensor_header(ref.dtype, ref.shape)
+        with path.open("rb") as file:
+            if file.read(len(header)) != header:
+                raise ZooDamaged(path, f"the header of {ref.dtype} {list(ref.shape)}", "another header")
+        if (size := path.stat().st_size) != len(header) + ref.nbytes:
+            raise ZooDamaged(path, f"{len(header) + ref.nbytes} bytes", f"{size}")
+        if (found := hash_tensor(ref).hex()) != path.stem:
+            raise ZooDamaged(path, f"the hash {path.stem}", found)
+        if path in self.claims:
+            place(self.layout, self.claims[path])
+
+    def _file(self, path: Path) -> None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+        if path.is_symlink() or found != path.name:
+            raise ZooDamaged(path, f"the hash {path.name}", "a link" if path.is_symlink() else found)
+
+    def _check(self, path: Path, look: Callable[[Path], None], users: Iterable[str]) -> None:
+        """Look at a file; again if somebody replaced it meanwhile. One that is deleted is no fault here."""
+        while True:
+            before = stamp(path)
+            try:
+                return look(path)
+            except (CheckpointError, OSError) as error:
+                if before is not None and stamp(path) == before:
+                    return self._fault(path, error, users)
+                if stamp(path) is None:
+                    return None
+
+    def _missing(self) -> None:
+        """What is needed by applications that have been there all the time."""
+        for path, users in sorted(self.needed.items()):
+            if not path.exists():
+                folders = [self.layout.chain(name) for name in users]
+                if there := [folder.name for folder in folders if stamp(folder) == self.read[folder]]:
+                    self._fault(path, ZooDamaged(path, "a file", "none"), there)
+
+    def _fault(self, path: Path, error: Exception, users: Iterable[str]) -> None:
+        if isinstance(error, ZooDamaged):
+            fault = Fault(error.path, error.expected, error.found, tuple(sorted(users)))
+        else:
+            fault = Fault(path, "what was stored", str(error), tuple(sorted(users)))
+        self.faults.append(fault)
