@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.adapter import is_adapter, open_adapter, open_checkpoint
+from blockwright.gpu.weights.adapter import is_adapter, open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import make_adapter
 
@@ -25,6 +25,10 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj"
 def made(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     base = checkpoint("llama")
     return base, make_adapter(base, tmp_path_factory.mktemp("made") / "lora", target_modules=["q_proj", "down_proj"])
+
+
+def open_checkpoint(folder: Path, base: Path) -> Checkpoint:
+    return open_adapter(folder, Checkpoint.open(base))
 
 
 class Folder:
@@ -39,7 +43,7 @@ class Folder:
     def open(self, base: Path) -> Checkpoint:
         (self.path / "adapter_config.json").write_text(json.dumps(self.config))
         save_file(self.tensors, self.path / "adapter_model.safetensors")
-        return open_adapter(self.path, Checkpoint.open(base))
+        return open_checkpoint(self.path, base)
 
 
 @pytest.fixture
