@@ -20,19 +20,22 @@ def base_model(base: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(base, dtype="float32").eval()
 
 
-def make_adapter(base: Path, folder: Path, seed: int = 0, spread: float = 0.2, **config: Any) -> Path:
-    """A LoRA folder for a checkpoint; ``config`` are fields of ``LoraConfig``."""
+def make_adapter(
+    base: Path, folder: Path, seed: int = 0, spread: float = 0.2, kind: str = "LoraConfig", **config: Any
+) -> Path:
+    """A PEFT folder for a checkpoint; ``config`` are fields of the configuration class ``kind``."""
+    import peft
     import torch
-    from peft import LoraConfig, get_peft_model
 
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft's, of transformers
         torch.manual_seed(seed)
-        values = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **config}
-        model = get_peft_model(base_model(base), LoraConfig(**values))
+        usual = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"} if kind == "LoraConfig" else {}
+        settings = getattr(peft, kind)(**{"task_type": "CAUSAL_LM", **usual, **config})
+        model = peft.get_peft_model(base_model(base), settings)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "lora_" in name:
+                if "lora_" in name or "beft_" in name or (parameter.requires_grad and name.endswith("bias")):
                     parameter.copy_(spread * torch.randn_like(parameter))
                 elif "modules_to_save" in name:
                     parameter.add_(0.05 * torch.randn_like(parameter))

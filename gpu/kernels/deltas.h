@@ -51,13 +51,23 @@ static void low_any(int rows, const at *x, long ld, const uint32_t *w, long unit
     }
 }
 
+static void shift_rows(const float *shift, int rows, float *sums) {
+    for (int r = 0; r < rows; r++, sums += BW_PANEL)
+        for (int j = 0; j < BW_PANEL; j += VW)
+            store(sums + j, load(sums + j) + load(shift + j));
+}
+
 /* The terms of rows `row` .. `row + rows` in one panel of a weight, added to sums[rows][BW_PANEL]. */
 static void add_terms(const changes *h, const packed *p, int row, int rows, float *sums) {
     int term = h->second ? BW_PARTS : p->part;
     for (const bw_group *g = h->call->groups; g < h->call->groups + h->call->n_groups; g++) {
         const bw_delta *d = g->deltas + h->comp;
         int first = g->first > row ? g->first : row, last = g->last < row + rows ? g->last : row + rows;
-        if (first >= last || !d->b[term])
+        if (first >= last)
+            continue;
+        if (d->shift[term])
+            shift_rows(d->shift[term] + p->panel * BW_PANEL, last - first, sums + (first - row) * BW_PANEL);
+        if (!d->b[term])
             continue;
         const uint32_t *w = (const uint32_t *)d->b[term] + (long)p->panel * d->units[term] * BW_PANEL;
         for (int n; first < last; first += n) {

@@ -48,11 +48,12 @@ typedef struct {
     char *arena;
 } bw_comp;
 
-/* What a delta changes in one component: low-rank terms y += B (scale * (A x)). Zero where it changes nothing. */
+/* What a delta changes in one component: low-rank terms and shifts, y += B (scale * (A x)) + shift. Zero: nothing. */
 typedef struct {
     const void *a[2];      /* for the first and the second product: the As of its terms as columns, packed as a weight */
     const float *scale[2]; /* of each of these columns, padded like them */
     const void *b[BW_PARTS + 1]; /* packed as the weight that it is added to: those of the first product, then the second's */
+    const float *shift[BW_PARTS + 1]; /* added to each row, padded like the columns */
     int32_t panels[2];           /* of a */
     int32_t units[BW_PARTS + 1]; /* of k in b */
     int32_t from[BW_PARTS + 1];  /* columns of a at which the k of b begins */

@@ -22,6 +22,11 @@ class LoraTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaConfig:
-    """The terms of one component's delta; at most one of a role."""
+    """The terms of one component's delta; of each kind at most one of a role.
+
+    ``biases``: roles of weights whose products are shifted (Ben Zaken et al., "BitFit"): ``y += bias - replaced``. Tensors:
+    ``<role>.bias`` [rows of the role], and ``<role>.replaced`` where the base has a bias that counts no more.
+    """
 
     lora: tuple[LoraTerm, ...] = ()
+    biases: tuple[str, ...] = ()

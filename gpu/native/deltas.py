@@ -80,6 +80,11 @@ def _terms(spec: ComponentSpec, product: Product) -> list[LoraTerm]:
     return [by_role[role] for role in product if role in by_role]
 
 
+def _biases(spec: ComponentSpec, product: Product) -> list[str]:
+    assert spec.delta is not None
+    return [role for role in product if role in spec.delta.config.biases]
+
+
 def _columns(spec: ComponentSpec, terms: Iterable[LoraTerm]) -> TermColumns:
     assert spec.delta is not None
     places: dict[tuple[object, float], int] = {}
@@ -98,8 +103,10 @@ def _packed(columns: int, width: int, element: int) -> int:
 
 
 def _sizes(spec: ComponentSpec, product: Product, element: int) -> Iterator[int]:
-    """Bytes of a product's parts: A and its scales, then each B; nothing where it has no term."""
+    """Bytes of a product's parts: each shift, A and its scales, then each B; nothing where it has no term."""
     assert spec.delta is not None
+    for role in _biases(spec, product):
+        yield -(-spec.delta.tensors[f"{role}.bias"].shape[0] // PANEL) * PANEL * 4
     if not (terms := _terms(spec, product)):
         return
     tensors, total = spec.delta.tensors, _columns(spec, terms).total
@@ -131,8 +138,12 @@ def pack_delta(
             for size in _sizes(spec, product, dtype.itemsize):
                 views.append(memory[offset : offset + size])
                 offset += _aligned(size)
-            if views:
-                _fill(record, second, spec, product, tensors, views, dtype)
+            shifted = _biases(spec, product)
+            for role, view in zip(shifted, views, strict=False):
+                _shift(view, tensors[f"{role}.bias"], tensors.get(f"{role}.replaced"), dtype)
+                record.shift[product[role]] = view.data_ptr()
+            if views[len(shifted) :]:
+                _fill(record, second, spec, product, tensors, views[len(shifted) :], dtype)
         records.append(record)
     return NativeDelta(spec, tuple(records), memory)
 
@@ -161,6 +172,14 @@ def _fill(
     _pack(a_view, a_RD)
     record.a[second], record.scale[second] = a_view.data_ptr(), scale_view.data_ptr()
     record.panels[second] = columns.total // PANEL
+
+
+def _shift(view: torch.Tensor, bias: torch.Tensor, replaced: torch.Tensor | None, dtype: torch.dtype) -> None:
+    """As float32, of values of the model's type; zeros behind it."""
+    floats = view.view(torch.float32).zero_()
+    floats[: bias.numel()] = bias.to(dtype).float()
+    if replaced is not None:
+        floats[: bias.numel()] -= replaced.to(dtype).float()
 
 
 def _pack(view: torch.Tensor, source: torch.Tensor) -> None:

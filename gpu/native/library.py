@@ -52,6 +52,7 @@ class DeltaRecord(ctypes.Structure):
         ("a", _PTR * 2),
         ("scale", _PTR * 2),
         ("b", _PTR * 4),
+        ("shift", _PTR * 4),
         ("panels", _INT * 2),
         ("units", _INT * 4),
         ("from_", _INT * 4),

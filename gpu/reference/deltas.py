@@ -28,6 +28,11 @@ class TorchDelta:
         assert self.spec.delta is not None
         return next((term for term in self.spec.delta.config.lora if term.role == role), None)
 
+    def shift(self, role: str) -> torch.Tensor | None:
+        """Of a product's rows."""
+        bias, replaced = self.weights.get(f"{role}.bias"), self.weights.get(f"{role}.replaced")
+        return bias if bias is None or replaced is None else bias - replaced
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -66,4 +71,6 @@ class Products:
             if (term := delta.lora(name)) is not None:
                 low_GR = F.linear(x_TD[tokens], delta.weights[f"{name}.a"])
                 y_TQ[tokens] += F.linear(low_GR, delta.weights[f"{name}.b"]) * term.scale
+            if (shift_Q := delta.shift(name)) is not None:
+                y_TQ[tokens] += shift_Q
         return y_TQ

@@ -7,12 +7,12 @@ change the answers and is not computed is refused by field, value and remedy. St
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import EmbeddingConfig, TensorRef
-from blockwright.gpu.model.deltas import DeltaConfig
+from blockwright.gpu.model.deltas import DeltaConfig, LoraTerm
 from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Source
 from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
@@ -21,7 +21,7 @@ from blockwright.gpu.weights.tensor_files import check_dtype, read_header
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX = "base_model.model."
-FORMS = ("LORA",)
+FORMS = ("LORA", "BEFT", "BITFIT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +53,48 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
             f"{fields.source}: peft_type {shown(form)} is not supported (there are: {', '.join(FORMS)}); "
             "merge it into its base and serve the whole checkpoint"
         )
-    rules = LoraRules.read(fields)
+    rules = LoraRules.read(fields, form)
     tensors = _tensors(folder)
     modules, weights = _modules(base), _weights(base)
-    pairs, saved = rules.sort(tensors)
-    for name in saved:
+    found = rules.sort(tensors, modules.keys())
+    for name in found.saved:
         if name not in weights:
             raise CheckpointError(
                 f"{folder / WEIGHTS}: tensor {named(PREFIX + name)} is of no module of the base {base.path}; "
                 "name the base that the adapter was trained on"
             )
-    _check_targets(folder, rules, modules, set(pairs))
-    parts = _replace(base, saved, weights)
+    if form == "LORA":
+        _check_targets(folder, rules, modules, set(found.pairs), "lora_A and lora_B")
+    elif form == "BEFT":
+        _check_targets(folder, rules, modules, set(found.shifts), "beft_bias")
+    parts = _replace(base, found.saved, weights)
     deltas: dict[int, DeltaPart] = {}
-    for module, (a, b) in pairs.items():
+    for module, (a, b) in found.pairs.items():
         rank, scale = rules.rank(module), rules.scale(module)
         for role in modules[module]:
             total, width = role.source.shape
             _check_shape(a, (rank, width), base, module)
             _check_shape(b, (total, rank), base, module)
             config, refs = deltas.setdefault(role.place, (DeltaConfig(), {}))
-            term = rules.term(role.name, rank, scale)
+            term = LoraTerm(role=role.name, rank=rank, scale=scale)
             refs |= {f"{role.name}.a": a, f"{role.name}.b": rows_of(b, role.source)}
-            deltas[role.place] = (DeltaConfig(lora=(*config.lora, term)), refs)
-    if not deltas and not saved:
+            deltas[role.place] = (replace(config, lora=(*config.lora, term)), refs)
+    shifts = [(module, bias, False) for module, bias in found.shifts.items()]
+    for module, bias, replaces in [*shifts, *((module, bias, True) for module, bias in found.replaced.items())]:
+        for role in modules[module]:
+            own = base.parts[role.place][1].get(f"{role.name}_bias")
+            if replaces and own is None:
+                raise CheckpointError(
+                    f"{bias.path}: tensor {bias.name} replaces a bias that the base {base.path} does not have; name the "
+                    "base that the adapter was trained on"
+                )
+            _check_shape(bias, role.source.shape[:1], base, module)
+            config, refs = deltas.setdefault(role.place, (DeltaConfig(), {}))
+            refs[f"{role.name}.bias"] = rows_of(bias, role.source)
+            if replaces and own is not None:
+                refs[f"{role.name}.replaced"] = own
+            deltas[role.place] = (replace(config, biases=(*config.biases, role.name)), refs)
+    if not deltas and not found.saved:
         raise CheckpointError(f"{folder / WEIGHTS} changes nothing ({len(tensors)} tensors); save the adapter again")
     return Checkpoint(
         base.path, base.config, base.generation, parts, base.chain, deltas, folder, known=base.known, hold=base
@@ -131,7 +149,7 @@ def _replace(base: Checkpoint, saved: dict[str, TensorRef], weights: dict[str, l
     return parts
 
 
-def _check_targets(folder: Path, rules: LoraRules, modules: dict[str, list[Role]], found: set[str]) -> None:
+def _check_targets(folder: Path, rules: LoraRules, modules: dict[str, list[Role]], found: set[str], what: str) -> None:
     """The tensors are those of the modules that adapter_config.json names, no fewer and no more."""
     outside = sorted(found - modules.keys())
     if outside:
@@ -143,7 +161,7 @@ def _check_targets(folder: Path, rules: LoraRules, modules: dict[str, list[Role]
     wanted = {module for module in modules if rules.targets(module)}
     if missing := sorted(wanted - found):
         raise CheckpointError(
-            f"{folder / WEIGHTS} lacks lora_A and lora_B of {missing[0]}, which target_modules "
+            f"{folder / WEIGHTS} lacks {what} of {missing[0]}, which target_modules "
             f"{shown(rules.target_modules)} names; save the adapter again"
         )
     if more := sorted(found - wanted):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
-from blockwright.gpu.model.deltas import LoraTerm
 from blockwright.gpu.model.fields import Fields, named, shown
 
 # What training alone looks at, or says nothing about the answers.
@@ -20,6 +20,7 @@ IGNORED = frozenset(
     {
         "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode", "lora_dropout",
         "runtime_config", "megatron_core", "qalora_group_size", "eva_config", "loftq_config", "lora_ga_config",
+        "init_weights",
     }
 )  # fmt: skip
 READ = frozenset(
@@ -58,25 +59,23 @@ class LoraRules:
     alphas: dict[str, Any]
 
     @classmethod
-    def read(cls, fields: Fields) -> LoraRules:
-        """Raises CheckpointError for what is not supported."""
+    def read(cls, fields: Fields, form: str) -> LoraRules:
+        """``form``: LORA, BEFT (biases are added) or BITFIT (they replace). Raises CheckpointError."""
         for key, value in fields.values.items():
             if key not in IGNORED and key not in READ and value not in (None, False, [], {}, ""):
                 remedy = REMEDIES.get(key, MERGE)
                 raise CheckpointError(f"{fields.source}: {named(key)} is {shown(value)}, which is not supported; {remedy}")
         if fields.text("task_type", "CAUSAL_LM") != "CAUSAL_LM":
             raise fields.wrong("task_type", "CAUSAL_LM: only models that generate are served")
-        if fields.text("bias", "none") != "none":
-            raise CheckpointError(
-                f"{fields.source}: bias is {shown(fields.values['bias'])}, which is not supported; {MERGE}"
-            )
+        if fields.text("bias", "none") not in ("none", "all", "lora_only"):
+            raise fields.wrong("bias", "none, all or lora_only")
         if (start := fields.values.get("init_lora_weights")) not in PLAIN_STARTS:
             raise CheckpointError(
                 f"{fields.source}: init_lora_weights is {shown(start)}, which changes the base's weights, too; save the "
                 "adapter with path_initial_model_for_weight_conversion, or merge it"
             )
         target = _names(fields, "target_modules")
-        if target is None:
+        if target is None and form != "BITFIT":
             raise fields.wrong("target_modules", "a list of module names or a regular expression")
         saved, pattern = _names(fields, "modules_to_save") or [], _names(fields, "layers_pattern") or []
         return cls(
@@ -138,30 +137,44 @@ class LoraRules:
         return default
 
     @staticmethod
-    def term(role: str, rank: int, scale: float) -> LoraTerm:
-        return LoraTerm(role=role, rank=rank, scale=scale)
-
-    def sort(self, tensors: dict[str, TensorRef]) -> tuple[dict[str, tuple[TensorRef, TensorRef]], dict[str, TensorRef]]:
-        """(A, B) by module, and the tensors of saved modules by name. ``tensors``: by name without PEFT's prefix."""
+    def sort(tensors: dict[str, TensorRef], modules: Collection[str]) -> Sorted:
+        """``tensors``: by name without PEFT's prefix. ``modules``: linear ones, whose biases can be replaced."""
         halves: dict[str, dict[str, TensorRef]] = {}
-        saved: dict[str, TensorRef] = {}
-        for name, ref in tensors.items():
-            if found := PAIR.fullmatch(name):
-                halves.setdefault(found[1], {})[found[2]] = ref
+        found = Sorted({}, {}, {}, {})
+        for long, ref in tensors.items():
+            name = long.replace(".base_layer.", ".")
+            module, _, last = name.rpartition(".")
+            if pair := PAIR.fullmatch(name):
+                halves.setdefault(pair[1], {})[pair[2]] = ref
             elif "lora_" in name:
                 raise CheckpointError(
-                    f"{ref.path}: tensor {named(ref.name)} is not supported, only lora_A and lora_B of linear "
-                    f"modules are; {MERGE}"
+                    f"{ref.path}: tensor {named(ref.name)} is not supported, only lora_A and lora_B of linear modules "
+                    f"are; {MERGE}"
                 )
+            elif last == "beft_bias":
+                found.shifts[module] = replace(ref, shape=ref.shape[1:]) if ref.shape[:1] == (1,) else ref
+            elif last == "bias" and module in modules:
+                found.replaced[module] = ref
             else:
-                saved[name.replace(".base_layer.", ".")] = ref
+                found.saved[name] = ref
         for module, both in halves.items():
             if len(both) != 2:
                 raise CheckpointError(
                     f"{next(iter(both.values())).path} has lora_{next(iter(both))} of {named(module)} alone; "
                     "save the adapter again"
                 )
-        return {module: (both["A"], both["B"]) for module, both in halves.items()}, saved
+            found.pairs[module] = both["A"], both["B"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """An adapter's tensors: A and B of LoRA, biases to add and biases that replace the base's by module; others by name."""
+
+    pairs: dict[str, tuple[TensorRef, TensorRef]]
+    shifts: dict[str, TensorRef]
+    replaced: dict[str, TensorRef]
+    saved: dict[str, TensorRef]
 
 
 def _search(source: str, pattern: str, module: str) -> re.Match[str] | None:

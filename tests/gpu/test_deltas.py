@@ -32,6 +32,14 @@ CONFIGS = {
 }
 
 
+BEFT = {
+    "llama": ["q_proj", "o_proj", "up_proj"],
+    "llama-biases": ["k_proj", "v_proj", "gate_proj", "down_proj", "lm_head"],
+    "gpt-neox": ["query_key_value", "dense_h_to_4h", "dense"],
+    "phi3": ["qkv_proj", "gate_up_proj", "o_proj"],
+}
+
+
 def prompt(seed: int, length: int = 24) -> list[int]:
     chance = random.Random(seed)
     return [chance.randrange(3, 384) for _ in range(length)]
@@ -58,6 +66,23 @@ def test_every_architecture_takes_lora(make: type, architecture: str, checkpoint
     rig = TenantRig(make("float32"), base, [folder])
     rig.tenant[0] = 1
     assert rig.generate(0, prompt(1), 16) == greedy(peft_model(base, folder), prompt(1), 16)
+
+
+@BACKENDS
+@pytest.mark.parametrize("architecture", ["llama", "llama-biases", "gpt-neox", "phi3"])
+@pytest.mark.parametrize("form", ["beft", "bias-all"])
+def test_biases_equal_peft(make: type, form: str, architecture: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """BitFit: biases that are added to those of the base, if it has any, or trained beside LoRA in their place."""
+    base = checkpoint(architecture)
+    if form == "beft":
+        folder = make_adapter(base, tmp_path / "a", kind="BeftConfig", target_modules=BEFT[architecture])
+    else:
+        folder = make_adapter(base, tmp_path / "a", bias="all")
+    rig = TenantRig(make("float32"), base, [folder])
+    rig.tenant[2] = 1
+    assert rig.generate(2, prompt(2), 16, chunk=9) == greedy(peft_model(base, folder), prompt(2), 16)
+    if (form, architecture) != ("bias-all", "gpt-neox"):  # trained biases of norms make components of their own
+        assert rig.generate(3, prompt(2), 16) == greedy(base_model(base), prompt(2), 16), "beside it the base"
 
 
 @BACKENDS

@@ -28,6 +28,10 @@ def made(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> t
     return base, make_adapter(base, tmp_path_factory.mktemp("made") / "lora", target_modules=["q_proj", "down_proj"])
 
 
+def open_checkpoint(folder: Path, base: Path) -> Checkpoint:
+    return open_adapter(folder, Checkpoint.open(base))
+
+
 class Folder:
     """A copy of an adapter that a test spoils."""
 
@@ -40,7 +44,7 @@ class Folder:
     def open(self, base: Path) -> Checkpoint:
         (self.path / "adapter_config.json").write_text(json.dumps(self.config))
         save_file(self.tensors, self.path / "adapter_model.safetensors")
-        return open_adapter(self.path, Checkpoint.open(base))
+        return open_checkpoint(self.path, base)
 
 
 @pytest.fixture
@@ -95,7 +99,7 @@ def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Fold
         ("peft_type", 3, "peft_type is 3, not a string"),
         ("use_dora", True, "use_dora is True, which is not supported; DoRA scales the whole weight; merge the adapter"),
         ("lora_bias", True, "lora_bias is True"),
-        ("bias", "all", "bias is 'all', which is not supported"),
+        ("bias", "some", "bias is 'some', not none, all or lora_only"),
         ("fan_in_fan_out", True, "fan_in_fan_out is True, .* set it to false"),
         ("layer_replication", [[0, 1]], "layer_replication is"),
         ("target_parameters", ["x"], "target_parameters is"),
@@ -144,6 +148,8 @@ def renamed(tensors: dict[str, torch.Tensor], old: str, new: str) -> None:
         (lambda t: renamed(t, "q_proj.lora_A", "q_proj.lora_embedding_A"), "lora_embedding_A.weight is not supported"),
         (lambda t: t.update({f"{Q}.lora_magnitude_vector": torch.ones(4)}), "lora_magnitude_vector is not supported"),
         (lambda t: t.update({"base_model.model.extra.weight": torch.ones(4)}), "extra.weight is of no module of the base"),
+        (lambda t: t.update({f"{Q}.base_layer.bias": torch.ones(64)}), "replaces a bias that the base .* does not have"),
+        (lambda t: t.update({f"{Q}.beft_bias": torch.ones(1, 63)}), r"has shape \[63\] where"),
         (lambda t: t.update({f"{Q}.lora_B.weight": torch.ones(65, 4)}), r"has shape \[65, 4\] where"),
         (lambda t: t.update({f"{Q}.lora_A.weight": torch.ones(4, 64, dtype=torch.int8)}), "is quantised"),
         (lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(3, 64)}), r"has shape \[3, 64\] where lm_head"),
