@@ -59,9 +59,11 @@ class IdlePages:
         return handle + 1 < len(self._after) and self._after[handle + 1] >= 0
 
     def __iter__(self) -> Iterator[int]:
-        """Oldest first. Pages may be removed once they have been passed."""
+        """Oldest first. Pages may be removed once they have been passed. Ends even where the order is broken."""
         place = self._after[0]
-        while place:
+        for _ in range(len(self._after)):
+            if not place:
+                return
             following = self._after[place]
             yield place - 1
             place = following
