@@ -70,12 +70,13 @@ class Applications(Actor):
     @endpoint(concurrent=True)
     async def add(self, new: NewApplication) -> ApplicationView | RefusedChange:
         """See ``GatewayPort.add_application``. Who asks for the same at the same time gets the same answer."""
+        wait, new = new.wait, dataclasses.replace(new, wait=0.0)  # however long one waits, it is the same addition
         task = self._adding.get(new)
         if task is None:
             task = asyncio.create_task(self._add(new), context=contextvars.Context())  # without the deadline of who asks
             self._adding[new] = task
             task.add_done_callback(lambda _: self._adding.pop(new))
-        done, _ = await asyncio.wait({task}, timeout=min(new.wait, LONGEST_WAIT))
+        done, _ = await asyncio.wait({task}, timeout=min(wait, LONGEST_WAIT))
         return task.result() if done else ApplicationView(new.name, new.path, False, 0, 0, 0)
 
     @endpoint(concurrent=True)

@@ -228,8 +228,10 @@ class Executor:
             )
 
     def drop(self, run: int) -> None:
-        if self._runs.pop(run, None) is None:
+        if run not in self._runs:
             raise ExecutorError(f"run {run} is not composed")
+        self.backend.settle()  # who is late may still read what is attached to it
+        del self._runs[run]
 
     def grow(self, max_length: int, kv_layers: int) -> None:
         """Tables for sequences of so many tokens and layers, for a model that they were too small for. Rows keep what they

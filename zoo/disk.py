@@ -140,7 +140,7 @@ def writing(root: Path, *, create: bool = False, waiting: Waiting | None = None,
     """
     layout = Layout(root)
     disk = Disk(layout, step or (lambda word: None))
-    lock = -1
+    lock, ours = -1, False  # nothing may be touched before it is known to be a zoo, and nobody else's to write
     try:
         if create:
             _may_become(layout)
@@ -149,16 +149,19 @@ def writing(root: Path, *, create: bool = False, waiting: Waiting | None = None,
             check_zoo(layout)
         lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         _acquire(lock, waiting)
+        ours = True
         if create and not layout.mark.exists():
             _found(disk)
         check_zoo(layout)
         disk.clear_tmp()
         yield disk
     except OSError as error:
-        disk.take_back()
+        if ours:
+            disk.take_back()
         raise StorageError.of(error, root) from error
     except BaseException:
-        disk.take_back()
+        if ours:
+            disk.take_back()
         raise
     finally:
         if lock >= 0:

@@ -161,7 +161,7 @@ class Controller(Actor):
     @endpoint
     async def retire(self, model: str, grace: float) -> str:
         """Begin to end a model: no new requests, ``grace`` seconds for those that there are; its name, for ``removed``.
-        Raises LookupError."""
+        Raises LookupError, Conflict."""
         known = serving(self._state.served, model)
         if known is None:
             raise LookupError(f"model {model!r} does not exist")
@@ -169,6 +169,7 @@ class Controller(Actor):
         if name in self._state.additions:
             self.handle(Remove(name))
         else:
+            self._state.additions.check_settled(model, name)
             self._grace[name] = grace
             self.handle(Retire(name))
         return name

@@ -55,9 +55,15 @@ class Additions:
             return old.name, None
         if old.name in self:
             raise Conflict(f"model {model!r} is being added from {old.checkpoint}; wait for that")
+        self.check_settled(model, old.name)
         if not replace:
             raise Conflict(f"model {model!r} is served already, from {old.checkpoint}; choose another name")
         return self.new_name(model, served), old.name
+
+    def check_settled(self, model: str, name: str) -> None:
+        """Raises Conflict while another version is being added in place of this application."""
+        if name in self.replaces.values():
+            raise Conflict(f"model {model!r} is being replaced; wait for that")
 
     def name(self, model: str) -> None:
         """One more application is served as this model, or will be."""

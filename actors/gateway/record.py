@@ -12,6 +12,7 @@ from blockwright.actors.gateway.port import Generation, RequestView
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.requests.account import account_of
 from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
 from blockwright.policies.requests.poison import Deaths
 from blockwright.policies.requests.queue import Key
@@ -27,7 +28,7 @@ class RequestRecord:
     generation: Generation
     order: int  # of arrival; kept over all attempts
     arrival: float  # seconds on the gateway's clock
-    model: str = ""  # that was asked for; ``application`` is what served it then
+    model: str  # that was asked for; ``application`` is what served it then
     state: str = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
     tokens: list[int] = field(default_factory=list)  # prompt and all emitted tokens
     attempt: int = 0  # of the current or last placing; 0: never placed
@@ -61,7 +62,7 @@ class RequestRecord:
 
     @property
     def account(self) -> str:
-        return self.generation.account
+        return account_of(self.generation.tenant, self.model)
 
     @property
     def total(self) -> int:

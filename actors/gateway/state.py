@@ -173,7 +173,7 @@ class GatewayState:
         if generation.id in self.active:
             return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
         tokens = len(generation.prompt) + generation.max_tokens
-        alone = (self.tenants or len(self.catalogue.configured)) == 1
+        alone = (self.tenants or max(len(self.catalogue.configured), len(self.table.models))) == 1
         full = self.overload.refusal(generation.account, tokens, len(self.queue), now, alone=alone)
         return self.catalogue.unfit(generation) or full
 

@@ -51,7 +51,8 @@ class Cors:
         return web.Response(status=204, headers=headers)
 
     def check(self, request: web.Request) -> None:
-        """Raises a 403 for a page of another site that is not listed, unless it only reads. For servers without keys.
+        """Raises a 403 for a page of another site that is not listed, unless it only reads. For requests that need no key,
+        or whose key a browser remembers (Basic).
 
         Programs send neither header. What a browser calls same-origin is, also behind a proxy that changes the host.
         """
@@ -61,8 +62,8 @@ class Cors:
         if (origin and not _same(origin, request.host)) or (site and not origin):
             raise ApiError(
                 403,
-                f"a page of {origin[:200] or 'another site'} may not ask this server, which needs no key; list its origin "
-                "(--set cors_origins=...), or set api_keys",
+                f"a page of {origin[:200] or 'another site'} may not ask this server without a key of its own; list its "
+                "origin (--set cors_origins=...), or set api_keys and send one as Bearer",
                 code="permission_denied",
             )
 

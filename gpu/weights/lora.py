@@ -40,6 +40,7 @@ PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 PAIR = re.compile(r"(.+)\.lora_([AB])\.weight")
 LAYER = re.compile(r".*?\.[^.]*\.(\d+)\.")
 MOST_RANK = 4096
+MOST_ALPHA = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class LoraRules:
     def scale(self, module: str) -> float:
         """alpha / r, with rank-stabilized LoRA alpha / sqrt(r)."""
         alpha = self._of(self.alphas, module, self.alpha)
-        if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
+        if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not -MOST_ALPHA <= alpha <= MOST_ALPHA:
             raise CheckpointError(f"{self.source}: the alpha of {module} is {shown(alpha)}, not a number; correct it")
         rank = self.rank(module)
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
@@ -180,7 +181,7 @@ class Sorted:
 def _search(source: str, pattern: str, module: str) -> re.Match[str] | None:
     try:
         return re.fullmatch(pattern, module)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{source}: {shown(pattern)} is no regular expression ({error}); correct it") from None
 
 

@@ -35,7 +35,7 @@ def evict_oldest(pages: PageTable) -> bool:
 
 def evict_components(pages: PageTable, components: frozenset[bytes]) -> None:
     """Give up the cached pages whose KV one of these components made: nobody can make more of it, or use it, here."""
-    for handle in [h for h in pages.idle if any(not components.isdisjoint(c) for c in pages.span(h).components)]:
+    for handle in pages.idle_of(components):
         pages.evict(handle)
 
 

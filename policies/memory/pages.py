@@ -185,6 +185,11 @@ class PageTable:
         self._span[handle], self._slots[handle] = -1, []
         self._unused.append(handle)
 
+    def idle_of(self, components: frozenset[bytes]) -> list[int]:
+        """Idle pages whose KV one of these made."""
+        spans = {n for n, s in enumerate(self._spans) if any(not components.isdisjoint(layer) for layer in s.components)}
+        return [handle for handle in self.idle if self._span[handle] in spans] if spans else []
+
     # what is there ---------------------------------------------------------------------------------------------------
 
     def span(self, handle: int) -> Span:

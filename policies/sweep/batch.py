@@ -126,7 +126,7 @@ class _Deltas:
         rows, routes = parts.rows, parts.routes
         self._numbers = [rows.delta[s] for s in sequences]  # of each batch row's route
         self._inside: set[tuple[int, int]] = set()  # (run, number) of which the run has some
-        for local in {rows.delta[s]: rows.route[s] for s in sequences}.values():
+        for local in {rows.route[s].route.id: rows.route[s] for s in sequences}.values():
             for run, touched in zip(local.runs, local.touched, strict=True):
                 if touched:
                     self._inside.add((routes.number(run), local.delta))

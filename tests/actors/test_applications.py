@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from blockwright.actors.controller.additions import Conflict
 from blockwright.actors.controller.messages import (
     Add,
     Added,
@@ -157,6 +158,15 @@ def test_the_new_version_takes_over_in_one_publication_and_the_old_one_ends() ->
     assert {e.holder for e in kinds(done, Unload)} == {"a"}
     assert bench.state.additions.new_name("a", bench.state.served) == "a~3", "no name comes twice"
     assert [r.id for r in bench.state.publication().planned] == ["a~2@w0"]
+
+
+def test_while_one_is_replaced_nothing_else_is_done_to_it() -> None:
+    bench = paused("w0")
+    bench(Add(named("a", "eAmBnx", name="a~2"), "a"))
+    with pytest.raises(Conflict, match="model 'a' is being replaced"):
+        bench.state.additions.admit(named("a", "eAmBny"), True, bench.state.served)
+    with pytest.raises(Conflict, match="model 'a' is being replaced"):
+        bench.state.additions.check_settled("a", "a")
 
 
 def test_an_end_in_two_steps() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from blockwright.gpu import executor
+from blockwright.gpu import parameters
+from blockwright.gpu.backend import PackedPart
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.runtime import RemoteError
 from blockwright.tests.actors.worker_rig import Rig
@@ -77,7 +78,7 @@ async def test_twenty_fine_tunes_of_one_tensor_each_take_what_differs(checkpoint
     await rig.stop()
 
 
-def _parts(rig: Rig, path: Path) -> list[executor.PackedPart]:
+def _parts(rig: Rig, path: Path) -> list[PackedPart]:
     backend = rig.worker.backend
     return [part for spec in Checkpoint.open(path).specs(16, "float32") for part in backend.parts(spec)]
 
@@ -85,7 +86,7 @@ def _parts(rig: Rig, path: Path) -> list[executor.PackedPart]:
 async def test_a_load_that_fails_half_way_leaves_nothing_and_can_be_repeated(
     checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "SLICE", 4096)
+    monkeypatch.setattr(parameters, "SLICE", 4096)
     base, broken = checkpoint("llama"), tmp_path / "broken"
     raw = load_file(base / "model.safetensors")
     with_tensors(base, broken, {"model.layers.1.mlp.down_proj.weight": raw["model.layers.1.mlp.down_proj.weight"] + 1})

@@ -96,7 +96,9 @@ def test_ps_and_top(url: str, run: Any) -> None:
     assert (application["base"], application["replicas"]) == (None, [["w0", "w1"]])
     code, out, _ = run("ps", "--url", url, "--once")
     assert code == 0
-    assert re.search(r"^demo-checkpoint +- +ready +w0\+w1 +[\d.]+ MiB +0 B +512$", out, flags=re.MULTILINE)
+    assert re.search(
+        r"^demo-checkpoint +- +ready +w0\+w1 +[\d.]+ MiB +0 B +[\d.]+ \w+ +0 B +0 +0 +512$", out, flags=re.MULTILINE
+    )
     main(["complete", url, "--prompt", "reverse: abcd =", *GREEDY])
     code, out, _ = run("top", "--url", url, "--json", "--interval", "0.01")
     (application,) = validate("top", out)["applications"]

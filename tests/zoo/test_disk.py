@@ -14,6 +14,7 @@ import pytest
 from blockwright.tests.waiting import PATIENCE
 from blockwright.tests.zoo.models import doubled, files, variant
 from blockwright.zoo.add import add
+from blockwright.zoo.errors import ZooError
 from blockwright.zoo.remove import gc, remove
 from blockwright.zoo.verify import verify
 from blockwright.zoo.zoo import Zoo
@@ -114,3 +115,14 @@ def test_writers_and_readers_in_processes(checkpoint: Make, tmp_path: Path) -> N
         remove(zoo, f"m{i}")
     gc(zoo)
     assert files(zoo) == alone
+
+
+@pytest.mark.parametrize("command", [remove, gc])
+def test_a_folder_that_is_no_zoo_keeps_its_files(tmp_path: Path, command: Callable[..., object]) -> None:
+    (tmp_path / "tmp" / "inner").mkdir(parents=True)
+    files = [tmp_path / "tmp" / "precious", tmp_path / "tmp" / "inner" / "too"]
+    for path in files:
+        path.write_text("x")
+    with pytest.raises(ZooError):
+        command(tmp_path, *(["app"] if command is remove else []))
+    assert all(path.is_file() for path in files)

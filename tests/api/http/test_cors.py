@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -96,3 +97,13 @@ async def test_with_keys_the_key_decides(serve: Any, say: Any) -> None:
     for key, status in (("alpha-key", 200), ("wrong", 401)):
         headers = {**FOREIGN[0], "Authorization": f"Bearer {key}"}
         assert (await client.post("/v1/completions", json=ASKED, headers=headers)).status == status
+
+
+async def test_a_key_that_the_browser_remembers_is_nobodys_will(serve: Any, say: Any) -> None:
+    """Basic credentials go with whatever any page asks; browsers say whose page it is."""
+    client, _ = await serve(say("x"), settings=KEYS)
+    basic = {"Authorization": "Basic " + b64encode(b"me:alpha-key").decode()}
+    foreign = {**FOREIGN[0], **basic}
+    assert (await client.post("/v1/completions", json=ASKED, headers=foreign)).status == 403
+    assert (await client.get("/v1/models", headers=foreign)).status == 200
+    assert (await client.post("/v1/completions", json=ASKED, headers=basic)).status == 200

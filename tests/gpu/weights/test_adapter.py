@@ -114,6 +114,7 @@ def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Fold
         ("rank_pattern", {"q_proj": "x"}, "the rank of model.layers.0.self_attn.q_proj is 'x', not 1 to 4096"),
         ("rank_pattern", {"(": 3}, "is no regular expression"),
         ("alpha_pattern", {"q_proj": None}, "the alpha of .*q_proj is None, not a number"),
+        ("alpha_pattern", {"q_proj": 10**400}, "the alpha of .*q_proj is 1000.*, not a number"),
         ("lora_alpha", "8", "lora_alpha is '8', not a finite number"),
         ("target_modules", None, "target_modules is None, not a list of module names or a regular expression"),
         ("target_modules", [1], "target_modules is .1., not a name or a list of names"),

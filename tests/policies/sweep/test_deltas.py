@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from blockwright.policies.model.chain import Chain
+from blockwright.policies.model.chain import Block, Chain
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.runs import localize
 from blockwright.policies.sweep.local_routes import LocalRoutes
@@ -72,6 +72,21 @@ def test_rows_of_a_step_stand_in_groups_of_equal_deltas() -> None:
     body, head = plan.steps
     assert body.delta == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert head.delta == []
+
+
+def test_equal_deltas_over_different_bases_are_met_in_the_runs_of_both() -> None:
+    """One adapter over a foundation and over a fine-tune of it: one number, two lists of runs, one sweep."""
+    pair = []
+    for base in (BASE, chain("tuned", own_from=0)):
+        parts = [c.variant(b"a" * 15 + bytes([d]), 10) if d in (1, 2) else c for d, c in enumerate(base.components)]
+        pair.append(Chain(f"{base.application}+a", (Block(tuple(parts)),), base.max_length))
+    world = World(["w0"], pair, [replica("w0", c) for c in pair])
+    worker = world.workers["w0"]
+    for i, target in enumerate(pair):
+        world.submit(submission(f"r{i}", [1, 2, 3], 6, f"{target.application}@w0", arrival=float(i)))
+    plan = worker.state.plan(0.0)
+    assert plan is not None
+    assert [step.delta for step in plan.steps if step.delta] == [[1], [1]]
 
 
 @pytest.mark.parametrize("seed", range(20))
