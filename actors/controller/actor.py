@@ -334,7 +334,8 @@ class Controller(Actor):
             except RemoteError as error:
                 self.handle(LoadFailed(worker, incarnation, load, error.text))
             except RuntimeFault as error:
-                self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
+                if not self.node.stopping:
+                    self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
             else:
                 self.handle(Loaded(worker, incarnation, load))
 

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from blockwright.runtime.actor.endpoint import ActorEndpoint
 from blockwright.runtime.base.dead_letters import DeadLetters
-from blockwright.runtime.base.errors import RemoteError, RuntimeFault
+from blockwright.runtime.base.down import STOPPED
+from blockwright.runtime.base.errors import ActorDied, RemoteError, RuntimeFault
 from blockwright.runtime.base.window import Window
 
 log = logging.getLogger("blockwright.runtime")
@@ -49,7 +50,8 @@ class CastReply:
 
     def failed(self, fault: RuntimeFault) -> None:
         text = f"a cast of {self._sender} to {self._target}.{self._endpoint} failed: {fault}"
-        self._dead.drop(type(fault).__name__, self._target, text, level=logging.ERROR)
+        in_order = isinstance(fault, ActorDied) and str(fault).endswith(f" is over: {STOPPED}")  # it stopped as it was told
+        self._dead.drop(type(fault).__name__, self._target, text, level=logging.DEBUG if in_order else logging.ERROR)
 
 
 class InternalReply:

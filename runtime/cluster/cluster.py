@@ -253,6 +253,7 @@ class ClusterHead:
         await asyncio.shield(self._stop)
 
     async def _stopped(self, drain: float) -> None:
+        self.node.peering.stopping = True
         await self.node.stop_actors(drain)  # nodes that hang or die meanwhile are still declared down
         self.node.peering.leaving = True
         if self._timer is not None:
@@ -366,7 +367,7 @@ class ClusterHead:
             return
         member.state = "down"
         down = Down(member.id.name, member.id.incarnation, cause)
-        log.log(logging.DEBUG if self.node.peering.leaving else logging.WARNING, "node %s is down: %s", member.id, cause)
+        log.log(logging.DEBUG if self.node.peering.stopping else logging.WARNING, "node %s is down: %s", member.id, cause)
         if member.joined:
             member.exited.set()  # as far as this head can know
         else:

@@ -54,6 +54,7 @@ class Peering:
         self._sender, self._remote, self._transport, self._links = sender, remote, transport, tensor_links
         self._membership, self._dropped, self._dismissed, self._ended = membership, dropped, dismissed, ended
         self.head: PeerId | None = None
+        self.stopping = False  # its actors stop, and what they supervise elsewhere: that nodes end with it is no news either
         self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
         self.tell = sender.tell
 
@@ -80,7 +81,7 @@ class Peering:
 
     def fail_calls(self, peer: Peer, cause: str) -> None:
         """End all calls to and from a life of a node that is over, or as good as."""
-        self._remote.abandon(peer, NodeDown(f"node {peer.id} is down: {cause}"), wanted=self.leaving)
+        self._remote.abandon(peer, NodeDown(f"node {peer.id} is down: {cause}"), wanted=self.stopping or self.leaving)
         if self._links is not None:
             self._links.drop(peer.id, f"node {peer.id} is down: {cause}")
 
