@@ -11,7 +11,9 @@ import argparse
 import os
 import statistics
 import time
+from collections.abc import Generator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +52,7 @@ class TenantRig(Rig):
                 spec = replace(ComponentSpec(Component(b"", kind, 0, 1, 1), config), delta=delta)
                 (part,) = self._backend.parts(spec)
                 self._memory.append(aligned(part.nbytes))
-                inside[place] = self._backend.pack_delta(spec, raw, self._memory[-1])
+                inside[place] = _result(self._backend.pack_delta(spec, raw, self._memory[-1]))
             self._backend.attach(self._body, number, inside)
 
     def decode(self, rows: int, tenants: int) -> float:
@@ -62,6 +64,14 @@ class TenantRig(Rig):
         self._backend.forward(self._body, Batch(row_N, start_N, count_N, self._hidden_TD[:rows], delta_N))
         self._backend.argmax(self._backend.logits(self._head, self._last_ND[:rows]))
         return time.perf_counter() - began
+
+
+def _result(steps: Generator[int, None, Any]) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def measure(model: str, tenants: int, rank: int, rows: int, targets: str, seconds: float, threads: int) -> str:
