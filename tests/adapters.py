@@ -76,11 +76,11 @@ def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:
 BOTTLENECK: dict[str, Any] = {  # the library's defaults for Pfeiffer's kind, as it saves them
     "architecture": None, "mh_adapter": False, "output_adapter": True, "reduction_factor": 16, "non_linearity": "relu",
     "original_ln_before": True, "original_ln_after": True, "ln_before": False, "ln_after": False, "init_weights": "bert",
-    "is_parallel": False, "scaling": 1.0, "use_gating": False, "residual_before_ln": True, "adapter_residual_before_ln": False,
-    "inv_adapter": None, "inv_adapter_reduction_factor": None, "cross_adapter": False, "leave_out": [], "dropout": 0.0,
-    "phm_layer": False, "phm_dim": 4, "factorized_phm_W": True, "shared_W_phm": False, "shared_phm_rule": True,
-    "factorized_phm_rule": False, "phm_c_init": "normal", "phm_init_range": 0.0001, "learn_phm": True,
-    "hypercomplex_nonlinearity": "glorot-uniform", "phm_rank": 1, "phm_bias": True, "stochastic_depth": 0.0,
+    "is_parallel": False, "scaling": 1.0, "use_gating": False, "residual_before_ln": True, "inv_adapter": None,
+    "adapter_residual_before_ln": False, "inv_adapter_reduction_factor": None, "cross_adapter": False, "leave_out": [],
+    "dropout": 0.0, "phm_layer": False, "phm_dim": 4, "factorized_phm_W": True, "shared_W_phm": False, "phm_rank": 1,
+    "shared_phm_rule": True, "factorized_phm_rule": False, "phm_c_init": "normal", "phm_init_range": 0.0001,
+    "learn_phm": True, "hypercomplex_nonlinearity": "glorot-uniform", "phm_bias": True, "stochastic_depth": 0.0,
 }  # fmt: skip
 
 
