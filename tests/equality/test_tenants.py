@@ -93,6 +93,18 @@ async def test_over_a_pipeline(tenants: Tenants) -> None:
         await ask_all(server, tenants, (40, 9))
 
 
+async def test_a_worker_is_killed(tenants: Tenants) -> None:
+    """The second of a pipeline, while all tenants are being answered."""
+    async with serve(tenants.applications, workers=2, pipeline=2, heartbeat=0.02, silence=1.0) as server:
+        asked = asyncio.create_task(ask_all(server, tenants, (40,)))
+        state = server.running.port.state
+        await server.running.port.until(lambda: sum(2 < record.emitted < 20 for record in state.active.values()) > 5)
+        server.running.launcher.kill(server.running.cluster.members()["w1"].id)
+        await asked
+        attempts = [view.attempt for view in state.past.values()]
+    assert max(attempts) > 1, "nothing was running when the worker died"
+
+
 async def test_virtual_tokens_are_nobodys_business(tenants: Tenants) -> None:
     """What clients see of a tenant with prompt or prefix tuning counts and names only their own tokens."""
     prompt = tuple(prompt_of(30, seed=1))
