@@ -34,13 +34,14 @@ RESULTS = ROOT / "benchmarks" / "results"
 BUDGETS = {
     "sweep": 20,
     "controller": 90,
-    "nodes": 120,
+    "nodes": 80,
     "links": 60,
-    "actors": 180,
+    "actors": 160,
     "tokens": 70,
     "failover": 120,
-    "kernels": 120,
-    "accuracy": 330,
+    "kernels": 250,
+    "deltas": 60,
+    "accuracy": 200,
     "contended": 300,
     "serving": 390,
 }
