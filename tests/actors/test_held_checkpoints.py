@@ -65,9 +65,9 @@ async def test_a_hold_ends_with_its_application_and_not_with_its_name() -> None:
     await node.start()
     try:
         desk = Desk()
-        await node.spawn(lambda: desk, name="controller")
+        await node.spawn(desk, name="controller")
         actor = Opened(Settings(), None, "head/controller", held)  # type: ignore[arg-type]
-        apps = await node.spawn(lambda: actor, name="applications")
+        apps = await node.spawn(actor, name="applications")
         await apps.add(NewApplication("m", "/b", replace=True))
         assert held == {"m": "first", "m~1": "checkpoint of /b"}, "the old version still answers"
         desk.ends("m").set()
