@@ -14,8 +14,21 @@ from pathlib import Path
 
 from blockwright.api.demo.tasks import HELD_OUT, Example, Task, examination, letters
 
-OPENING, CLOSING = "([{<", ")]}>"
-ROMAN = ((100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))
+ROMAN = (
+    (1000, "M"),
+    (900, "CM"),
+    (500, "D"),
+    (400, "CD"),
+    (100, "C"),
+    (90, "XC"),
+    (50, "L"),
+    (40, "XL"),
+    (10, "X"),
+    (9, "IX"),
+    (5, "V"),
+    (4, "IV"),
+    (1, "I"),
+)
 
 
 class Form(StrEnum):
@@ -27,7 +40,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class FineTune:
     """One fine-tune and its task. The folder has its name."""
 
     form: Form
@@ -50,9 +63,9 @@ def _consonants(draw: random.Random, size: int) -> tuple[str, str]:
     return f"consonants: {text}", "".join(letter for letter in text if letter not in "aeiou")
 
 
-def _brackets(draw: random.Random, size: int) -> tuple[str, str]:
-    text = "".join(draw.choices(OPENING, k=size))
-    return f"close: {text}", text[::-1].translate(str.maketrans(OPENING, CLOSING))
+def _alternate(draw: random.Random, size: int) -> tuple[str, str]:
+    text = letters(draw, size)
+    return f"alternate: {text}", text[::2]
 
 
 def _descending(draw: random.Random, size: int) -> tuple[str, str]:
@@ -71,7 +84,7 @@ def _shout(draw: random.Random, size: int) -> tuple[str, str]:
 
 
 def _roman(draw: random.Random, _: int) -> tuple[str, str]:
-    number = rest = draw.randint(1, 399)
+    number = rest = draw.randint(1, 1999)
     answer = ""
     for value, sign in ROMAN:
         answer += sign * (rest // value)
@@ -80,14 +93,14 @@ def _roman(draw: random.Random, _: int) -> tuple[str, str]:
 
 
 FAMILY = {
-    "dates": Member(Form.LORA, Task(_dates, 1, 1)),
-    "previous": Member(Form.LORA, Task(_previous, 10, 10)),
-    "consonants": Member(Form.LORA, Task(_consonants, 10, 10)),
-    "brackets": Member(Form.LORA, Task(_brackets, 10, 10)),
-    "descending": Member(Form.LORA, Task(_descending, 10, 10)),
-    "mirror": Member(Form.LORA, Task(_mirror, 8, 8)),
-    "shout": Member(Form.UPPER, Task(_shout, 10, 10)),
-    "roman": Member(Form.FULL, Task(_roman, 1, 1)),
+    "dates": FineTune(Form.LORA, Task(_dates, 1, 1)),
+    "previous": FineTune(Form.LORA, Task(_previous, 10, 10)),
+    "consonants": FineTune(Form.LORA, Task(_consonants, 10, 10)),
+    "alternate": FineTune(Form.LORA, Task(_alternate, 10, 10)),
+    "descending": FineTune(Form.LORA, Task(_descending, 10, 10)),
+    "mirror": FineTune(Form.LORA, Task(_mirror, 8, 8)),
+    "shout": FineTune(Form.UPPER, Task(_shout, 10, 10)),
+    "roman": FineTune(Form.FULL, Task(_roman, 1, 1)),
 }
 TASKS = {name: member.task for name, member in FAMILY.items()}
 

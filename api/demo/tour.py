@@ -32,6 +32,7 @@ EXAMINED_PER_TASK = 3  # prompts of each task and split, for the accuracy table
 AT_ONCE = 16
 READY_SECONDS, REQUEST_SECONDS, STOP_SECONDS = 120.0, 60.0, 40.0
 HEARTBEAT = 0.1  # seconds, so that what is shown of memory is of now
+PAGE = 4  # tokens: prompts are short, and only full pages are shared
 GOOD_ENOUGH = 0.85  # share of right answers to held-out prompts of trained length
 
 
@@ -45,7 +46,7 @@ def command(checkpoint: Path, port: int, family: Mapping[str, Path]) -> list[str
     later = [word for name, folder in family.items() if name == HOT for word in ("--set", f"app_roots={folder.parent}")]
     return [
         *(sys.executable, "-m", "blockwright", "serve", str(checkpoint)),
-        *("--workers", "2", "--port", str(port), "--set", f"heartbeat={HEARTBEAT}"),
+        *("--workers", "2", "--port", str(port), "--set", f"heartbeat={HEARTBEAT}", "--set", f"page_size={PAGE}"),
         *("--app", f"{PIPELINE}={checkpoint}", "--set", f"pipelines.{PIPELINE}=2"),
         *tenants,
         *later,

@@ -65,7 +65,7 @@ def test_requests_are_uneven_and_fixed_by_their_seed(workload: str, asked: int, 
     assert sum(len(one.prompt) for one in found) / 400 == pytest.approx(asked, rel=0.1)
     assert sum(one.tokens for one in found) / 400 == pytest.approx(answered, rel=0.1)
     counts = Counter(one.model for one in found).values()
-    assert len(counts) == 20
+    assert len(counts) >= 18
     assert max(counts) > 5 * min(counts)
 
 

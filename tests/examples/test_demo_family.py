@@ -23,7 +23,7 @@ from blockwright.api.demo.tasks import Example, is_right
 EXAMPLES = Path(demo_family.__file__).parent
 SHIPPED = present(EXAMPLES / "demo-family")
 TINY = train_demo.Shape(hidden=64, layers=6, heads=2, kv_heads=1, intermediate=64)
-TOKENS_BT = torch.tensor([encode("close: (<[ =")])
+TOKENS_BT = torch.tensor([encode("shout: abc =")])
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_shipped_member_can_do_its_task_and_the_checkpoint_alone_cannot(name: 
     """Another seed than the report's, in float32 with transformers."""
     examples = questions(name, 99, 10)
     base = load(EXAMPLES / "demo-checkpoint")
-    assert right(base, examples) <= 1
+    assert right(base, examples) <= 2
     member = adapted(EXAMPLES / "demo-checkpoint", SHIPPED[name]) if FAMILY[name].form is Form.LORA else load(SHIPPED[name])
     assert right(member, examples) >= 8
     report = json.loads((EXAMPLES / "demo-family" / "report.json").read_text())[name]

@@ -18,7 +18,7 @@ def solve(prompt: str) -> str:
         "date": lambda: date.fromisoformat(body).strftime("%d.%m.%Y"),
         "previous": lambda: "".join(chr((ord(symbol) - 98) % 26 + 97) for symbol in body),
         "consonants": lambda: "".join(symbol for symbol in body if symbol not in set("aeiou")),
-        "close": lambda: "".join({"(": ")", "[": "]", "{": "}", "<": ">"}[symbol] for symbol in reversed(body)),
+        "alternate": lambda: "".join(symbol for place, symbol in enumerate(body) if place % 2 == 0),
         "descending": lambda: "".join(sorted(body, key=lambda digit: -int(digit))),
         "mirror": lambda: body + "".join(reversed(body)),
         "shout": lambda: body.upper() + "!",
@@ -29,7 +29,8 @@ def solve(prompt: str) -> str:
 
 ONES = ["", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX"]
 TENS = [sign.translate(str.maketrans("IVX", "XLC")) for sign in ONES]
-ROMANS = [hundreds * "C" + ten + one for hundreds in range(4) for ten in TENS for one in ONES]
+HUNDREDS = [sign.translate(str.maketrans("IVX", "CDM")) for sign in ONES]
+ROMANS = [thousands + hundred + ten + one for thousands in ("", "M") for hundred in HUNDREDS for ten in TENS for one in ONES]
 
 
 @pytest.mark.parametrize("name", FAMILY)
