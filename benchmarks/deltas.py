@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from typing import Any
 
 import harness
 import numpy as np
@@ -35,6 +36,14 @@ TARGETS = {
 }
 CASES = [f"{size}/{dtype}" for size in ("S", "M") for dtype in ("f32", "bf16")]
 BARS = [Bar(f"{model}/{targets}", "ratio", at_most=1.12) for model in CASES for targets in TARGETS]
+
+
+def _result(steps: Generator[int, None, Any]) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 class TenantRig(Rig):
@@ -59,7 +68,7 @@ class TenantRig(Rig):
                 spec = replace(ComponentSpec(Component(b"", kind, 0, 1, 1), config), delta=delta)
                 (part,) = self._backend.parts(spec)
                 self._memory.append(aligned(part.nbytes))
-                inside[place] = self._backend.pack_delta(spec, raw, self._memory[-1])
+                inside[place] = _result(self._backend.pack_delta(spec, raw, self._memory[-1]))
             self._backend.attach(self._body, number, inside)
         return sum(memory.numel() for memory in self._memory[already:])
 
