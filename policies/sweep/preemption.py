@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.memory.worker_memory import WorkerMemory
 from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.queue import SequenceQueue
 from blockwright.policies.sweep.rows import RowTable
 
@@ -35,6 +36,12 @@ def choose_victim(
         most = max(queue.rank(rows.key(v), rows.tenant[v]) for v in victims)
         victims = [v for v in victims if queue.rank(rows.key(v), rows.tenant[v]) == most]
     return min(victims, key=lambda v: (private_work(rows, pages, v), -rows.priority[v], -rows.submission[v].arrival))
+
+
+def overdue_guest(rows: RowTable, overdue: Sequence[int], s: int) -> int | None:
+    """The guest that gives its memory up for the start of ``s``: of those whose countdowns are over and that are younger,
+    the one that left first."""
+    return next((g for g in overdue if rows.status[g] == Status.RUNNING and rows.key(g) > rows.key(s)), None)
 
 
 def private_work(rows: RowTable, pages: PageTable, s: int) -> int:

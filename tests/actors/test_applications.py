@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from blockwright.actors.controller.additions import Conflict
 from blockwright.actors.controller.messages import (
     Add,
     Added,
@@ -30,6 +29,7 @@ from blockwright.actors.controller.view import application_view, cluster_view
 from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.port import Census, ModelInfo
 from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.cluster.application_life import Conflict
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
 
