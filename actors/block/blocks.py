@@ -120,9 +120,10 @@ class Blocks(Actor):
         return self._deployed[name].last
 
     @endpoint(concurrent=True)
-    async def statuses(self) -> list[BlockStatus]:
-        """Of all blocks, by their actors."""
-        asked = [one.ref.status(returns=BlockStatus) for one in self._deployed.values()]
+    async def statuses(self, most: int) -> list[BlockStatus]:
+        """Of so many blocks at most, those with the longest queues first, by their actors."""
+        found = sorted(self._deployed.values(), key=lambda one: (-one.last.use.pressure, -one.last.at))[:most]
+        asked = [one.ref.status(returns=BlockStatus) for one in found]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return [answer for answer in answers if isinstance(answer, BlockStatus)]
 

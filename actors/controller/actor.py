@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blockwright.actors.block.messages import BlockStatus
 from blockwright.actors.conditions import Conditions, Published
 from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.history import History
@@ -35,6 +36,7 @@ log = logging.getLogger("blockwright.controller")
 LOAD_TIMEOUT = 600.0  # of one block
 ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
+BLOCKS_SHOWN = 16  # of each worker, those with the longest queues
 KEEP = 256  # failures of additions that can still be asked for
 
 
@@ -217,12 +219,16 @@ class Controller(Actor):
         """The body of ``/admin/cluster``."""
         names = [name for name, worker in self._state.workers.items() if worker.alive]
         asked: list[Coroutine[Any, Any, Any]] = [self._status(name, VIEW_TIMEOUT) for name in names]
+        for name in names:
+            deployed = self.node.ref(f"{name}/blocks")
+            asked.append(deployed.statuses(BLOCKS_SHOWN, timeout=VIEW_TIMEOUT, returns=list[BlockStatus]))
         for gateway in self._gateways:
             asked.append(self.node.ref(gateway).sequences(timeout=VIEW_TIMEOUT, returns=dict[str, Census]))
         answers = await asyncio.gather(*asked, return_exceptions=True)
         statuses = {name: a for name, a in zip(names, answers, strict=False) if isinstance(a, WorkerStatus)}
-        sequences = [a for a in answers[len(names) :] if isinstance(a, dict)]
-        return cluster_view(self._state, statuses, sequences, self._history.view(self.node.clock.now(), time.time()))
+        blocks = {name: a for name, a in zip(names, answers[len(names) :], strict=False) if isinstance(a, list)}
+        sequences = [a for a in answers[2 * len(names) :] if isinstance(a, dict)]
+        return cluster_view(self._state, statuses, blocks, sequences, self._history.view(self.node.clock.now(), time.time()))
 
     # the shell
 

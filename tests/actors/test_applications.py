@@ -205,7 +205,7 @@ def test_the_view_shows_models_and_what_ends_beside_them() -> None:
     load_all(bench, bench(Add(named("b", "eAmBxz", name="b~2"), "b")))
     use = {"a": (40, 10), "b~2": (20, 10)}
     census = [{"b": Census(running=2, waiting={"capacity": 1})}, {"b": Census(running=1)}]
-    view = cluster_view(bench.state, {"w0": replace(STATUS, kv_by_application=use)}, census, [])
+    view = cluster_view(bench.state, {"w0": replace(STATUS, kv_by_application=use)}, {}, census, [])
     shown = view["applications"]
     assert list(shown) == ["a", "b (#1)", "b"]
     assert [(one["model"], one["base"], one["state"]) for one in (shown["a"], shown["b"])] == [

@@ -95,7 +95,7 @@ async def test_one_actor_for_each_block_whoever_holds_it(rig: Rig) -> None:
     await rig.ref.load(block("eam", "b"))
     await rig.ref.load(block("bN", "b", 3))  # the same parameters with a delta are another block
     assert set(rig.actors().values()) == {"w0/blocks"}
-    found = {tuple(s.holders): s for s in await rig.ref.statuses()}
+    found = {tuple(s.holders): s for s in await rig.ref.statuses(99)}
     assert found.keys() == {("a", "b"), ("a",), ("b",)}
     assert {s.stage for s in found.values()} == {BlockStage.RESIDENT}
     assert (found["a", "b"].components, found["a", "b"].nbytes) == (3, 600)
@@ -109,7 +109,7 @@ async def test_it_drains_until_the_last_plan_has_ended_and_goes(rig: Rig) -> Non
     assert await rig.ref.unload("a", [*ids(lower), *ids(upper)]) == 6
     assert {holder for holder, _ in rig.worker.held} == {"b"}
     (name,) = rig.worker.asked
-    stages = {s.name: s.stage for s in await rig.ref.statuses()}
+    stages = {s.name: s.stage for s in await rig.ref.statuses(99)}
     assert stages.pop(name) is BlockStage.DRAINING
     assert list(stages.values()) == [BlockStage.RESIDENT]
     await rig.node.ref(f"w0/{name}", BlockActor).ended()
@@ -126,7 +126,7 @@ async def test_who_comes_while_it_drains_keeps_the_actor(rig: Rig) -> None:
     await rig.ref.load(block("eam", "b"))
     await rig.node.ref(f"w0/{name}", BlockActor).ended()
     await rig.settle()
-    assert [s.stage for s in await rig.ref.statuses()] == [BlockStage.RESIDENT]
+    assert [s.stage for s in await rig.ref.statuses(99)] == [BlockStage.RESIDENT]
 
 
 async def test_a_load_that_fails_says_why_and_leaves_nothing(rig: Rig) -> None:
@@ -154,12 +154,12 @@ async def test_the_controller_hears_of_pressed_blocks_with_one_message(rig: Rig)
         {"b": (0, 3), "a": (0, 3)}.items(),
         {"b": (3, 5)}.items(),
     ] or {tuple(p.applications) for p in pressed} == {("b", "a"), ("b",)}  # type: ignore[attr-defined]
-    uses = {tuple(s.holders): s.use for s in await rig.ref.statuses()}
+    uses = {tuple(s.holders): s.use for s in await rig.ref.statuses(99)}
     assert (uses["b",].running, uses["b",].waiting, uses["b",].tokens) == (2, 7, 70)
     assert uses["a",].pressure == pytest.approx(0.2 / 0.3)
     await rig.ref.report([])
     await rig.settle()
-    assert {s.use.tokens for s in await rig.ref.statuses()} == {0}
+    assert {s.use.tokens for s in await rig.ref.statuses(99)} == {0}
     assert len(rig.controller.heard) == 1
 
 

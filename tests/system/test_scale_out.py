@@ -26,6 +26,15 @@ def parameters(cluster: Any) -> dict[str, int]:
     return {worker["id"]: worker["memory"]["parameters"] for worker in cluster["workers"]}
 
 
+def blocks_of(cluster: Any, worker: str) -> dict[str, list[str]]:
+    """Application -> the actors of its blocks."""
+    found: dict[str, list[str]] = {}
+    for block in next(one for one in cluster["workers"] if one["id"] == worker)["busiest_blocks"]:
+        for application in block["applications"]:
+            found.setdefault(application, []).append(block["actor"])
+    return found
+
+
 async def cluster(client: Client, ways: int) -> Any:
     """As it is once ``tuned`` has so many routes."""
 
@@ -52,6 +61,9 @@ async def test_under_a_burst_the_upper_block_runs_on_both_workers(serve: Any, mo
         hops = next(route["hops"] for route in during["routes"] if route["id"] == added)
         assert [hop["worker"] for hop in hops] == ["w0", "w1"], "one part of the chain stays where it was"
         assert routes(during, "other") == routes(before, "other")
+        assert all(blocks_of(during, worker)["tuned"] for worker in ("w0", "w1")), "an actor for each block of it, on both"
+        nodes = {node["name"]: node["actors"] for node in (await client.get("/admin/actors"))[1]["nodes"]}
+        assert {a["supervisor"] for a in nodes["w1"] if a["name"].startswith("block-")} == {"w1/blocks"}
         burst += [client.begin({**body(0, NEW, prompt), "model": "tuned"}) for prompt in prompts[14:]]
         await client.finished()
         check(burst, [greedy(tuned, prompt, NEW) for prompt in prompts])
