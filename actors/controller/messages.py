@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.model.chain import Component
 
 
@@ -161,6 +162,24 @@ class Beat:
     running: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """These blocks of a worker have nearly as long a queue as its memory allows."""
+
+    worker: str
+    incarnation: int
+    blocks: tuple[PressedBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A block that was deployed for a burst was not used for a while; who had it loaded."""
+
+    worker: str
+    incarnation: int
+    applications: tuple[str, ...]
+
+
 Event = (
     Serve
     | Deploy
@@ -176,6 +195,8 @@ Event = (
     | LoadFailed
     | Room
     | Beat
+    | Pressed
+    | Idle
 )
 
 

@@ -15,7 +15,7 @@ from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.events import LeaseGranted, Preempted, Progressed, Send
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline
-from blockwright.policies.sweep.preemption import Promises, choose_victim
+from blockwright.policies.sweep.preemption import Promises, choose_victim, overdue_guest
 from blockwright.policies.sweep.queue import Rank
 from blockwright.policies.sweep.sequences import Sequences
 
@@ -28,9 +28,11 @@ class Planner:
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline) -> None:
         self._parts, self._sequences, self._pipeline = parts, sequences, pipeline
         self._rows = parts.rows
+        self._now = 0.0  # of the plan being made
 
-    def pick(self) -> BatchBuilder:
+    def pick(self, now: float) -> BatchBuilder:
         """The rows of the next plan; the state already counts on it."""
+        self._now = now
         batch = BatchBuilder(self._parts.config.sweep_tokens)
         self._take_flights(batch)
         prompts = self._pick_decodes(batch)
@@ -203,12 +205,23 @@ class Planner:
                 batch.capped.add(rows.tenant[s])
                 continue
             if not self._fits(s, found, promises):
+                if self._dismiss_overdue(s):
+                    continue
                 break
             queue.remove(rows.key(s), rows.tenant[s])
             self._start(s, found)
             if not rows.is_guest(s):
                 self._pick_chunk(batch, s)
                 promises.add(rows, s)
+
+    def _dismiss_overdue(self, s: int) -> bool:
+        """Make room for the start of ``s`` at the cost of a guest that should have been back; its home starts it again."""
+        guest = overdue_guest(self._rows, self._parts.absences.overdue(self._now), s)
+        if guest is None:
+            return False
+        self._parts.outgoing.count("preemptions")
+        self._pipeline.dismiss(guest)
+        return True
 
     def _overtakes(self, s: int, running: int) -> bool:
         """Whether ``s`` starts before the prompt of ``running`` goes on: its account was given less."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.memory.worker_memory import WorkerMemory
 from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.queue import SequenceQueue
 from blockwright.policies.sweep.rows import RowTable
 
@@ -40,6 +41,12 @@ def choose_victim(
 
 def _is_later(rows: RowTable, v: int, s: int) -> bool:
     return rows.key(v) > rows.key(s) if rows.tenant[v] == rows.tenant[s] else rows.age(v) > rows.age(s)
+
+
+def overdue_guest(rows: RowTable, overdue: Sequence[int], s: int) -> int | None:
+    """The guest that gives its memory up for the start of ``s``: of those whose countdowns are over and that are younger,
+    the one that left first."""
+    return next((g for g in overdue if rows.status[g] == Status.RUNNING and _is_later(rows, g, s)), None)
 
 
 def private_work(rows: RowTable, pages: PageTable, s: int) -> int:
