@@ -154,7 +154,7 @@ class Controller(Actor):
     @endpoint(concurrent=True)
     async def removed(self, application: str) -> None:
         """Answers when nothing of it is left."""
-        await self._conditions.until(lambda: application not in self._grace)
+        await self._conditions.until(lambda: application not in self._grace and application not in self._state.served)
 
     @endpoint
     async def application(self, application: str) -> ApplicationView | None:

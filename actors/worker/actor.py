@@ -265,6 +265,7 @@ class Worker(Actor):
         self._apply(update)
         self._routes = max(self._routes, update.version)
         routes = self.state.parts.routes
+        self._composed.retain(routes.runs, {local.delta for local in routes.planned()})
         for local in routes.all_in_force():
             for run in local.runs:
                 self._composed.compose(routes.number(run), run)

@@ -96,6 +96,14 @@ class Parts:
         self.routes = LocalRoutes(config.worker, config.numerics)
         self.outgoing = Outgoing()
 
+    def forget(self) -> None:
+        """Accounts of models that are served no more, once they have neither sequences nor pages, nor a counter above those
+        of whoever waits: they are as good as new."""
+        if self.routes.ended:
+            living = {self.rows.tenant[s] for s in self.rows.live()}
+            idle = [name for name in sorted(self.routes.ended) if name not in living and self.memory.forget(name)]
+            self.routes.ended.difference_update([name for name in idle if self.queue.forget(name)])
+
     def fork(self) -> Parts:
         copy = Parts(self.config)
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()

@@ -61,7 +61,7 @@ class Planner:
         """Decoding rows, oldest first. Returns the sequences whose prompts go on, in the order in which they may.
 
         Most rows of most plans need only a place; they are picked by one loop over columns, which stops where more is to be
-        decided. A preemption on the way takes out younger rows than the one at which the loop stands.
+        decided. A preemption on the way may take out rows before or behind the one at which the loop stands.
         """
         rows, running = self._rows, self._parts.queue.running
         prompts: list[int] = []
@@ -76,16 +76,15 @@ class Planner:
             s, start = running[at], rows.planned[running[at]]
             waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # for its last token
             if rows.place[s] == Place.LOCAL:
-                if waits or batch.budget <= 0 or not self._grow(batch, s, start + 1):
-                    at += 1
-                continue  # with its page the loop picks it
-            at += 1
-            if waits or batch.budget <= 0 or self._parts.leases.is_away(s):
+                paged = not waits and batch.budget > 0 and self._grow(batch, s, start + 1)
+                at = running.index(s) + (not paged)  # with its page the loop picks it
                 continue
-            quota = self._pipeline.microbatch() if quota < 0 else quota
-            if quota:
-                quota -= 1
-                self._pick(batch, s, 1)
+            if not waits and batch.budget > 0 and not self._parts.leases.is_away(s):
+                quota = self._pipeline.microbatch() if quota < 0 else quota
+                if quota:
+                    quota -= 1
+                    self._pick(batch, s, 1)
+            at = running.index(s) + 1
         batch.decodes = len(batch.picked)
         if len({rows.tenant[s] for s in prompts}) > 1:
             prompts.sort(key=self._rank)
@@ -263,7 +262,7 @@ class Planner:
         pages = memory.pages
         need = promises.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
         for handle in (handle for handles in found for handle in handles if handle is not None):
-            if pages.references(handle) or pages.account(handle) != account:  # it is there already, or another's
+            if pages.references(handle):  # whoever lists it pays for it already
                 need -= pages.page_bytes(pages.span(handle))
         return memory.within_cap(account, need)
 
@@ -277,7 +276,7 @@ class Planner:
         for handles in found:  # pin first: taking a page for another span may evict
             for handle in handles:
                 if handle is not None:
-                    pages.share(handle)
+                    pages.share(handle, rows.tenant[s])
         whole = next((page for page, handles in enumerate(found) if None in handles), len(found))
         for handles in found:
             self._complete_page(s, handles)

@@ -22,14 +22,15 @@ def choose_victim(
 ) -> int | None:
     """The running sequence that gives its memory up for ``s``; None: ``s`` has to wait.
 
-    Only younger ones than ``s`` may be chosen, so that two sequences cannot take memory from one another for ever. The
-    oldest is never chosen and may choose anybody, so it always ends, and then the next oldest: the work done grows. Among
-    the candidates the one that loses the least of its own work goes; of equals the youngest. Where they are of several
-    accounts, one goes of that which was given most. ``running``: those who may give way, or all; oldest first. ``busy`` ones
-    are in the plan that is being made: their pages are about to be written.
+    Only later ones than ``s`` may be chosen: of its own account by priority, then arrival, of others by arrival alone, as
+    anybody may name any priority. The first of the account that has the oldest is never chosen and may choose anybody, so it
+    always ends, and then the next: the work done grows. Among the candidates the one that loses the least of its own work
+    goes; of equals the youngest. Where they are of several accounts, one goes of that which was given most. ``running``:
+    those who may give way, or all. ``busy`` ones are in the plan that is being made: their pages are about to be written.
     """
-    oldest = running[0]
-    victims = [v for v in running if v not in (s, oldest) and v not in busy and (s == oldest or rows.key(v) > rows.key(s))]
+    oldest = rows.tenant[min(running, key=rows.age)]
+    first = min([v for v in running if rows.tenant[v] == oldest], key=rows.key)
+    victims = [v for v in running if v not in (s, first) and v not in busy and (s == first or _is_later(rows, v, s))]
     if not victims:
         return None
     if len({rows.tenant[v] for v in victims}) > 1:
@@ -41,7 +42,11 @@ def choose_victim(
 def overdue_guest(rows: RowTable, overdue: Sequence[int], s: int) -> int | None:
     """The guest that gives its memory up for the start of ``s``: of those whose countdowns are over and that are younger,
     the one that left first."""
-    return next((g for g in overdue if rows.status[g] == Status.RUNNING and rows.key(g) > rows.key(s)), None)
+    return next((g for g in overdue if rows.status[g] == Status.RUNNING and _is_later(rows, g, s)), None)
+
+
+def _is_later(rows: RowTable, v: int, s: int) -> bool:
+    return rows.key(v) > rows.key(s) if rows.tenant[v] == rows.tenant[s] else rows.age(v) > rows.age(s)
 
 
 def private_work(rows: RowTable, pages: PageTable, s: int) -> int:

@@ -111,7 +111,7 @@ class Sequences:
             return
         self.charge(s, max(rows.length[s], rows.computed[s]))
         for handle in rows.handles(s):
-            parts.memory.pages.release(handle)
+            parts.memory.pages.release(handle, rows.tenant[s])
         rows.clear(s)
         lease = parts.leases.end(s)
         parts.absences.end(s)

@@ -107,12 +107,12 @@ class SweepState:
     def _change_routes(self, event: RoutesChanged) -> None:
         """Sequences go on where their components are still in force, cached pages stay; all others go back."""
         parts, rows = self.parts, self.parts.rows
-        known = len(parts.routes.borders)
-        if not parts.routes.change(event):
+        kept = parts.memory.pages.borders() | rows.borders()
+        if not parts.routes.change(event, kept):
             return
         for layout in layouts(event):
             parts.memory.add_layout(layout)
-        if len(parts.routes.borders) > known:
+        if len(parts.routes.borders) > len(kept):
             rows.cut(parts.routes.borders, parts.memory.pages.cut(parts.routes.borders))
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
@@ -123,6 +123,8 @@ class SweepState:
             else:
                 self._pipeline.abandon(s, "route")
         self._pipeline.cancel_flights()
+        parts.memory.pages.forget_spans()
+        parts.forget()
 
     def _place_component(self, event: ComponentWanted) -> None:
         """Reserve its room. Its memory is mapped by the next plan, so the effect that has it loaded comes with that plan."""
@@ -142,6 +144,7 @@ class SweepState:
         if gone is not None:
             outgoing.withdraw(event.component)
             outgoing.tell(ComponentGone(event.component, gone))
+            self.parts.forget()
 
     # plans -----------------------------------------------------------------------------------------------------------
 
