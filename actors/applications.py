@@ -155,6 +155,7 @@ class Applications(Actor):
         checkpoint = open_application(new, settings.app_roots, base)
         length = check_model(settings, limits, new.name, checkpoint.config)
         specs = checkpoint.specs(settings.page_size, limits.dtype)
+        folder_below(settings.app_roots, str(checkpoint.source))  # again: it may have become a link while it was read
         span = settings.pipelines.get(new.name, settings.pipeline)
         made = application_of(new.name, checkpoint, specs, length, span)
         return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()))

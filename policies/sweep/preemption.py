@@ -39,14 +39,14 @@ def choose_victim(
     return min(victims, key=lambda v: (private_work(rows, pages, v), -rows.priority[v], -rows.submission[v].arrival))
 
 
+def _is_later(rows: RowTable, v: int, s: int) -> bool:
+    return rows.key(v) > rows.key(s) if rows.tenant[v] == rows.tenant[s] else rows.age(v) > rows.age(s)
+
+
 def overdue_guest(rows: RowTable, overdue: Sequence[int], s: int) -> int | None:
     """The guest that gives its memory up for the start of ``s``: of those whose countdowns are over and that are younger,
     the one that left first."""
     return next((g for g in overdue if rows.status[g] == Status.RUNNING and _is_later(rows, g, s)), None)
-
-
-def _is_later(rows: RowTable, v: int, s: int) -> bool:
-    return rows.key(v) > rows.key(s) if rows.tenant[v] == rows.tenant[s] else rows.age(v) > rows.age(s)
 
 
 def private_work(rows: RowTable, pages: PageTable, s: int) -> int:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from blockwright.actors.applications import Applications
 from blockwright.actors.config import Settings
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.port import ApplicationView, NewApplication
+from blockwright.actors.sizing import WorkerLimits
+from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.waiting import until
 
@@ -65,9 +74,9 @@ async def test_a_hold_ends_with_its_application_and_not_with_its_name() -> None:
     await node.start()
     try:
         desk = Desk()
-        await node.spawn(lambda: desk, name="controller")
+        await node.spawn(desk, name="controller")
         actor = Opened(Settings(), None, "head/controller", held)  # type: ignore[arg-type]
-        apps = await node.spawn(lambda: actor, name="applications")
+        apps = await node.spawn(actor, name="applications")
         await apps.add(NewApplication("m", "/b", replace=True))
         assert held == {"m": "first", "m~1": "checkpoint of /b"}, "the old version still answers"
         desk.ends("m").set()
@@ -83,3 +92,21 @@ async def test_a_hold_ends_with_its_application_and_not_with_its_name() -> None:
         await until(lambda: held == {"m~2": "checkpoint of /c"})
     finally:
         await node.stop()
+
+
+def test_a_folder_that_becomes_a_link_while_it_is_read_is_refused(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What workers open later must have been read below the roots: its content is then compared with what was hashed."""
+    folder, outside, specs = tmp_path / "roots" / "app", tmp_path / "outside", Checkpoint.specs
+    shutil.copytree(checkpoint("llama"), folder)
+
+    def swapped(self: Checkpoint, *rest: Any) -> list[ComponentSpec]:
+        folder.rename(outside)
+        folder.symlink_to(outside)
+        return specs(self, *rest)
+
+    monkeypatch.setattr(Checkpoint, "specs", swapped)
+    actor = Applications(Settings(app_roots=str(folder.parent)), WorkerLimits("float32", None), "head/controller")
+    with pytest.raises(RequestRefused, match="is not below a root of app_roots"):
+        actor._hash(NewApplication("app", str(folder)), "")
