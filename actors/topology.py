@@ -26,7 +26,7 @@ from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, S
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, worker_configs, worker_limits
+from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
@@ -218,14 +218,14 @@ async def start(
         infos = _models(checkpoints, max_lengths(settings, models))
         gateway = _gateway(settings, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(checkpoints))
-        fronts = {HEAD: http.front} if http is not None else {}
-        state = ControllerState(list(configs), stall_timeout=settings.stall_timeout)
+        memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
+        state = ControllerState(list(configs), settings.stall_timeout, memory=memory, block_idle=settings.block_idle)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
-            "peer": (fronts.get(HEAD), processes),
+            "peer": (http.front if http is not None else None, processes),
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }
@@ -315,7 +315,10 @@ def tell_of_nodes(
 
 def _models(checkpoints: dict[str, Checkpoint], lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
-    return [ModelInfo(name, str(c.path), lengths[name], created, False) for name, c in checkpoints.items()]
+    return [
+        ModelInfo(name, str(c.path), lengths[name] - c.virtual, created, False, virtual=c.virtual)
+        for name, c in checkpoints.items()
+    ]
 
 
 def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:

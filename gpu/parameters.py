@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from blockwright.gpu.backend import Backend, Packed, PackedPart
+from blockwright.gpu.backend import SLICE, Backend, Packed, PackedPart
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.weights.loader import read_rows, read_tensors
+from blockwright.gpu.weights.loader import HashedTensor, read_delta
 
 ALIGNMENT = 64  # bytes, of packed tensors
-SLICE = 256 << 10  # raw bytes packed in one step of a load: some 0.3 ms, less than any sweep that matters takes
 
 
 class ResidentParameters:
@@ -36,7 +35,8 @@ class ResidentParameters:
         Of a variant its delta is loaded; the component that it shares is loaded by itself.
 
         ``offsets``: of each part that the back end names. What is packed already is not packed again. Each step of the
-        iterator packs about ``SLICE`` bytes; the component can be composed when it has ended.
+        iterator packs about ``SLICE`` bytes; the component can be composed when it has ended. What is not what was hashed
+        raises ``CheckpointError`` and is not registered, as packed tensors are shared by that hash.
         """
         id, parts = spec.name, self._backend.parts(spec)
         if id in self.components or id in self.deltas or id in self._loading:
@@ -52,8 +52,10 @@ class ResidentParameters:
         try:
             if spec.delta is not None:
                 ((part, offset),) = places
-                self._tensors[part.id] = offset, self._arena.view(offset, part.nbytes)
-                self.deltas[id] = self._backend.pack_delta(spec, read_tensors(spec.delta.tensors), self._tensors[part.id][1])
+                memory = self._arena.view(offset, part.nbytes)
+                packing = self._backend.pack_delta(spec, read_delta(spec, spec.delta), memory)
+                self.deltas[id] = yield from _together(packing)
+                self._tensors[part.id] = offset, memory
                 return
             for part, offset in places:
                 known = self._tensors.get(part.id)
@@ -61,13 +63,15 @@ class ResidentParameters:
                     raise ExecutorError(f"{part.role} of component {id.hex()} is packed at {known[0]} already, not {offset}")
                 if known is not None:
                     continue
-                memory = self._arena.view(offset, part.nbytes)
-                for first, last, nbytes in _slices(part, spec.tensors[part.role].nbytes):
+                memory, raw = self._arena.view(offset, part.nbytes), spec.tensors[part.role]
+                source = HashedTensor(raw, spec.hashes.get(part.role))
+                for first, last, nbytes in _slices(part, raw.nbytes):
                     if done and done + nbytes > SLICE:
                         done = 0
                         yield
-                    self._backend.pack(part, read_rows(spec.tensors[part.role], first, last), memory, first)
+                    self._backend.pack(part, source.read(first, last), memory, first)
                     done += nbytes
+                source.check()
                 self._tensors[part.id] = offset, memory
             self.components[id] = self._backend.assemble(spec, {part.role: self._tensors[part.id][1] for part, _ in places})
         finally:
@@ -81,6 +85,19 @@ class ResidentParameters:
             loading.close()
         for id in tensors:
             self._tensors.pop(id, None)
+
+
+def _together(steps: Generator[int, None, Any]) -> Generator[None, None, Any]:
+    """The value of small steps, which say how many bytes they packed, taken ``SLICE`` bytes at a time."""
+    done = 0
+    while True:
+        try:
+            done += next(steps)
+        except StopIteration as end:
+            return end.value
+        if done >= SLICE:
+            done = 0
+            yield
 
 
 def _slices(part: PackedPart, nbytes: int) -> Iterator[tuple[int, int, int]]:

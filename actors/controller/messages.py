@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.model.chain import Component
 
 
@@ -20,13 +21,19 @@ class Application:
     hashes: tuple[dict[str, bytes], ...] = ()  # of each component's raw tensors, by role
     base: str = ""  # of an adapter: the checkpoint that it changes
     sizes: tuple[dict[str, int], ...] = ()  # their bytes
-    model: str = ""  # as ``Chain`` has it
+    model: str = ""  # as ``Chain`` has it, as the next
+    virtual: int = 0
     created: int = 0  # seconds of Unix time
 
     @property
     def served_as(self) -> str:
         """The model id that clients ask for."""
         return self.model or self.name
+
+    @property
+    def context(self) -> int:
+        """As ``Chain`` has it."""
+        return self.max_length - self.virtual
 
     def tensors(self, first: int = 0, last: int | None = None) -> dict[bytes, int]:
         """Bytes of the distinct raw tensors of components ``first`` .. ``last`` (exclusive), by hash, and of deltas, by
@@ -155,6 +162,24 @@ class Beat:
     running: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """These blocks of a worker have nearly as long a queue as its memory allows."""
+
+    worker: str
+    incarnation: int
+    blocks: tuple[PressedBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A block that was deployed for a burst was not used for a while; who had it loaded."""
+
+    worker: str
+    incarnation: int
+    applications: tuple[str, ...]
+
+
 Event = (
     Serve
     | Deploy
@@ -170,6 +195,8 @@ Event = (
     | LoadFailed
     | Room
     | Beat
+    | Pressed
+    | Idle
 )
 
 

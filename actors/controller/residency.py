@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.cluster.application_life import first_missing, serving_one
 from blockwright.policies.model.chain import Block, Hop, Route
 from blockwright.policies.requests.admission import capacity_tokens
 
@@ -40,10 +41,15 @@ class PlannedRoute:
     served: Served
     hops: tuple[PlannedHop, ...] = ()
     open: int = 0  # hops whose worker does not serve them yet
+    idle: float = 0.0  # of one through a block that was deployed for a burst: seconds without use after which it ends
+    ended: bool = False  # it belongs nowhere any more
 
     @property
     def whole(self) -> bool:
-        return self.open == 0 and self.served.deployed and self.served.shown
+        return self.open == 0 and not self.ended and self.served.deployed and self.served.shown
+
+    def is_on(self, worker: str) -> bool:
+        return any(hop.worker == worker for hop in self.route.hops)
 
     def capacity(self) -> int:
         """Tokens of one sequence that the route's workers can hold: the least of its hops.
@@ -73,14 +79,7 @@ class PlannedHop:
 
 def serving(served: Mapping[str, Served], model: str) -> Served | None:
     """The application that takes a model's new requests, or, while there is none, that will."""
-    found = [s for s in served.values() if s.application.served_as == model and s.deployed and not s.draining]
-    return next((s for s in found if s.shown), found[0] if found else None)
-
-
-def page_of(application: Application, hop: Hop) -> tuple[int, int]:
-    """A page of a sequence: its tokens, and its raw bytes in all layers of a hop."""
-    kvs = [c.kv for c in application.components[hop.first : hop.last] if c.kv is not None]
-    return (kvs[0].page_size if kvs else 0), sum(kv.raw_bytes for kv in kvs)
+    return serving_one(s for s in served.values() if s.application.served_as == model)
 
 
 class Residency:
@@ -102,9 +101,12 @@ class Residency:
 
     def plan(self, route: PlannedRoute, hop: Hop, page: tuple[int, int]) -> PlannedHop:
         """A hop of a new route belongs here. page: its size in tokens and in bytes."""
-        planned = PlannedHop(route, self, hop.first, hop.last, *page, hop.last - hop.first)
-        route.open += 1
-        self.hops.setdefault(route.route.application, []).append(planned)
+        name = route.route.application
+        here = self.resident.get(name, ())
+        missing = sum(depth not in here for depth in range(hop.first, hop.last))
+        planned = PlannedHop(route, self, hop.first, hop.last, *page, missing)
+        route.open += not planned.held
+        self.hops.setdefault(name, []).append(planned)
         return planned
 
     def clear(self) -> None:
@@ -183,6 +185,17 @@ class Residency:
         self.room_stale = self.room_stale or bool(depths)
         return depths
 
+    def release(self, name: str) -> set[int]:
+        """A route of the application has ended: the depths that no other needs here, and that go."""
+        here = self.resident.get(name, set())
+        gone = here - {depth for hop in self.hops.get(name, ()) for depth in range(hop.first, hop.last)}
+        here -= gone
+        if not here:
+            self.resident.pop(name, None)
+        self._sort(name)
+        self.room_stale = self.room_stale or bool(gone)
+        return gone
+
     def forget(self, name: str) -> set[int]:
         """The application is gone for good: the depths that were here, and go."""
         depths = self.withdraw(name)
@@ -239,16 +252,15 @@ class Residency:
             self._partial.discard(name)
 
     def _first_missing(self, name: str) -> LoadBlock:
-        application, here, first = self._served[name].application, self.resident.get(name, set()), 0
-        for block in self._served[name].blocks:
-            last = first + len(block.components)
-            belongs = any(hop.first <= first and last <= hop.last for hop in self.hops[name])
-            if belongs and not here.issuperset(range(first, last)):
-                ids, deltas = [c.shared for c in block.components], [c.delta for c in block.components]
-                hashes = list(application.hashes[first:last])
-                return LoadBlock(application.checkpoint, first, last, ids, name, hashes, application.base, deltas)
-            first = last
-        raise AssertionError(f"{name} lacks components, and no block has them")
+        served, here = self._served[name], self.resident.get(name, set())
+        hops = [(hop.first, hop.last) for hop in self.hops[name]]
+        missing = first_missing([len(block.components) for block in served.blocks], hops, here)
+        assert missing is not None, f"{name} lacks components, and no block has them"
+        application, (first, last) = served.application, missing
+        components = application.components[first:last]
+        ids, deltas, hashes = [c.shared for c in components], [c.delta for c in components], application.hashes[first:last]
+        idle = min(hop.route.idle for hop in self.hops[name] if hop.first <= first and last <= hop.last)
+        return LoadBlock(application.checkpoint, first, last, ids, name, list(hashes), application.base, deltas, idle)
 
     def _turn(self, hop: PlannedHop, gained: bool) -> None:
         hop.route.open += -1 if gained else 1

@@ -95,6 +95,8 @@ class Worker(Actor):
         self._composed = ComposedRuns(self._do)
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
+        self._queues = False  # somebody was here at the last heartbeat
+        self._ending: list[tuple[int, str]] = []  # the last plan that may name a block, and the block's actor
         self._routes = 0  # version taken
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
@@ -137,6 +139,10 @@ class Worker(Actor):
         """Ours goes out: time also to look at those of others."""
         for worker, answer in self._peers.heartbeats(self.node.peers()):
             self._answer(worker, answer)
+        queues = self.state.queues()
+        if queues or self._queues:
+            self.node.ref(f"{self.config.name}/blocks").report.cast(queues)
+        self._queues = bool(queues)
         return {
             "sweep_age": self.device.lateness(),
             "waiting": self.state.waiting,
@@ -231,14 +237,24 @@ class Worker(Actor):
         return BlockLoaded(added, self._loop.time() - began)
 
     @endpoint
-    async def unload(self, holder: str, ids: list[bytes]) -> int:
-        """``holder`` needs these components no more; bytes of the pool that become free.
+    async def unload(self, holder: str, ids: list[bytes], block: str = "") -> int:
+        """``holder`` needs these components no more; bytes of the pool that become free. ``block``: an actor here that wants
+        to know when the last plan that names them has ended, or "".
 
         In line with the other messages: the routes that named the components are withdrawn by one that came before.
         """
         before = self.state.parts.memory.free_bytes
         self._loader.release(holder, ids)
+        if block:
+            self._ending.append((self.state.number, block))
+            self._tell_ended()
         return self.state.parts.memory.free_bytes - before
+
+    def _tell_ended(self) -> None:
+        """Plans end in order."""
+        oldest = self.state.number - self.state.open_plans
+        while self._ending and self._ending[0][0] <= oldest:
+            self.node.ref(f"{self.config.name}/{self._ending.pop(0)[1]}").ended.cast()
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
@@ -249,6 +265,7 @@ class Worker(Actor):
         self._apply(update)
         self._routes = max(self._routes, update.version)
         routes = self.state.parts.routes
+        self._composed.retain(routes.runs, {local.delta for local in routes.planned()})
         for local in routes.all_in_force():
             for run in local.runs:
                 self._composed.compose(routes.number(run), run)
@@ -310,6 +327,7 @@ class Worker(Actor):
     def _swept(self, swept: Swept) -> None:
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
+        self._tell_ended()
         self._seconds["sweep_seconds"] += swept.result.seconds
         self._seconds["kernel_seconds"] += swept.result.kernel_seconds
         if swept.plan.row:

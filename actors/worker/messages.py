@@ -104,6 +104,7 @@ class LoadBlock:
     deltas: list[bytes] = field(
         default_factory=list
     )  # of an adapter: ids of the components' deltas, empty where there is none
+    idle: float = 0.0  # seconds without use after which the controller wants to know; 0: never
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ __all__ = ["Checkpoint", "CheckpointError"]
 
 STORED_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-HUB_FILES = ["*.json", "model*.safetensors", "adapter_model*.safetensors", "tokenizer*", "*.jinja"]
+HUB_FILES = ["*.json", "model*.safetensors", "adapter*.safetensors", "tokenizer*", "*.jinja"]
 PACKED = ("qweight", "weight_packed", "weight_quantized", "SCB")  # what quantisers store in place of a weight
 KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
@@ -119,6 +119,11 @@ class Checkpoint:
         return sum(ref.nbytes for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values())
 
     @property
+    def virtual(self) -> int:
+        """Virtual tokens before every prompt, of an adapter."""
+        return max((change.virtual for change, _ in self.deltas.values()), default=0)
+
+    @property
     def chain(self) -> list[Part]:
         """What the configuration asks for: every component with the tensors of its roles, by their names in the files."""
         if self._chain is None:
@@ -192,6 +197,9 @@ class Checkpoint:
         known = hashes or [{}] * len(ids)
         if any(found and found.keys() != roles.keys() for found, (_, roles) in zip(known, parts, strict=True)):
             raise CheckpointError(f"{self.path} has other tensors than were hashed; the folder has changed: restart")
+        whole = [(config, found, id) for (config, _), found, id in zip(parts, known, ids, strict=True) if found]
+        if any(component_id(KINDS[type(config)], config, found) != id for config, found, id in whole):
+            raise CheckpointError(f"{self.path} has another configuration than it had; the folder has changed: restart")
         changes = [self.deltas.get(place) for place in range(first, first + len(ids))]
         if [change is not None for change in changes] != [bool(delta) for delta in deltas or [b""] * len(ids)]:
             raise CheckpointError(f"{self.source} changes other components than it did; the folder has changed: restart")

@@ -16,6 +16,8 @@ from __future__ import annotations
 import hashlib
 from typing import TypeVar, assert_never
 
+from blockwright.policies.cluster.scaling import RouteQueue
+from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plain import Plain
 from blockwright.policies.plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from blockwright.policies.sweep import forecast
@@ -83,7 +85,7 @@ class SweepState:
             case LeaseReturned():
                 self._pipeline.given_back(event)
             case Flight():
-                self._pipeline.arrived(event)
+                self._pipeline.arrived(event, now)
             case FlightDone():
                 self._pipeline.returned(event)
             case ComponentWanted():
@@ -105,12 +107,12 @@ class SweepState:
     def _change_routes(self, event: RoutesChanged) -> None:
         """Sequences go on where their components are still in force, cached pages stay; all others go back."""
         parts, rows = self.parts, self.parts.rows
-        known = len(parts.routes.borders)
-        if not parts.routes.change(event):
+        kept = parts.memory.pages.borders() | rows.borders()
+        if not parts.routes.change(event, kept):
             return
         for layout in layouts(event):
             parts.memory.add_layout(layout)
-        if len(parts.routes.borders) > known:
+        if len(parts.routes.borders) > len(kept):
             rows.cut(parts.routes.borders, parts.memory.pages.cut(parts.routes.borders))
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
@@ -121,6 +123,8 @@ class SweepState:
             else:
                 self._pipeline.abandon(s, "route")
         self._pipeline.cancel_flights()
+        parts.memory.pages.forget_spans()
+        parts.forget()
 
     def _place_component(self, event: ComponentWanted) -> None:
         """Reserve its room. Its memory is mapped by the next plan, so the effect that has it loaded comes with that plan."""
@@ -140,6 +144,7 @@ class SweepState:
         if gone is not None:
             outgoing.withdraw(event.component)
             outgoing.tell(ComponentGone(event.component, gone))
+            self.parts.forget()
 
     # plans -----------------------------------------------------------------------------------------------------------
 
@@ -147,7 +152,7 @@ class SweepState:
         """The next sweep, or None when there is nothing to do. The plan is open until ``commit``."""
         parts = self.parts
         self._sequences.expire(now)
-        batch = self._planner.pick()
+        batch = self._planner.pick(now)
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
         if not sequences and not parts.memory.pending and not parts.leases.pending:
@@ -185,7 +190,7 @@ class SweepState:
             if at == len(batch):
                 break
             drawn = [] if tokens[at] < 0 else [tokens[at]]
-            self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns)
+            self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns, now)
             at += 1
         returns.send()
 
@@ -197,6 +202,7 @@ class SweepState:
         logprob: TokenLogprob | None,
         scores: list[TokenLogprob] | None,
         returns: Returns,
+        now: float,
     ) -> None:
         """Whatever a row of a plan may be: a prompt, a guest, away, leaving, at its end."""
         rows, sequences, s, start, count = self.parts.rows, self._sequences, plan.sequences[i], plan.start[i], plan.count[i]
@@ -210,6 +216,8 @@ class SweepState:
             sequences.score(s, start, scores)
         sequences.advance(s, start + count, tokens, [] if logprob is None else [logprob])
         rows.close(s)
+        if rows.is_guest(s):
+            self._pipeline.passed(s, now)
         sequences.settle(s)
 
     # forecasts -------------------------------------------------------------------------------------------------------
@@ -260,6 +268,22 @@ class SweepState:
         for s in rows.live():
             found.setdefault(rows.route[s].route.application, []).extend(rows.handles(s))
         return {application: self.parts.memory.pages.use(handles) for application, handles in found.items()}
+
+    def queues(self) -> list[RouteQueue]:
+        """Who runs and waits on each route that anybody is on, and how many tokens would fit."""
+        rows, memory = self.parts.rows, self.parts.memory
+        found: dict[str, tuple[LocalRoute, list[int]]] = {}
+        for s in rows.live():
+            if rows.status[s] != Status.LEAVING:
+                _, counts = found.setdefault(rows.route[s].route.id, (rows.route[s], [0, 0, 0]))
+                counts[0 if rows.status[s] == Status.RUNNING else 1] += 1
+                counts[2] += rows.known[s]
+        queues = []
+        for local, (running, waiting, tokens) in found.values():
+            hop = local.route.hops[local.hop]
+            limit = memory.pages_of(local.spans, "") * self.config.page_size if local.spans else 1 << 62
+            queues.append(RouteQueue(local.route.application, hop.first, hop.last, running, waiting, tokens, limit))
+        return queues
 
     @property
     def next_deadline(self) -> float:

@@ -14,7 +14,7 @@ from blockwright.actors.controller.state import HOPELESS
 from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
-from blockwright.policies.model.partition import cut_blocks, place
+from blockwright.policies.model.partition import cut_blocks, hop_borders, place
 from blockwright.policies.requests.admission import capacity_tokens
 from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.sweep.events import RoutesChanged
@@ -187,7 +187,8 @@ class Reference:
         """What the applications alone decide."""
         chains = {a.name: a.components for a in self.applications.values()}
         spans = {a.name: a.span for a in self.applications.values()}
-        self.blocks, self.known = cut_blocks(chains, spans), place(chains, list(self.workers), spans, version=0)
+        hops = {name: hop_borders(components, spans[name])[:-1] for name, components in chains.items()}
+        self.blocks, self.known = cut_blocks(chains, hops), place(chains, list(self.workers), spans, version=0)
         self.cuts = {**self.blocks, **self.cuts}  # as first published
 
     def planned(self) -> list[Route]:

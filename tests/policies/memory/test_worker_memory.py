@@ -34,7 +34,7 @@ def one(nbytes: int, id: bytes = b"") -> list[PackedTensor]:
 def test_parameters_push_cached_pages_out_but_not_pages_in_use() -> None:
     made = memory(4)
     used, cached = page(made), page(made, b"hash")
-    made.pages.release(cached)
+    made.pages.release(cached, "a")
     assert made.load(b"big", "app", one(4 * CHUNK)) is None
     assert made.load(b"fits", "app", one(3 * CHUNK - 5)) == [TensorPlace(0, True)]
     edit = made.take_edits()[-1]
