@@ -91,7 +91,7 @@ class Fleet:
             module = name.removesuffix(".weight")
             if module.rpartition(".")[2] not in targets:
                 continue
-            parts = {"beft_bias": (shape[0],)}
+            parts: dict[str, tuple[int, ...]] = {"beft_bias": (shape[0],)}
             if kind == "lora":
                 parts = {"lora_A.weight": (RANK, shape[1]), "lora_B.weight": (shape[0], RANK)}
             for part, sizes in parts.items():
