@@ -53,8 +53,8 @@ class ResidentParameters:
             if spec.delta is not None:
                 ((part, offset),) = places
                 memory = self._arena.view(offset, part.nbytes)
-                packing = self._backend.pack_delta(spec, read_delta(spec, spec.delta), memory)
-                self.deltas[id] = yield from _together(packing)
+                tensors = yield from _together(read_delta(spec, spec.delta, SLICE))
+                self.deltas[id] = yield from _together(self._backend.pack_delta(spec, tensors, memory))
                 self._tensors[part.id] = offset, memory
                 return
             for part, offset in places:

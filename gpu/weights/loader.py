@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+from collections.abc import Generator
 
 import torch
 
@@ -75,13 +76,16 @@ class HashedTensor:
             raise changed(self._ref)
 
 
-def read_delta(spec: ComponentSpec, delta: DeltaSpec) -> dict[str, torch.Tensor]:
-    """The tensors of a component's delta by role. Raises CheckpointError when they are not what its id was made of."""
+def read_delta(spec: ComponentSpec, delta: DeltaSpec, step: int) -> Generator[int, None, dict[str, torch.Tensor]]:
+    """The tensors of a component's delta by role, hashed at most ``step`` bytes at a time, which are yielded. Raises
+    CheckpointError when they are not what its id was made of."""
     tensors = {role: read_rows(ref, 0, ref.shape[0]) for role, ref in delta.tensors.items()}
     hashes = {}
     for role, tensor in tensors.items():
-        digest = begin_hash(delta.tensors[role].dtype, delta.tensors[role].shape)
-        digest.update(_content(tensor))
+        digest, content = begin_hash(delta.tensors[role].dtype, delta.tensors[role].shape), _content(tensor)
+        for first in range(0, content.nbytes, step):
+            digest.update(content[first : first + step])
+            yield min(step, content.nbytes - first)
         hashes[role] = digest.digest()
     if delta_id(spec.config, delta.config, hashes) != delta.id:
         raise changed(next(iter(delta.tensors.values())))
@@ -89,7 +93,7 @@ def read_delta(spec: ComponentSpec, delta: DeltaSpec) -> dict[str, torch.Tensor]
 
 
 def _content(tensor: torch.Tensor) -> memoryview:
-    content: memoryview = tensor.contiguous().view(torch.uint8).numpy().data
+    content: memoryview = tensor.contiguous().view(torch.uint8).flatten().numpy().data
     return content
 
 
