@@ -97,6 +97,12 @@ class Settings:
         dict[str, float],
         "tenant or application, as above: most of a worker's KV memory that it may hold, 0 to 1; * for others",
     ] = field(default_factory=dict)
+    on_demand: Annotated[
+        bool, "load applications that do not fit beside the others when they are asked for; no: refuse them"
+    ] = True
+    kv_reserve: Annotated[
+        float, "with on_demand: part of the memory that the largest application leaves that others leave to KV, 0 to 0.9"
+    ] = 0.1
     app_roots: Annotated[
         str, "folders, with commas between, below which applications that are added at run time must lie; empty: none can be"
     ] = ""
@@ -188,6 +194,8 @@ class Settings:
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
+        if not 0 <= self.kv_reserve <= 0.9:
+            raise SettingsError(f"kv_reserve is {self.kv_reserve}; give 0 to 0.9")
         if self.request_timeout < 0:
             raise SettingsError(f"request_timeout is {self.request_timeout}; give seconds, or 0 (the default) for no limit")
         if self.silence < 2 * self.heartbeat:

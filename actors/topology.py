@@ -18,7 +18,8 @@ from typing import Any
 from blockwright.actors.checkpoints import hash_applications, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.controller.actor import Controller, Progress
+from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -219,7 +220,7 @@ async def start(
         gateway = _gateway(settings, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(checkpoints))
         fronts = {HEAD: http.front} if http is not None else {}
-        state = ControllerState(list(configs), stall_timeout=settings.stall_timeout)
+        state = ControllerState(list(configs), stall_timeout=settings.stall_timeout, on_demand=settings.on_demand)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),

@@ -13,10 +13,10 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from blockwright.actors.conditions import Conditions, Published
+from blockwright.actors.controller.demand_calls import perform
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.messages import (
     Add,
@@ -24,6 +24,7 @@ from blockwright.actors.controller.messages import (
     Application,
     AskRoom,
     Beat,
+    DemandEffect,
     Deploy,
     Effect,
     Event,
@@ -33,6 +34,7 @@ from blockwright.actors.controller.messages import (
     Load,
     Loaded,
     LoadFailed,
+    LoadRefused,
     Publish,
     Remove,
     Retire,
@@ -41,15 +43,17 @@ from blockwright.actors.controller.messages import (
     Undeploy,
     Unfit,
     Unload,
+    Wanted,
     WorkerDown,
     WorkerStarting,
     WorkerUp,
 )
+from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
 from blockwright.actors.gateway.port import ApplicationView, Census
-from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
+from blockwright.actors.worker.messages import BlockLoaded, BlockRefused, WorkerStatus
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
@@ -61,18 +65,6 @@ LOAD_TIMEOUT = 600.0  # of one block
 ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
 KEEP = 256  # failures of additions that can still be asked for
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What the controller publishes of itself, after every event that changes it."""
-
-    workers_up: bool = False  # all of them
-    serves: bool = False  # every deployed application has a route in force
-    whole: bool = False  # every planned route is in force
-    version: int = 0  # of the last publication of routes
-    warnings: tuple[str, ...] = ()  # what whoever started the cluster should hear, though it serves
-    fatal: str = ""  # why the cluster cannot serve
 
 
 class Controller(Actor):
@@ -94,8 +86,7 @@ class Controller(Actor):
         self._taken: dict[str, int] = {}  # gateway on another node -> version that its last heartbeat had
         self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version that its last heartbeat lacked
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
-        self._history = History()
-        self._conditions = Conditions()
+        self._history, self._conditions = History(), Conditions()
         self._failed: OrderedDict[str, str] = OrderedDict()  # application that could not be added -> why, the last ``KEEP``
         self._grace: dict[str, float] = {}  # application that is served no more, or will not be -> seconds for its requests
 
@@ -143,8 +134,8 @@ class Controller(Actor):
     @endpoint
     async def base(self, model: str) -> str:
         """The whole checkpoint that a model is served from (the first model without a name); "" where there is none."""
-        name = model or next((one.application.served_as for one in self._state.served.values() if one.deployed), "")
-        known = serving(self._state.served, name)
+        first = next((one.application.served_as for one in self._state.served.values() if one.deployed), "")
+        known = serving(self._state.served, model or first)
         return known.application.checkpoint if known is not None and not known.application.base else ""
 
     @endpoint(concurrent=True)
@@ -184,6 +175,11 @@ class Controller(Actor):
         """One that is known."""
         served = self._state.served.get(application)
         return application_view(self._state, served) if served is not None else None
+
+    @endpoint(urgent=True)
+    async def wanted(self, applications: list[str]) -> None:
+        """A gateway has requests of these and no route for them."""
+        self.handle(Wanted(tuple(applications)))
 
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
@@ -274,6 +270,8 @@ class Controller(Actor):
                     self._failed[application] = error
                     if len(self._failed) > KEEP:
                         self._failed.popitem(last=False)
+            case DemandEffect():
+                return self._spawn(perform(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
             case FinishRequests(application):
                 return self._spawn(self._drain(application))
             case Fatal(message):
@@ -326,9 +324,10 @@ class Controller(Actor):
 
     async def _load(self, effect: Load) -> None:
         worker, incarnation, load = effect.worker, effect.incarnation, effect.load
+        kind: Any = BlockLoaded | BlockRefused
         async with self._order[worker]:
             try:
-                await self._worker(worker, incarnation).load(load, timeout=LOAD_TIMEOUT, returns=BlockLoaded)
+                answer = await self._worker(worker, incarnation).load(load, timeout=LOAD_TIMEOUT, returns=kind)
             except NodeDown:
                 return  # told by the membership
             except RemoteError as error:
@@ -337,12 +336,13 @@ class Controller(Actor):
                 if not self.node.stopping:
                     self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
             else:
-                self.handle(Loaded(worker, incarnation, load))
+                what = worker, incarnation, load
+                self.handle(LoadRefused(*what, answer) if isinstance(answer, BlockRefused) else Loaded(*what))
 
     async def _unload(self, effect: Unload) -> None:
-        async with self._publishing:  # publications before this one are out
-            pass
-        async with self._order[effect.worker]:
+        async with self._order[effect.worker]:  # first: what is loaded in its place comes after it
+            async with self._publishing:  # publications before this one are out
+                pass
             try:
                 await self._worker(effect.worker, effect.incarnation).unload(effect.holder, list(effect.ids))
             except NodeDown:

@@ -86,8 +86,10 @@ class Additions:
         """ "": all of its routes are whole whose workers are up, and there is one. None: not yet. Else why it cannot be."""
         if (deaths := self._deaths.get(served.application.name, 0)) >= DEADLY:
             return f"{deaths} workers died while they loaded it"
+        if served.parked:
+            return ""
         up = [p for p in served.planned if all(workers[hop.worker].alive for hop in p.route.hops)]
-        if not up or not all(map(_known, up)):
+        if not up or not all(map(is_known, up)):
             return None
         for hop in (hop for planned in up for hop in planned.hops):
             room = hop.residency.room or 0
@@ -100,7 +102,7 @@ class Additions:
         assert set(hidden) == self.replaces.keys() >= self._deaths.keys()
 
 
-def _known(route: PlannedRoute) -> bool:
+def is_known(route: PlannedRoute) -> bool:
     """It is whole, and its workers have said since what is left of their memory."""
     return not route.open and not any(hop.residency.room_stale or hop.residency.asking for hop in route.hops)
 

@@ -26,10 +26,17 @@ class Served:
     blocks: tuple[Block, ...] = ()
     planned: list[PlannedRoute] = field(default_factory=list)  # in force when every worker is up and loaded
     deployed: bool = True
+    on_demand: bool = False  # it did not fit beside the others, and is loaded when it is asked for
+    parked: bool = False  # it is on demand, and in no worker now
     shown: bool = True  # its chain and routes are published; what is being added waits for that
     draining: bool = False  # it takes no new requests
     ever_ready: bool = False  # it has had a route in force
     in_force: int = 0  # routes
+
+    @property
+    def here(self) -> bool:
+        """Its components belong on workers now."""
+        return self.deployed and not self.parked
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +50,7 @@ class PlannedRoute:
 
     @property
     def whole(self) -> bool:
-        return self.open == 0 and self.served.deployed and self.served.shown
+        return self.open == 0 and self.served.here and self.served.shown
 
     def capacity(self) -> int:
         """Tokens of one sequence that the route's workers can hold: the least of its hops.
@@ -116,7 +123,7 @@ class Residency:
         self.resident, self.refused, self.loading = {}, {}, None
         self.room, self.room_stale, self.asking = None, True, False
         self._partial.clear()
-        self._queued = {name for name, served in self._served.items() if served.deployed}
+        self._queued = {name for name, served in self._served.items() if served.here}
         self._queue = [(self._served[name].rank, name) for name in self._queued]
         heapq.heapify(self._queue)
 
@@ -195,7 +202,7 @@ class Residency:
         return depths
 
     def next_load(self) -> LoadBlock | None:
-        """The first block that is missing, in order of applications and depth."""
+        """The first blocks that are missing, all at once of a hop, in order of applications and depth."""
         while self._queue:
             name = self._queue[0][1]
             if self._wants(name):
@@ -224,13 +231,13 @@ class Residency:
                 assert hop.missing == sum(depth not in here for depth in range(hop.first, hop.last)), name
             assert (name in self._partial) == (bool(here) and self._wants(name)), name
             assert name in self._queued or not self._wants(name), name
-            assert served.deployed or not here, name
+            assert served.here or not here, name
         assert {name for _, name in self._queue} == self._queued
         assert len(self._queue) == len(self._queued)
 
     def _wants(self, name: str) -> bool:
         served = self._served[name]
-        return served.deployed and name not in self.refused and any(hop.missing for hop in self.hops.get(name, ()))
+        return served.here and name not in self.refused and any(hop.missing for hop in self.hops.get(name, ()))
 
     def _sort(self, name: str) -> None:
         if self.resident.get(name) and self._wants(name):
@@ -239,16 +246,23 @@ class Residency:
             self._partial.discard(name)
 
     def _first_missing(self, name: str) -> LoadBlock:
+        """Consecutive blocks of one hop in one message: an application of many small ones comes as fast as one of few."""
         application, here, first = self._served[name].application, self.resident.get(name, set()), 0
+        begin = end = -1
         for block in self._served[name].blocks:
             last = first + len(block.components)
-            belongs = any(hop.first <= first and last <= hop.last for hop in self.hops[name])
-            if belongs and not here.issuperset(range(first, last)):
-                ids, deltas = [c.shared for c in block.components], [c.delta for c in block.components]
-                hashes = list(application.hashes[first:last])
-                return LoadBlock(application.checkpoint, first, last, ids, name, hashes, application.base, deltas)
+            inside = [hop for hop in self.hops[name] if hop.first <= first and last <= hop.last]
+            missing = bool(inside) and not here.issuperset(range(first, last))
+            if missing and (begin < 0 or any(hop.first <= begin for hop in inside)):
+                begin, end = first if begin < 0 else begin, last
+            elif begin >= 0:
+                break
             first = last
-        raise AssertionError(f"{name} lacks components, and no block has them")
+        assert begin >= 0, f"{name} lacks components, and no block has them"
+        parts, hashes = application.components[begin:end], list(application.hashes[begin:end])
+        ids, deltas = [c.shared for c in parts], [c.delta for c in parts]
+        length, layers = application.max_length, sum(c.kv is not None for c in application.components)
+        return LoadBlock(application.checkpoint, begin, end, ids, name, hashes, application.base, deltas, length, layers)
 
     def _turn(self, hop: PlannedHop, gained: bool) -> None:
         hop.route.open += -1 if gained else 1

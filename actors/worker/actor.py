@@ -14,13 +14,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
+from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs, refusal
 from blockwright.actors.worker.composed_runs import ComposedRuns
 from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, start_device
 from blockwright.actors.worker.event_log_writer import EventLogWriter
 from blockwright.actors.worker.event_recorder import EventRecorder, Machine
+from blockwright.actors.worker.known_specs import KnownSpecs
 from blockwright.actors.worker.messages import (
     BlockLoaded,
+    BlockRefused,
     LoadBlock,
     PeerReport,
     Submission,
@@ -35,12 +37,13 @@ from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
+from blockwright.policies.memory.packed_tensor import Shortage
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
     ComponentGone,
-    ComponentPlaced,
-    ComponentRefused,
+    ComponentsPlaced,
+    ComponentsRefused,
     Effect,
     Event,
     Flight,
@@ -87,12 +90,13 @@ class Worker(Actor):
                 prefix_cache=config.prefix_cache,
                 tenant_weights=config.tenant_weights,
                 tenant_kv_share=config.tenant_kv_share,
+                kv_reserve=config.kv_reserve,
             )
         )
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
         self._machine: Machine = self.state  # what events, plans and commits go through; ``state`` is for reading
         self._recorder: EventRecorder | None = None
-        self._composed = ComposedRuns(self._do)
+        self._composed, self._specs = ComposedRuns(self._do), KnownSpecs()
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
         self._routes = 0  # version taken
@@ -111,7 +115,7 @@ class Worker(Actor):
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
-        self._loader = ComponentLoader(self.device, self.backend, self._apply, config.name, config.memory)
+        self._loader = ComponentLoader(self.device, self.backend, self._apply)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
         self._peers = Peers(f"{config.name}/worker")
@@ -215,20 +219,24 @@ class Worker(Actor):
     # blocks and routes -----------------------------------------------------------------------------------------------
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded:
-        """Make components resident, one after the other between sweeps; on failure none of them is counted."""
-        began, added = self._loop.time(), 0
+    async def load(self, block: LoadBlock) -> BlockLoaded | BlockRefused:
+        """Make components resident between sweeps; on failure, or without room, none of them."""
+        began = self._loop.time()
         kv_dtype = str(self.backend.dtype).removeprefix("torch.")
-        specs = await self._read_specs(block, self.config.page_size, kv_dtype)
-        done: list[bytes] = []
-        try:
-            for spec in specs:
-                added += await self._loader.load(spec, block.holder)
-                done.append(spec.name)
-        except BaseException:
-            self._loader.release(block.holder, done)
-            raise
-        return BlockLoaded(added, self._loop.time() - began)
+        if (specs := self._specs.find(block)) is None:
+            specs = await self._read_specs(block, self.config.page_size, kv_dtype)
+            self._specs.keep(block, specs)
+        answer = await self._loader.load(specs, block.holder)
+        if isinstance(answer, Shortage):
+            return refusal(answer, self.config, self.state.parts.memory)
+        if not self._specs.proven(block):
+            try:
+                await self._composed.rehearse(self.device, block, specs)
+            except BaseException:
+                self._loader.release(block.holder, [spec.name for spec in specs])
+                raise
+            self._specs.prove(block)
+        return BlockLoaded(answer, self._loop.time() - began)
 
     @endpoint
     async def unload(self, holder: str, ids: list[bytes]) -> int:
@@ -333,8 +341,10 @@ class Worker(Actor):
                 if isinstance(effect, ComponentGone):
                     self._loader.forget(effect.component)
                     self._composed.forget(effect.component, effect.tensors)
-                elif isinstance(effect, ComponentPlaced | ComponentRefused):
+                elif isinstance(effect, ComponentsPlaced):
                     self._loader.placed(effect)
+                elif isinstance(effect, ComponentsRefused):
+                    self._loader.refused(effect)
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 
 from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.state import HOPELESS
@@ -155,14 +156,20 @@ class Reference:
 
     def needs(self, name: str, application: str) -> Iterator[LoadBlock]:
         hops = [h for r in self.planned() if r.application == application for h in r.hops if h.worker == name]
-        first, here = 0, self.held[name].resident.get(application, set())
-        for block in self.blocks[application]:
-            last = first + len(block.components)
-            if any(h.first <= first and last <= h.last for h in hops) and not here >= set(range(first, last)):
-                ids = [c.shared for c in block.components]
-                deltas = [c.delta for c in block.components]
-                yield LoadBlock(self.applications[application].checkpoint, first, last, ids, application, [], "", deltas)
-            first = last
+        here, one = self.held[name].resident.get(application, set()), self.applications[application]
+        borders = [0, *accumulate(len(block.components) for block in self.blocks[application])]
+        for hop in sorted(hops, key=lambda hop: hop.first):
+            inside = [(a, b) for a, b in pairwise(borders) if hop.first <= a and b <= hop.last]
+            lacking = [depth for a, b in inside for depth in range(a, b) if not here >= set(range(a, b))]
+            if lacking:
+                first = lacking[0]
+                last = next(depth for depth in range(first, hop.last + 1) if depth not in lacking)
+                parts = one.components[first:last]
+                ids, deltas = [c.shared for c in parts], [c.delta for c in parts]
+                layers = sum(c.kv is not None for c in one.components)
+                yield LoadBlock(
+                    one.checkpoint, first, last, ids, application, [], "", deltas, length=one.max_length, layers=layers
+                )
 
     def publish(self) -> None:
         version, routes = self.published.version + 1, {}

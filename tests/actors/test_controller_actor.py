@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from blockwright.actors.conditions import Published
-from blockwright.actors.controller.actor import Controller, Progress
+from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import (
     Application,
     Beat,
@@ -19,6 +19,7 @@ from blockwright.actors.controller.messages import (
     WorkerDown,
     WorkerUp,
 )
+from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
 from blockwright.policies.model.chain import Component, Kind, KvLayout
