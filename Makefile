@@ -21,7 +21,7 @@ export TORCH_INDEX_URL ?=
 .PHONY: help setup looks demo serve test quick caps capped nightly lint types equality compat bench clean
 
 help:
-	@echo "make demo      set up, then serve the demo checkpoint on 2 workers and stream through them"
+	@echo "make demo      set up, then serve the demo checkpoint and its fine-tunes on 2 workers and stream through them"
 	@echo "make serve     set up, then leave the demo running (PORT=8000)"
 	@echo "make test      set up, then format, lint, types and all tests"
 	@echo "               (CAP=avx2 for a processor that has nothing better, JOBS=1 for one after the other)"
@@ -31,7 +31,7 @@ help:
 	@echo "make equality  the full cross product of the comparison with transformers"
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
-	@echo "make bench     all benchmarks, in less than half an hour, and what changed since the stored results"
+	@echo "make bench     all benchmarks, in less than 45 minutes, and what changed since the stored results"
 	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY='serving links' runs just these,"
 	@echo "               BESIDE=CHECKOUT measures another checkout in turn)"
 

@@ -46,7 +46,12 @@ def hash_applications(checkpoints: dict[str, Checkpoint], settings: Settings) ->
 
 
 def application_of(name: str, checkpoint: Checkpoint, specs: Sequence[ComponentSpec], length: int, span: int) -> Application:
-    """A checkpoint that was hashed, as the controller knows it."""
+    """A checkpoint that was hashed, as the controller knows it. Raises SettingsError."""
+    if checkpoint.virtual >= length:
+        raise SettingsError(
+            f"{name} has {checkpoint.virtual} virtual tokens before every prompt, but a sequence may have {length}; raise "
+            "max_model_len"
+        )
     return Application(
         name,
         str(checkpoint.source),
@@ -56,4 +61,5 @@ def application_of(name: str, checkpoint: Checkpoint, specs: Sequence[ComponentS
         tuple(spec.hashes for spec in specs),
         str(checkpoint.path) if checkpoint.source != checkpoint.path else "",
         tuple({role: ref.nbytes for role, ref in spec.tensors.items()} for spec in specs),
+        virtual=checkpoint.virtual,
     )

@@ -316,7 +316,10 @@ def tell_of_nodes(
 
 def _models(checkpoints: dict[str, Checkpoint], lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
-    return [ModelInfo(name, str(c.path), lengths[name], created, False) for name, c in checkpoints.items()]
+    return [
+        ModelInfo(name, str(c.path), lengths[name] - c.virtual, created, False, virtual=c.virtual)
+        for name, c in checkpoints.items()
+    ]
 
 
 def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:

@@ -18,7 +18,7 @@ import subprocess
 from pathlib import Path
 
 import harness
-from harness import BESIDE, OURS, Bar, Options, Report
+from harness import OURS, Bar, Options, Report
 from kernels import head
 
 SIZES = {"1000x100": (1000, 100), "100x10": (100, 10)}
@@ -43,8 +43,7 @@ def main(options: Options) -> None:
             for name in subjects[:: -1 if turn % 2 else 1]:
                 for case, metrics in measured(pythons[name], workers, applications):
                     report.add(f"{size}/{case}", name, metrics)
-    more = [Bar("100x10/rest/state", "core_share", BESIDE, at_most=0.01)] if options.beside else []
-    harness.finish(report, options, [*BARS, *more])
+    harness.finish(report, options, BARS)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ WAIT_SECONDS = 60.0
 SETTINGS = {"replicas": ("--workers", "2"), "pipeline": ("--workers", "2", "--set", "pipeline=2")}
 
 
-GATEWAYS = {"one of two gateways": 2, "the only gateway": 1}
+GATEWAYS = {"one-of-two-gateways": 2, "the-only-gateway": 1}
 
 
 class Watched:

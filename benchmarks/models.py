@@ -1,4 +1,4 @@
-"""Random Llamas of fixed size, for measuring: S has 27 million parameters, M 169 million.
+"""Random Llamas of fixed size, for measuring: S has 27 million parameters, M 169 million, W 44 million.
 
 Weights come from a fixed seed, so two machines measure the same model. The tokenizer covers the whole vocabulary (each
 token is one to three bytes), so that turning tokens into text costs what it costs with a real model. Writes nothing but
@@ -40,6 +40,7 @@ class Size:
 SIZES = {
     "S": Size(12, 384, 6, 2, 1152, 8192),
     "M": Size(12, 1024, 16, 4, 2816, 16384),
+    "W": Size(6, 768, 12, 4, 2048, 4096),
     "tiny": Size(2, 128, 2, 1, 192, 512),
 }
 

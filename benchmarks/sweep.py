@@ -2,7 +2,7 @@
 
     python benchmarks/sweep.py [--quick] [--json PATH] [--beside CHECKOUT]
 
-``plan+commit`` is one sweep of 48 or 256 rows: the median of windows of 16 sweeps, in which every row comes past a page
+``sweep`` is one sweep of 48 or 256 rows: the median of windows of 16 sweeps, in which every row comes past a page
 border once (borders are spread evenly, as in service); ``plan`` and ``commit`` are its parts. ``fork`` is a forecast's copy
 of 256 rows in 80 GB of 2 MiB chunks, ``fork, cache full`` the same with all memory in cached pages; ``jump`` is 64 sweeps
 of 256 rows at once. ``--beside`` measures an older checkout in turn with this one; what it cannot do is left out.
@@ -20,14 +20,14 @@ from collections.abc import Callable
 from typing import Any
 
 import harness
-from harness import BESIDE, Bar, Options, Report
+from harness import Bar, Options, Report
 
 PAGE, LAYERS = 16, 12
 BARS = (
-    Bar("sweep/48rows", "plan+commit_us", at_most=80),
-    Bar("sweep/256rows", "plan+commit_us", at_most=450),
+    Bar("sweep/48rows", "sweep_us", at_most=80),
+    Bar("sweep/256rows", "sweep_us", at_most=450),
     Bar("fork/256rows", "p50_us", at_most=1000),
-    Bar("fork/256rows, cache full", "p50_us", at_most=1000),
+    Bar("fork/256rows-cache-full", "p50_us", at_most=1000),
 )
 Samples = dict[str, dict[str, float]]  # by case, by metric
 
@@ -113,7 +113,7 @@ def sweeps(rows: int, windows: int) -> dict[str, float]:
         found["commit"].append(1e6 * spent[1] / PAGE)
     gc.unfreeze()
     both = [a + b for a, b in zip(found["plan"], found["commit"], strict=True)]
-    return {"plan+commit_us": statistics.median(both), **{f"{n}_us": statistics.median(v) for n, v in found.items()}}
+    return {"sweep_us": statistics.median(both), **{f"{n}_us": statistics.median(v) for n, v in found.items()}}
 
 
 def timed(call: Callable[[], object], times: int) -> dict[str, float]:
@@ -148,7 +148,7 @@ def measure(quick: bool) -> Samples:
     if not old:
         found["jump/256rows"] = jumps(5 if quick else 20)
         full = decoding(256, 80 << 30, chunk=2 << 20, layers=32, slot=64 << 10, cached=30_000)
-        found["fork/256rows, cache full"] = timed(full.fork, 20)
+        found["fork/256rows-cache-full"] = timed(full.fork, 20)
     return found
 
 
@@ -160,8 +160,7 @@ def main(options: Options) -> None:
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             for case, metrics in json.loads(done.stdout).items():
                 report.add(case, name, metrics)
-    relative = [Bar(f"sweep/{rows}rows", "plan+commit_us", peer=BESIDE, at_most=0.5) for rows in (48, 256)]
-    harness.finish(report, options, [*BARS, *(relative if options.beside else ())])
+    harness.finish(report, options, BARS)
 
 
 if __name__ == "__main__":

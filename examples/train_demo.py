@@ -1,6 +1,7 @@
-"""Trains the demo checkpoint from nothing: a Llama of 1.6 million parameters on the tasks of ``demo_tasks.py``.
+"""Trains the demo checkpoint from nothing: a Llama of 1.6 million parameters on the tasks of ``api/demo/tasks.py``.
 
     python examples/train_demo.py --out examples/demo-checkpoint
+    python examples/train_demo.py --family [NAME ...]            its fine-tunes: demo_family.py
 
 Minutes on two cores; the seed fixes the data and the initial weights. Writes a Hugging Face folder (config.json,
 model.safetensors in bfloat16, tokenizer, chat template, generation defaults) and ``report.json`` with the accuracy of the
@@ -16,7 +17,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,7 +28,7 @@ from demo_checkpoint import write_folder
 from torch import Tensor, nn
 
 from blockwright.api.demo.checkpoint import EOS, encode
-from blockwright.api.demo.tasks import Example, accuracy, examination, training_stream
+from blockwright.api.demo.tasks import TASKS, Example, Task, accuracy, examination, training_stream
 
 IGNORED = -100  # label of positions that are not learned: the prompt and the padding
 
@@ -183,9 +184,9 @@ def spread(tokens_BT: Tensor, room: float, generator: torch.Generator) -> Tensor
     return torch.arange(width) + gaps_BT.cumsum(dim=1)
 
 
-def batches(seed: int, size: int, pool: int = 16) -> Iterator[list[Example]]:
+def batches(seed: int, size: int, pool: int = 16, tasks: Mapping[str, Task] = TASKS) -> Iterator[list[Example]]:
     """Batches of examples of like length (so little is padded), in random order."""
-    stream, generator = training_stream(seed), torch.Generator().manual_seed(seed)
+    stream, generator = training_stream(seed, tasks), torch.Generator().manual_seed(seed)
     while True:
         block = sorted(islice(stream, size * pool), key=lambda item: len(item.prompt) + len(item.answer))
         for index in torch.randperm(pool, generator=generator).tolist():
@@ -193,13 +194,16 @@ def batches(seed: int, size: int, pool: int = 16) -> Iterator[list[Example]]:
 
 
 def optimizers(model: Llama, rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
-    matrices = [weight for weight in model.layers.parameters() if weight.ndim == 2]
-    others = [weight for weight in model.parameters() if not any(weight is matrix for matrix in matrices)]
-    return [
-        torch.optim.Muon(matrices, lr=rate, momentum=0.95, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0),
+    """Muon for the matrices of the layers, AdamW for the embedding and the norms; what is frozen is left alone."""
+    matrices = [weight for weight in model.layers.parameters() if weight.ndim == 2 and weight.requires_grad]
+    chosen = {id(weight) for weight in matrices}
+    others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in chosen]
+    tools: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=rate, momentum=0.95, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
     ]
+    if others:  # not so with low-rank terms
+        tools.append(torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0))
+    return tools
 
 
 def rate_at(step: int, steps: int) -> float:
@@ -208,17 +212,19 @@ def rate_at(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
-def train(model: Llama, *, steps: int, size: int, rate: float, room: float, seed: int) -> None:
+def train(
+    model: Llama, *, steps: int, size: int, rate: float, room: float, seed: int, tasks: Mapping[str, Task] = TASKS
+) -> None:
     """``steps`` batches of ``size`` examples; prints the loss now and then."""
     generator = torch.Generator().manual_seed(seed + 1)
     tools, started, average = optimizers(model, rate), time.monotonic(), 0.0
-    for step, examples in enumerate(islice(batches(seed, size), steps)):
+    for step, examples in enumerate(islice(batches(seed, size, tasks=tasks), steps)):
         tokens_BT, labels_BT = make_batch(examples)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits_BTV = model(tokens_BT, spread(tokens_BT, room, generator))
         loss = loss_of(logits_BTV.float(), labels_BT)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_((weight for weight in model.parameters() if weight.requires_grad), 1.0)
         for tool in tools:
             for group in tool.param_groups:
                 group["lr"] = rate * rate_at(step, steps)
@@ -268,8 +274,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--per-task", type=int, default=100, help="examination prompts of each task and split")
+    parser.add_argument("--family", nargs="*", metavar="NAME", help="fine-tunes of the checkpoint at --out instead (all)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.family is not None:
+        import demo_family  # which is made of this module
+
+        demo_family.make(options.family or list(demo_family.FAMILY), options.out, options.out.parent / "demo-family")
+        return
     torch.manual_seed(options.seed)
     started = time.monotonic()
     model = Llama(Shape())

@@ -10,7 +10,7 @@ worker's longest chain, P pages of the longest sequence, M longest sequence in t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ import torch
 
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.policies.model.chain import KvLayout
+
+SLICE = 256 << 10  # raw bytes packed in one step of a load: some 0.3 ms, less than any sweep that matters takes
 
 
 @dataclass(slots=True)
@@ -81,8 +83,11 @@ class Backend(Protocol):
     def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
         """A component of parts that are packed: the memory of each by role. Pointers only."""
 
-    def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> Any:
-        """Convert the raw tensors of a variant's delta into ``memory`` (uint8 of its part's bytes, 64-byte aligned)."""
+    def pack_delta(
+        self, spec: ComponentSpec, tensors: Mapping[str, torch.Tensor], memory: torch.Tensor
+    ) -> Generator[int, None, Any]:
+        """Convert the raw tensors of a variant's delta into ``memory`` (uint8 of its part's bytes, 64-byte aligned). Yields
+        the bytes of each step, at most about ``SLICE``; its value is the delta as ``attach`` takes it."""
 
     def reserve(self, tables: Any, max_tokens: int, max_rows: int) -> None:
         """Learn the tables (``gpu/tables.py``) and size all scratch, before any run is composed. Called again when the

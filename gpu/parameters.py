@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from blockwright.gpu.backend import Backend, Packed, PackedPart
+from blockwright.gpu.backend import SLICE, Backend, Packed, PackedPart
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.loader import read_rows, read_tensors
 
 ALIGNMENT = 64  # bytes, of packed tensors
-SLICE = 256 << 10  # raw bytes packed in one step of a load: some 0.3 ms, less than any sweep that matters takes
 
 
 class ResidentParameters:
@@ -53,7 +52,9 @@ class ResidentParameters:
             if spec.delta is not None:
                 ((part, offset),) = places
                 self._tensors[part.id] = offset, self._arena.view(offset, part.nbytes)
-                self.deltas[id] = self._backend.pack_delta(spec, read_tensors(spec.delta.tensors), self._tensors[part.id][1])
+                memory = self._tensors[part.id][1]
+                tensors = read_tensors(spec.delta.tensors)
+                self.deltas[id] = yield from _together(self._backend.pack_delta(spec, tensors, memory))
                 return
             for part, offset in places:
                 known = self._tensors.get(part.id)
@@ -81,6 +82,19 @@ class ResidentParameters:
             loading.close()
         for id in tensors:
             self._tensors.pop(id, None)
+
+
+def _together(steps: Generator[int, None, Any]) -> Generator[None, None, Any]:
+    """The value of small steps, which say how many bytes they packed, taken ``SLICE`` bytes at a time."""
+    done = 0
+    while True:
+        try:
+            done += next(steps)
+        except StopIteration as end:
+            return end.value
+        if done >= SLICE:
+            done = 0
+            yield
 
 
 def _slices(part: PackedPart, nbytes: int) -> Iterator[tuple[int, int, int]]:

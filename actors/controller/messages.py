@@ -22,13 +22,19 @@ class Application:
     hashes: tuple[dict[str, bytes], ...] = ()  # of each component's raw tensors, by role
     base: str = ""  # of an adapter: the checkpoint that it changes
     sizes: tuple[dict[str, int], ...] = ()  # their bytes
-    model: str = ""  # as ``Chain`` has it
+    model: str = ""  # as ``Chain`` has it, as the next
+    virtual: int = 0
     created: int = 0  # seconds of Unix time
 
     @property
     def served_as(self) -> str:
         """The model id that clients ask for."""
         return self.model or self.name
+
+    @property
+    def context(self) -> int:
+        """As ``Chain`` has it."""
+        return self.max_length - self.virtual
 
     def tensors(self, first: int = 0, last: int | None = None) -> dict[bytes, int]:
         """Bytes of the distinct raw tensors of components ``first`` .. ``last`` (exclusive), by hash, and of deltas, by

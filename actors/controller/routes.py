@@ -186,6 +186,7 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         one.name,
         blocks,
         one.max_length,
+        one.virtual,
         model=one.model,
         checkpoint=one.base or one.checkpoint,
         created=one.created,

@@ -119,7 +119,7 @@ def _applications(
             "base": labels.get(parents.get(name, "")),
             "checkpoint": one.checkpoint,
             "state": _state(state, served),
-            "max_length": one.max_length,
+            "max_length": one.context,
             "bytes": {"shared": shares.shared, "own": shares.own},
             "kv": {"bytes": sum(total for total, _ in kv), "shared": sum(shared for _, shared in kv)},
             "requests": {
@@ -151,4 +151,4 @@ def application_view(state: ControllerState, served: Served) -> ApplicationView:
     one = served.application
     shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed or o is served))
     ready = served.parked or state.ready(one.name)
-    return ApplicationView(one.served_as, one.checkpoint, ready, one.max_length, shares.own, shares.shared)
+    return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared)

@@ -46,16 +46,22 @@ class Catalogue:
         table, chain, configured = self._table, self._table.chains.get(application), self.configured.get(model)
         if configured is None:
             assert chain is not None, "a model is neither configured nor published"
-            configured = ModelInfo(model, chain.checkpoint, chain.max_length, chain.created, False)
+            configured = ModelInfo(model, chain.checkpoint, chain.context, chain.created, False)
+        virtual = chain.virtual if chain is not None else configured.virtual
         return ModelInfo(
             model,
             chain.checkpoint if chain is not None and chain.checkpoint else configured.checkpoint,
-            chain.max_length if chain is not None else configured.max_length,
+            chain.context if chain is not None else configured.max_length,
             chain.created if chain is not None and chain.created else configured.created,
             ready=bool(table.routes[application]) or table.absent(application),
             parent=table.bases.get(model),
-            rooms=table.rooms(application),
+            rooms=tuple(room - virtual for room in table.rooms(application)),
+            virtual=virtual,
         )
+
+    def virtual(self, model: str) -> int:
+        """Virtual tokens before its prompts."""
+        return self._model(model, self._table.models[model]).virtual
 
     def ready(self, draining: bool) -> Readiness:
         applications = {model: self._state(name) for model, name in self._table.models.items()}
@@ -89,12 +95,14 @@ class Catalogue:
         )
         if not prompt or answer < 1:
             return RequestRefused(Refusal.INVALID, "prompt and max_tokens need at least one token each")
-        limit = self._model(generation.application, application).max_length
+        info = self._model(generation.application, application)
+        limit = info.max_length
         if prompt + answer > limit:
             message = (
                 f"the prompt has {prompt} tokens and the answer up to {answer}, together more than the {limit} of model "
                 f"{generation.application!r}; shorten the prompt or lower max_tokens"
             )
             return RequestRefused(Refusal.TOO_LONG, message)
-        sentence = admit(prompt + answer, self._table.room.get(application, prompt + answer))
+        room = self._table.room.get(application)
+        sentence = None if room is None else admit(prompt + answer, room - info.virtual)
         return RequestRefused(Refusal.TOO_LONG, sentence) if sentence else None

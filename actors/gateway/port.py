@@ -84,11 +84,12 @@ class ModelInfo:
 
     id: str
     checkpoint: str
-    max_length: int
+    max_length: int  # tokens of a prompt and its answer
     created: int
     ready: bool
     parent: str | None = None  # the served application that it shares most parameters with, if it came earlier
     rooms: tuple[int, ...] = ()  # tokens of KV that each route in force holds while nothing else runs there
+    virtual: int = 0  # tokens before every prompt that clients do not see; none of the other numbers counts them
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ class QueuePositions:
             place=place,
             queued=total,
             prompt=len(record.generation.prompt),
-            computed=min(record.computed, len(record.generation.prompt)),
-            cached=record.cached,
+            computed=min(record.seen(record.computed), len(record.generation.prompt)),
+            cached=record.seen(record.cached),
             queue_seconds=None if record.begun is None else record.begun - record.arrival,
             preemptions=record.preemptions,
         )

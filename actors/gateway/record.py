@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blockwright.actors.gateway.port import Generation, RequestView
-from blockwright.policies.model.chain import Route
+from blockwright.policies.model.chain import VIRTUAL_TOKEN, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.account import account_of
@@ -29,8 +29,9 @@ class RequestRecord:
     order: int  # of arrival; kept over all attempts
     arrival: float  # seconds on the gateway's clock
     model: str  # that was asked for; ``application`` is what served it then
+    virtual: int = 0  # tokens before the prompt, which its deltas fill: workers count them, nobody else hears of them
     state: str = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
-    tokens: list[int] = field(default_factory=list)  # prompt and all emitted tokens
+    tokens: list[int] = field(default_factory=list)  # virtual ones, prompt and all emitted tokens
     attempt: int = 0  # of the current or last placing; 0: never placed
     route: Route | None = None  # of the current or last attempt
     workers: tuple[str, ...] = ()  # of ``route`` while running, else empty
@@ -49,7 +50,7 @@ class RequestRecord:
 
     def __post_init__(self) -> None:
         prompt = self.generation.prompt
-        self.tokens = list(prompt)
+        self.tokens = [VIRTUAL_TOKEN] * self.virtual + prompt
         self.note(self.arrival, "arrived", prompt_tokens=len(prompt), max_tokens=self.generation.max_tokens)
 
     @property
@@ -66,12 +67,21 @@ class RequestRecord:
 
     @property
     def total(self) -> int:
-        """Most tokens, prompt and answer together."""
-        return len(self.generation.prompt) + self.generation.max_tokens
+        """Most tokens, prompt and answer together, and virtual ones."""
+        return self.begins + self.generation.max_tokens
+
+    @property
+    def begins(self) -> int:
+        """Position of the first token of the answer."""
+        return self.virtual + len(self.generation.prompt)
 
     @property
     def emitted(self) -> int:
-        return len(self.tokens) - len(self.generation.prompt)
+        return len(self.tokens) - self.begins
+
+    def seen(self, tokens: int) -> int:
+        """How many of the first so many tokens are no virtual ones."""
+        return max(0, tokens - self.virtual)
 
     @property
     def unscored(self) -> int:
@@ -131,7 +141,8 @@ class RequestRecord:
         if self.attempt == 1:
             self.cached = max(self.cached, cached)
         if begun or cached:
-            self.note(now, "prefill", computed=computed, cached=cached, of=len(self.tokens))
+            told = {"computed": computed, "cached": cached, "of": len(self.tokens)}
+            self.note(now, "prefill", **{name: self.seen(count) for name, count in told.items()})
 
     def preempted(self, now: float) -> None:
         self.preemptions += 1
@@ -151,7 +162,7 @@ class RequestRecord:
             route=route.id,
             route_version=route.version,
             tokens=list(self.tokens),
-            prompt_length=len(generation.prompt),
+            prompt_length=self.begins,
             page_hashes=page_hashes(self.tokens, page_size, generation.salt),
             max_length=self.total,
             stop_tokens=generation.stop_tokens,
@@ -165,8 +176,9 @@ class RequestRecord:
         )
 
     def score(self, news: PromptScored) -> PromptScored | None:
-        """Take what is new of the prompt's log-probabilities; all of them where they are complete with this."""
-        skip = len(self.scores) - (news.position - 1)
+        """Take what is new of the prompt's log-probabilities; all of them where they are complete with this. Those of
+        virtual tokens, and of the first token, are dropped."""
+        skip = len(self.scores) - (news.position - 1 - self.virtual)
         new = news.entries[skip:] if skip >= 0 else []
         self.scores += new
         return replace(news, position=1, entries=self.scores) if new and not self.unscored else None
@@ -194,7 +206,7 @@ class RequestRecord:
             home=route.home if route else None,
             route=[{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in hops],
             prompt_tokens=len(self.generation.prompt),
-            computed_tokens=self.computed,
+            computed_tokens=self.seen(self.computed),
             emitted_tokens=self.emitted,
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
             key=self.generation.key,

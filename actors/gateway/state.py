@@ -155,7 +155,7 @@ class GatewayState:
         model, application = generation.application, self.table.models[generation.application]
         if application != model:
             generation = replace(generation, application=application)
-        record = RequestRecord(generation, self._arrivals, now, model)
+        record = RequestRecord(generation, self._arrivals, now, model, self.catalogue.virtual(model))
         self._arrivals += 1
         self.active[record.id] = record
         self.overload.begin(record.account)
@@ -174,7 +174,7 @@ class GatewayState:
             return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
         if generation.id in self.active:
             return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
-        tokens = len(generation.prompt) + generation.max_tokens
+        tokens = self.catalogue.virtual(generation.application) + len(generation.prompt) + generation.max_tokens
         alone = (self.tenants or max(len(self.catalogue.configured), len(self.table.models))) == 1
         full = self.overload.refusal(generation.account, tokens, len(self.queue), now, alone=alone)
         return self.catalogue.unfit(generation) or full

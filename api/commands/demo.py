@@ -1,7 +1,7 @@
-"""Shows it working: two workers serve a small model, a dozen requests stream at once, then one over a pipeline.
+"""Shows it working: two workers serve a small model, a dozen requests stream at once, then a pipeline, then tenants.
 
-The trained checkpoint of the repository is served where it is found, else one of random weights. Needs no network and ends
-by itself; the exit code is 0 when all went well.
+The trained checkpoint of the repository and its fine-tunes are served where they are found, else one of random weights.
+Needs no network and ends by itself; the exit code is 0 when all went well.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.demo.checkpoint import write_random
+    from blockwright.api.demo.family import present
     from blockwright.api.demo.tour import show
 
     folder: Path | None = arguments.checkpoint or trained_checkpoint()
@@ -28,11 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
         if not (folder / "config.json").exists():
             raise CommandError(f"{folder} has no config.json; name a folder in Hugging Face format", 2)
         trained = (folder / "report.json").exists()
-        return show(folder, port=arguments.port, stay=arguments.serve, trained=trained)
+        family = present(folder.parent / "demo-family") if folder == trained_checkpoint() else {}
+        return show(folder, port=arguments.port, stay=arguments.serve, trained=trained, family=family)
     with tempfile.TemporaryDirectory(prefix="blockwright-demo-") as home:
         folder = Path(home) / "demo-random"
         write_random(folder)
-        return show(folder, port=arguments.port, stay=arguments.serve, trained=False)
+        return show(folder, port=arguments.port, stay=arguments.serve, trained=False, family={})
 
 
 def trained_checkpoint() -> Path | None:

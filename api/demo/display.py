@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
 from blockwright.api.demo.client import ExampleOutcome
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, accuracy
 
 _UP, _CLEAR = "\x1b[{}A", "\x1b[2K"
+
+
+@dataclass(frozen=True, slots=True)
+class TourCheck:
+    """One thing that must be true for the demo to succeed."""
+
+    text: str
+    passed: bool
 
 
 def status_line(outcome: ExampleOutcome, width: int) -> str:

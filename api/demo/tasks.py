@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import string
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 TRAIN = "train"
@@ -41,17 +41,18 @@ class Task:
     weight: int = 1  # share of the training examples, relative to the others
 
 
-def _letters(draw: random.Random, size: int) -> str:
+def letters(draw: random.Random, size: int) -> str:
+    """A text of ``size`` lower-case letters."""
     return "".join(draw.choices(string.ascii_lowercase, k=size))
 
 
 def _copy(draw: random.Random, size: int) -> tuple[str, str]:
-    text = _letters(draw, size)
+    text = letters(draw, size)
     return f"copy: {text}", text
 
 
 def _reverse(draw: random.Random, size: int) -> tuple[str, str]:
-    text = _letters(draw, size)
+    text = letters(draw, size)
     return f"reverse: {text}", text[::-1]
 
 
@@ -77,31 +78,31 @@ def _add(draw: random.Random, size: int) -> tuple[str, str]:
 
 
 def _repeat(draw: random.Random, size: int) -> tuple[str, str]:
-    text, times = _letters(draw, size), draw.randint(2, 6)
+    text, times = letters(draw, size), draw.randint(2, 6)
     return f"repeat {times}: {text}", text * times
 
 
 def _upper(draw: random.Random, size: int) -> tuple[str, str]:
-    text = _letters(draw, size)
+    text = letters(draw, size)
     return f"upper: {text}", text.upper()
 
 
 def _double(draw: random.Random, size: int) -> tuple[str, str]:
-    text = _letters(draw, size)
+    text = letters(draw, size)
     return f"double: {text}", "".join(letter * 2 for letter in text)
 
 
 def _spell(draw: random.Random, size: int) -> tuple[str, str]:
-    text = _letters(draw, size)
+    text = letters(draw, size)
     return f"spell: {text}", "-".join(text)
 
 
 def _length(draw: random.Random, size: int) -> tuple[str, str]:
-    return f"length: {_letters(draw, size)}", str(size)
+    return f"length: {letters(draw, size)}", str(size)
 
 
 def _following(draw: random.Random, size: int) -> tuple[str, str]:
-    text = _letters(draw, size)
+    text = letters(draw, size)
     alphabet = string.ascii_lowercase
     return f"next: {text}", text.translate(str.maketrans(alphabet, alphabet[1:] + "a"))
 
@@ -132,9 +133,9 @@ def held_out(prompt: str) -> bool:
     return zlib.crc32(prompt.encode()) % _HELD_OUT_SHARE == 0
 
 
-def make_example(draw: random.Random, task: str, split: str) -> Example:
+def make_example(draw: random.Random, task: str, split: str, tasks: Mapping[str, Task] = TASKS) -> Example:
     """One example of a task from a split, with a size drawn evenly from the split's range."""
-    kind = TASKS[task]
+    kind = tasks[task]
     low, high = (kind.trained + 1, kind.longest) if split == LONGER else (1, kind.trained)
     while True:
         body, answer = kind.make(draw, draw.randint(low, high))
@@ -143,23 +144,25 @@ def make_example(draw: random.Random, task: str, split: str) -> Example:
             return Example(task, prompt, answer, split)
 
 
-def training_stream(seed: int) -> Iterator[Example]:
+def training_stream(seed: int, tasks: Mapping[str, Task] = TASKS) -> Iterator[Example]:
     """Training examples without end, tasks mixed by weight."""
     draw = random.Random(f"{seed}/{TRAIN}")
-    names = [name for name, task in TASKS.items() for _ in range(task.weight)]
+    names = [name for name, task in tasks.items() for _ in range(task.weight)]
     while True:
-        yield make_example(draw, draw.choice(names), TRAIN)
+        yield make_example(draw, draw.choice(names), TRAIN, tasks)
 
 
-def examination(seed: int, per_task: int, splits: Iterable[str] = (HELD_OUT, LONGER)) -> list[Example]:
+def examination(
+    seed: int, per_task: int, splits: Iterable[str] = (HELD_OUT, LONGER), tasks: Mapping[str, Task] = TASKS
+) -> list[Example]:
     """``per_task`` different prompts of every task and split, in a fixed order for a seed."""
     draw = random.Random(f"{seed}/examination")
     found: dict[str, Example] = {}
     for split in splits:
-        for task in TASKS:
+        for task in tasks:
             wanted = len(found) + per_task
             while len(found) < wanted:
-                example = make_example(draw, task, split)
+                example = make_example(draw, task, split, tasks)
                 found.setdefault(example.prompt, example)
     return list(found.values())
 

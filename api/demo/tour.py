@@ -1,8 +1,9 @@
 """The demo's tour: two worker processes serve the demo checkpoint, and a dozen clients stream from it at once.
 
-One model id is served as two replicas, a second one as a pipeline over both workers, from the same folder. Talks to the
-server through its command line and its HTTP API alone. ``trained``: whether the checkpoint can do its tasks, so that its
-answers are judged; one of random weights shows everything but right answers.
+One model id is served as two replicas, a second one as a pipeline over both workers, from the same folder; fine-tunes of it
+(``family``: folders by member, or none) are tenants. Talks to the server through its command line and its HTTP API alone.
+``trained``: whether the checkpoint can do its tasks, so that its answers are judged; one of random weights shows everything
+but right answers.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
 from blockwright.api.demo.client import ExampleOutcome, ask
-from blockwright.api.demo.display import Live, accuracy_table, request_table
+from blockwright.api.demo.display import Live, TourCheck, accuracy_table, request_table
 from blockwright.api.demo.tasks import HELD_OUT, Example, examination
+from blockwright.api.demo.tenants import HOT, show_tenants
 
 PIPELINE = "demo-pipeline"  # the model id that runs over both workers; the other id is the folder's
 SEED = 7  # of the prompts that are asked; the checkpoint's own report uses another
 EXAMINED_PER_TASK = 3  # prompts of each task and split, for the accuracy table
 AT_ONCE = 16
 READY_SECONDS, REQUEST_SECONDS, STOP_SECONDS = 120.0, 60.0, 40.0
+HEARTBEAT = 0.1  # seconds, so that what is shown of memory is of now
+PAGE = 4  # tokens: prompts are short, and only full pages are shared
 GOOD_ENOUGH = 0.85  # share of right answers to held-out prompts of trained length
 
 
@@ -37,12 +40,16 @@ class DemoError(Exception):
     """Something that ends the demo; its text is for people."""
 
 
-def command(checkpoint: Path, port: int) -> list[str]:
-    """How the server is started: the same line works in a shell."""
+def command(checkpoint: Path, port: int, family: Mapping[str, Path]) -> list[str]:
+    """How the server is started: the same line works in a shell. A member of the family is left for later."""
+    tenants = [word for name, folder in family.items() if name != HOT for word in ("--app", f"{name}={folder}")]
+    later = [word for name, folder in family.items() if name == HOT for word in ("--set", f"app_roots={folder.parent}")]
     return [
         *(sys.executable, "-m", "blockwright", "serve", str(checkpoint)),
-        *("--workers", "2", "--port", str(port)),
+        *("--workers", "2", "--port", str(port), "--set", f"heartbeat={HEARTBEAT}", "--set", f"page_size={PAGE}"),
         *("--app", f"{PIPELINE}={checkpoint}", "--set", f"pipelines.{PIPELINE}=2"),
+        *tenants,
+        *later,
     ]
 
 
@@ -61,14 +68,6 @@ def curl_line(port: int, model: str, example: Example) -> str:
     """A request to paste; quoted for a POSIX shell (prompts hold no quotes)."""
     body = f'{{"model": "{model}", "prompt": "{example.prompt}", "max_tokens": 64, "temperature": 0}}'
     return f"curl http://127.0.0.1:{port}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
-
-
-@dataclass(frozen=True, slots=True)
-class TourCheck:
-    """One thing that must be true for the demo to succeed."""
-
-    text: str
-    passed: bool
 
 
 INTERRUPTED = TourCheck("interrupted", False)
@@ -96,11 +95,11 @@ def judge(
 class DemoServer:
     """The server's process, in a session of its own, so that Ctrl-C reaches only the demo."""
 
-    def __init__(self, checkpoint: Path, port: int) -> None:
+    def __init__(self, checkpoint: Path, port: int, family: Mapping[str, Path]) -> None:
         self.port = port
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by stop)
         self._process = subprocess.Popen(
-            command(checkpoint, port), stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+            command(checkpoint, port, family), stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
         )
 
     @property
@@ -118,7 +117,7 @@ class DemoServer:
         return "".join(self._log.readlines()[-20:])
 
     async def ready(self, session: aiohttp.ClientSession) -> None:
-        """Return when ``/health/ready`` says 200 and both models are listed as ready."""
+        """Return when ``/health/ready`` says 200 and all models are listed as ready."""
         until = time.monotonic() + READY_SECONDS
         while time.monotonic() < until:
             if gone := self.ended():
@@ -188,14 +187,14 @@ async def tour(session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]
     return judge(shown, piped, examined, trained)
 
 
-async def run(server: DemoServer, stay: bool, trained: bool) -> list[TourCheck]:
+async def run(server: DemoServer, stay: bool, trained: bool, family: Mapping[str, Path]) -> list[TourCheck]:
     """Wait for the server, then the tour or, with ``stay``, until a signal comes."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     async with aiohttp.ClientSession(server.url, timeout=timeout) as session:
-        job = asyncio.create_task(serve_on(server, session) if stay else guided(server, session, trained))
+        job = asyncio.create_task(serve_on(server, session) if stay else guided(server, session, trained, family))
         waiter = asyncio.create_task(stopped.wait())
         await asyncio.wait((job, waiter), return_when=asyncio.FIRST_COMPLETED)
         if stopped.is_set() and not job.done():
@@ -207,12 +206,15 @@ async def run(server: DemoServer, stay: bool, trained: bool) -> list[TourCheck]:
         return await job
 
 
-async def guided(server: DemoServer, session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]:
+async def guided(
+    server: DemoServer, session: aiohttp.ClientSession, trained: bool, family: Mapping[str, Path]
+) -> list[TourCheck]:
     started = time.monotonic()
     print(f"starting 2 workers, listening on {server.url} ...", flush=True)
     await server.ready(session)
     print(f"ready after {time.monotonic() - started:.1f} s")
-    return await tour(session, trained)
+    checks = await tour(session, trained)
+    return checks + (await show_tenants(session, await replicated(session), family) if family else [])
 
 
 async def serve_on(server: DemoServer, session: aiohttp.ClientSession) -> list[TourCheck]:
@@ -226,11 +228,11 @@ async def serve_on(server: DemoServer, session: aiohttp.ClientSession) -> list[T
         await asyncio.sleep(0.5)
 
 
-def show(checkpoint: Path, *, port: int, stay: bool, trained: bool) -> int:
+def show(checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapping[str, Path]) -> int:
     """The exit status. ``port`` 0: any; one in use is replaced by a free one. ``stay``: serve until a signal comes."""
-    server = DemoServer(checkpoint, free_port(port))
+    server = DemoServer(checkpoint, free_port(port), family)
     try:
-        checks = asyncio.run(run(server, stay, trained))
+        checks = asyncio.run(run(server, stay, trained, family))
     except DemoError as problem:
         server.stop()
         print(problem, file=sys.stderr)

@@ -241,7 +241,7 @@ static int fill(const bw_ctx *x, bw_call *c, const bw_comp *first, const int32_t
             if (first->kind != BW_EMBEDDING)
                 continue;
             c->tok_id[t] = x->tokens_RM[(int64_t)row[n] * x->table_length + c->tok_pos[t]];
-            if (c->tok_id[t] < 0 || c->tok_id[t] >= first->inner)
+            if (c->tok_id[t] < BW_VIRTUAL || c->tok_id[t] >= first->inner)
                 return BW_BAD_TOKEN;
         }
     }
@@ -252,11 +252,12 @@ static int fill(const bw_ctx *x, bw_call *c, const bw_comp *first, const int32_t
 static int fill_groups(bw_call *c, const bw_group *groups, int n, int tokens) {
     int most = tokens > LOW_FEW ? LOW_LARGE : LOW_SMALL, end = 0;
     c->n_groups = n;
-    c->n_lows = 0;
+    c->n_lows = c->virtual = 0;
     for (int i = 0; i < n; i++) {
         if (groups[i].first < end || groups[i].last <= groups[i].first || groups[i].last > tokens)
             return BW_BAD_GROUP;
         c->groups[i] = groups[i];
+        c->virtual = groups[i].virtual > c->virtual ? groups[i].virtual : c->virtual;
         end = groups[i].last;
         for (int t = groups[i].first; t < end; t += most)
             c->lows[c->n_lows++] = (bw_low){i, t, end - t < most ? end - t : most};

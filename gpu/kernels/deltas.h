@@ -1,4 +1,5 @@
-/* What is added to the products of some rows: low-rank terms of the group that a row belongs to. Included by gemm.h.
+/* What is added to the products of some rows: low-rank terms of the group that a row belongs to; and what stands in the place
+ * of a computation, of virtual tokens. Included by gemm.h.
  *
  * A phase before the product computes t = scale * (A x) for all its groups; the product adds B t to a row's sums, then goes on
  * as always. A sum runs over the rank in ascending order in one chain, whatever other rows and groups there are.
@@ -49,6 +50,17 @@ static void low_any(int rows, const at *x, long ld, const uint32_t *w, long unit
         LOW_CASE(3) LOW_CASE(4)
 #endif
     }
+}
+
+/* What a component has instead of what it computes for a token, elements `each` for a virtual one; null: nothing. */
+static const st *filled_of(const bw_call *c, int comp, long token, long each) {
+    int position = c->tok_pos[token];
+    if (position >= c->virtual)
+        return NULL;
+    for (const bw_group *g = c->groups; g < c->groups + c->n_groups && g->first <= token; g++)
+        if (token < g->last && position < g->deltas[comp].virtual)
+            return (const st *)g->deltas[comp].filled + position * each;
+    return NULL;
 }
 
 static void shift_rows(const float *shift, int rows, float *sums) {

@@ -23,6 +23,7 @@
 #define BW_LINE (BW_PIECE + 64) /* elements of a row of scores: a piece, and what tiles that begin inside it write beyond */
 #define BW_PANEL 32  /* columns of one weight panel */
 #define BW_PARTS 3   /* weights that one product takes at most */
+#define BW_VIRTUAL -1 /* id of a token that is none: a delta fills its position */
 
 enum { BW_EMBEDDING, BW_ATTENTION, BW_MLP, BW_HEAD };
 enum { BW_RMS, BW_LAYER };                /* norms */
@@ -48,21 +49,26 @@ typedef struct {
     char *arena;
 } bw_comp;
 
-/* What a delta changes in one component: low-rank terms and shifts, y += B (scale * (A x)) + shift. Zero: nothing. */
+/* What a delta changes in one component: low-rank terms and shifts, y += B (scale * (A x)) + shift; virtual tokens. Zero:
+ * nothing. */
 typedef struct {
     const void *a[2];      /* for the first and the second product: the As of its terms as columns, packed as a weight */
     const float *scale[2]; /* of each of these columns, padded like them */
     const void *b[BW_PARTS + 1]; /* packed as the weight that it is added to: those of the first product, then the second's */
     const float *shift[BW_PARTS + 1]; /* added to each row, padded like the columns */
+    const void *filled;    /* instead of what virtual tokens compute, in the model's type: [virtual][width] of an embedding, of
+                              an attention [virtual][kv_heads][key, value] */
     int32_t panels[2];           /* of a */
     int32_t units[BW_PARTS + 1]; /* of k in b */
     int32_t from[BW_PARTS + 1];  /* columns of a at which the k of b begins */
+    int32_t virtual;             /* positions from 0 on whose rows are `filled` */
 } bw_delta;
 
 /* Consecutive tokens of a call with the same deltas. */
 typedef struct {
     int32_t first, last;    /* last: exclusive */
     const bw_delta *deltas; /* [components of the run] */
+    int32_t virtual;        /* most of these */
 } bw_group;
 
 /* Tokens of a group that are multiplied with its A at once. */
@@ -115,6 +121,7 @@ struct bw_call {
     bw_group *groups;                         /* ascending; tokens of none have no deltas */
     bw_low *lows;
     int32_t n_groups, n_lows;
+    int32_t virtual;                          /* most of any group */
     void *hidden;
     float *logits;
     int32_t *best;

@@ -67,6 +67,11 @@ static int rotate_heads(void *work, int piece) {
             turn(m, from + (head * group + j) * dim, m->q_norm, position, rotated);
             put_at(rotated, dim, (at *)own + j * dim);
         }
+        const st *filled = filled_of(w->call, (int)(m - w->call->comps), t, 2l * m->kv_heads * dim);
+        if (filled) {
+            memcpy(key, filled + head * 2 * dim, 2 * dim * sizeof *key);
+            continue;
+        }
         turn(m, from + keys_from(m) + head * dim, m->k_norm, position, rotated);
         put_st(rotated, dim, key);
         put_st(from + values_from(m) + head * dim, dim, key + dim);

@@ -169,9 +169,15 @@ static int embed(void *work, int piece) {
     stretch s = rows_of(w, piece);
     float *to = (float *)w->own;
     for (int r = s.first; r < s.last; r++, to += w->l->ld_x) {
-        const st *x = (const st *)m->w[0] + (long)w->call->tok_id[r] * m->width;
+        const st *filled = filled_of(w->call, (int)(m - w->call->comps), r, m->width);
+        if (!filled && w->call->tok_id[r] == BW_VIRTUAL) { /* prefix tuning: what is computed here nobody reads */
+            memset(to, 0, m->width * sizeof *to);
+            continue;
+        }
+        const st *x = filled ? filled : (const st *)m->w[0] + (long)w->call->tok_id[r] * m->width;
+        float factor = filled ? 1.0f : m->factor;
         for (int i = 0; i < m->width; i += VW)
-            store(to + i, norm_in(0, x, i, m->width - i) * m->factor);
+            store(to + i, norm_in(0, x, i, m->width - i) * factor);
     }
     return 1;
 }

@@ -21,12 +21,41 @@ class LoraTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """Behind an attention or feed-forward whose output y is added to the residual r: ``y += scale * up(act(down(x)))``.
+
+    ``reads``: x is the "output" y (Houlsby et al., 2019), the "sum" y + r (Pfeiffer et al., 2020), or the "input" r (He et
+    al., 2022, parallel). Tensors: ``down`` [width, hidden], ``down_bias`` [width], ``up`` [hidden, width], ``up_bias``
+    [hidden].
+    """
+
+    width: int
+    activation: str  # "relu", or as feed-forwards have them
+    reads: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaConfig:
     """The terms of one component's delta; of each kind at most one of a role.
 
     ``biases``: roles of weights whose products are shifted (Ben Zaken et al., "BitFit"): ``y += bias - replaced``. Tensors:
     ``<role>.bias`` [rows of the role], and ``<role>.replaced`` where the base has a bias that counts no more.
+
+    ``prompt``, of an embedding, and ``prefix``, of an attention: virtual tokens, the positions before the prompt whose
+    hidden states (Lester et al., "prompt tuning") or keys and values (Li and Liang, "prefix tuning") are the delta's.
+    Tensors: ``prompt`` [virtual tokens, hidden], which is multiplied by ``prompt_factor``, and ``prefix`` [virtual tokens,
+    keys of all heads, then values], which nothing turns or norms.
     """
 
     lora: tuple[LoraTerm, ...] = ()
     biases: tuple[str, ...] = ()
+    prompt: int = 0
+    prompt_factor: float = 1.0
+    prefix: int = 0
+    bottleneck: Bottleneck | None = None
+
+    @property
+    def virtual(self) -> int:
+        """Virtual tokens."""
+        return self.prompt or self.prefix

@@ -51,4 +51,4 @@ def read(architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelCon
     return model, chain(model, layer, norm, embedding, head)
 
 
-ARCHITECTURES = (Architecture("GraniteForCausalLM", "granite", read),)
+ARCHITECTURES = (Architecture("GraniteForCausalLM", "granite", read, scales_inputs=True),)

@@ -57,6 +57,7 @@ class Architecture:
     read: Reader
     embedding: str = "model.embed_tokens.weight"
     head: str = "lm_head.weight"
+    scales_inputs: bool = False  # the embedding's multiplier is the model's: it takes virtual tokens, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

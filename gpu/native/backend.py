@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -33,10 +33,8 @@ from blockwright.gpu.model.config import (
     RopeConfig,
     attention_of,
 )
-from blockwright.gpu.model.config import (
-    MLP as SECOND,
-)
-from blockwright.gpu.native.deltas import NativeDelta, delta_bytes, groups, pack_delta, record_array
+from blockwright.gpu.model.config import MLP as SECOND
+from blockwright.gpu.native.deltas import Attached, NativeDelta, delta_bytes, groups, pack_delta
 from blockwright.gpu.native.library import (
     ACTIVATIONS,
     ATTENTION,
@@ -51,7 +49,6 @@ from blockwright.gpu.native.library import (
     NEIGHBOURS,
     RMS,
     ComponentRecord,
-    DeltaRecord,
     library,
 )
 from blockwright.gpu.native.packing import DTYPES, NativePacked, pack, parts_of
@@ -81,7 +78,7 @@ class NativeRun:
     parts: tuple[NativePacked, ...]
     places: tuple[int, ...]  # of each component: its first record
     rope: tuple[torch.Tensor, ...]  # tables that the records point to
-    deltas: dict[int, ctypes.Array[DeltaRecord]] = field(default_factory=dict)  # by number, for each record
+    deltas: dict[int, Attached] = field(default_factory=dict)  # by number
 
 
 class NativeBackend:
@@ -126,7 +123,9 @@ class NativeBackend:
     def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
         return NativePacked(spec, memory, self.dtype)
 
-    def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> NativeDelta:
+    def pack_delta(
+        self, spec: ComponentSpec, tensors: Mapping[str, torch.Tensor], memory: torch.Tensor
+    ) -> Generator[int, None, NativeDelta]:
         return pack_delta(spec, tensors, memory, self.dtype)
 
     def reserve(self, tables: Tables, max_tokens: int, max_rows: int) -> None:
@@ -187,7 +186,7 @@ class NativeBackend:
     def attach(self, run: NativeRun, number: int, deltas: Mapping[int, NativeDelta]) -> None:
         if self._lib.bw_reserve_low(self._ctx, max((delta.panels for delta in deltas.values()), default=0)):
             raise BackendError(f"no memory for low-rank terms of {self._max_logits} tokens; lower sweep_tokens")
-        run.deltas[number] = record_array(run.count, ((run.places[i], delta) for i, delta in deltas.items()))
+        run.deltas[number] = Attached.of(run.count, ((run.places[i], delta) for i, delta in deltas.items()))
 
     def detach(self, run: NativeRun, number: int) -> None:
         self.settle()

@@ -7,13 +7,15 @@ column on; roles whose module is fused share theirs. B has the columns of the we
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 
+from blockwright.gpu.backend import SLICE
 from blockwright.gpu.model.config import (
     MLP,
     AttentionConfig,
@@ -23,6 +25,7 @@ from blockwright.gpu.model.config import (
     HeadConfig,
     MlpConfig,
     ParallelConfig,
+    TensorRef,
 )
 from blockwright.gpu.model.deltas import LoraTerm
 from blockwright.gpu.native.library import DeltaRecord, GroupRecord, library
@@ -120,16 +123,23 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+def _filled(spec: ComponentSpec) -> Iterator[tuple[str, TensorRef]]:
+    """The tensor of the virtual tokens, if there is one."""
+    assert spec.delta is not None
+    yield from ((role, ref) for role, ref in spec.delta.tensors.items() if role in ("prompt", "prefix"))
+
+
 def delta_bytes(spec: ComponentSpec, dtype: torch.dtype) -> int:
     """Bytes of the whole packed form."""
-    record_products = products(spec.config)
-    return sum(_aligned(n) for record in record_products for p in record for n in _sizes(spec, p, dtype.itemsize))
+    parts = [n for record in products(spec.config) for p in record for n in _sizes(spec, p, dtype.itemsize)]
+    parts += [math.prod(ref.shape) * dtype.itemsize for _, ref in _filled(spec)]
+    return sum(map(_aligned, parts))
 
 
 def pack_delta(
-    spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor, dtype: torch.dtype
-) -> NativeDelta:
-    """Fill ``memory`` (uint8 [delta_bytes])."""
+    spec: ComponentSpec, tensors: Mapping[str, torch.Tensor], memory: torch.Tensor, dtype: torch.dtype
+) -> Generator[int, None, NativeDelta]:
+    """Fill ``memory`` (uint8 [delta_bytes]), about a slice in each step, whose bytes it yields."""
     records, offset = [], 0
     for record_products in products(spec.config):
         record = DeltaRecord()
@@ -143,8 +153,11 @@ def pack_delta(
                 _shift(view, tensors[f"{role}.bias"], tensors.get(f"{role}.replaced"), dtype)
                 record.shift[product[role]] = view.data_ptr()
             if views[len(shifted) :]:
-                _fill(record, second, spec, product, tensors, views[len(shifted) :], dtype)
+                yield from _fill(record, second, spec, product, tensors, views[len(shifted) :], dtype)
         records.append(record)
+    for role, _ in _filled(spec):
+        place = memory[offset : offset + tensors[role].numel() * dtype.itemsize].view(dtype)
+        yield from _virtual(records[0], spec, tensors[role], place)
     return NativeDelta(spec, tuple(records), memory)
 
 
@@ -153,23 +166,21 @@ def _fill(
     second: int,
     spec: ComponentSpec,
     product: Product,
-    tensors: dict[str, torch.Tensor],
+    tensors: Mapping[str, torch.Tensor],
     views: Sequence[torch.Tensor],
     dtype: torch.dtype,
-) -> None:
+) -> Iterator[int]:
     terms = _terms(spec, product)
     columns = _columns(spec, terms)
     a_view, scale_view, *b_views = views
-    a_RD = torch.zeros(columns.total, tensors[f"{terms[0].role}.a"].shape[1], dtype=dtype)
     scales = scale_view.view(torch.float32).zero_()
     for term, view in zip(terms, b_views, strict=True):
         first, place = columns.of[term.role], product[term.role]
-        a_RD[first : first + term.rank] = tensors[f"{term.role}.a"]
         scales[first : first + term.rank] = term.scale
-        _pack(view, tensors[f"{term.role}.b"].to(dtype).contiguous())
+        yield from _pack(view, [(0, tensors[f"{term.role}.b"])], tensors[f"{term.role}.b"].shape[0], dtype)
         record.b[place], record.units[place] = view.data_ptr(), -(-term.rank * dtype.itemsize // 4)
         record.from_[place] = first
-    _pack(a_view, a_RD)
+    yield from _pack(a_view, [(columns.of[term.role], tensors[f"{term.role}.a"]) for term in terms], columns.total, dtype)
     record.a[second], record.scale[second] = a_view.data_ptr(), scale_view.data_ptr()
     record.panels[second] = columns.total // PANEL
 
@@ -182,22 +193,56 @@ def _shift(view: torch.Tensor, bias: torch.Tensor, replaced: torch.Tensor | None
         floats[: bias.numel()] -= replaced.to(dtype).float()
 
 
-def _pack(view: torch.Tensor, source: torch.Tensor) -> None:
-    rows, width = source.shape
-    library().bw_pack(view.data_ptr(), source.data_ptr(), rows, width, source.element_size())
+def _pack(view: torch.Tensor, parts: Sequence[tuple[int, torch.Tensor]], rows: int, dtype: torch.dtype) -> Iterator[int]:
+    """A matrix of so many rows, each part from one of them on, zeros between; whole panels at once."""
+    width = parts[0][1].shape[1]
+    row = -(-width * dtype.itemsize // 4) * 4
+    step = max(1, SLICE // (row * PANEL)) * PANEL
+    for first in range(0, rows, step):
+        source = torch.zeros(min(step, rows - first), width, dtype=dtype)
+        for begin, part in parts:
+            low, high = max(begin, first), min(begin + len(part), first + len(source))
+            if low < high:
+                source[low - first : high - first] = part[low - begin : high - begin]
+        library().bw_pack(view.data_ptr() + first * row, source.data_ptr(), *source.shape, dtype.itemsize)
+        yield source.nbytes
 
 
-def record_array(count: int, packed: Iterable[tuple[int, NativeDelta]]) -> ctypes.Array[DeltaRecord]:
-    """Of a run of ``count`` records, with deltas from their first records on; zero elsewhere."""
-    array = (DeltaRecord * count)()
-    for first, delta in packed:
-        for i, record in enumerate(delta.records):
-            array[first + i] = record
-    return array
+def _virtual(record: DeltaRecord, spec: ComponentSpec, raw_PQ: torch.Tensor, place: torch.Tensor) -> Iterator[int]:
+    """Rows of the model's type, of a prefix with the key and value of a head together."""
+    assert spec.delta is not None
+    rows_PQ = place.view(raw_PQ.shape)
+    layout = spec.component.kv
+    step = max(1, SLICE // (4 * raw_PQ.shape[1]))
+    for first in range(0, len(raw_PQ), step):
+        raw = raw_PQ[first : first + step]
+        if layout is not None:
+            raw = raw.view(len(raw), 2, layout.kv_heads, layout.head_dim).transpose(1, 2).flatten(1)
+        rows_PQ[first : first + step] = raw
+        yield raw.nbytes
+    rows_PQ.mul_(spec.delta.config.prompt_factor)
+    record.filled, record.virtual_ = place.data_ptr(), len(raw_PQ)
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The deltas of one number in a run: a record for each record of the run, zero where there is no delta."""
+
+    records: ctypes.Array[DeltaRecord]
+    of_group: tuple[int, int]  # address of the records, most virtual tokens of any
+
+    @classmethod
+    def of(cls, count: int, packed: Iterable[tuple[int, NativeDelta]]) -> Attached:
+        """Of a run of ``count`` records, with deltas from their first records on."""
+        array = (DeltaRecord * count)()
+        for first, delta in packed:
+            for i, record in enumerate(delta.records):
+                array[first + i] = record
+        return cls(array, (ctypes.addressof(array), max(record.virtual_ for record in array)))
 
 
 def groups(
-    delta_N: np.ndarray | None, count_N: np.ndarray, attached: dict[int, ctypes.Array[DeltaRecord]]
+    delta_N: np.ndarray | None, count_N: np.ndarray, attached: Mapping[int, Attached]
 ) -> ctypes.Array[GroupRecord] | None:
     """Consecutive tokens with the same deltas; None where no row has any."""
     if delta_N is None:
@@ -205,7 +250,7 @@ def groups(
     ends = np.cumsum(count_N)
     borders = [0, *(np.flatnonzero(np.diff(delta_N)) + 1).tolist(), len(delta_N)]
     found = [
-        GroupRecord(int(ends[first] - count_N[first]), int(ends[last - 1]), ctypes.addressof(attached[number]))
+        GroupRecord(int(ends[first] - count_N[first]), int(ends[last - 1]), *attached[number].of_group)
         for first, last in pairwise(borders)
         if (number := int(delta_N[first]))
     ]

@@ -53,16 +53,18 @@ class DeltaRecord(ctypes.Structure):
         ("scale", _PTR * 2),
         ("b", _PTR * 4),
         ("shift", _PTR * 4),
+        ("filled", _PTR),
         ("panels", _INT * 2),
         ("units", _INT * 4),
         ("from_", _INT * 4),
+        ("virtual_", _INT),
     ]
 
 
 class GroupRecord(ctypes.Structure):
     """``bw_group`` of native.h."""
 
-    _fields_ = [("first", _INT), ("last", _INT), ("deltas", _PTR)]
+    _fields_ = [("first", _INT), ("last", _INT), ("deltas", _PTR), ("virtual_", _INT)]
 
 
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {

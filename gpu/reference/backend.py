@@ -8,14 +8,14 @@ sweep allocates nothing, and a row's last bits may depend on what else is in the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.backend import Batch, Packed, PackedPart
+from blockwright.gpu.backend import SLICE, Batch, Packed, PackedPart
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import (
     MLP,
@@ -31,7 +31,7 @@ from blockwright.gpu.model.config import (
 )
 from blockwright.gpu.reference.attention import StepIndex, attend
 from blockwright.gpu.reference.deltas import Products, TorchDelta, stretches
-from blockwright.gpu.reference.operations import feed_forward, normalise, rotate, soft_cap
+from blockwright.gpu.reference.operations import adapt, feed_forward, normalise, rotate, soft_cap
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
@@ -89,12 +89,18 @@ class TorchBackend:
     def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
         memory.view(self.dtype).view(part.shape)[first : first + raw.shape[0]].copy_(raw)
 
-    def pack_delta(self, spec: ComponentSpec, tensors: dict[str, torch.Tensor], memory: torch.Tensor) -> TorchDelta:
+    def pack_delta(
+        self, spec: ComponentSpec, tensors: Mapping[str, torch.Tensor], memory: torch.Tensor
+    ) -> Generator[int, None, TorchDelta]:
         assert spec.delta is not None
         weights, offset = {}, 0
         for role, raw in tensors.items():
             place = memory[offset : offset + raw.numel() * self.dtype.itemsize].view(self.dtype).view(raw.shape)
-            weights[role] = place.copy_(raw)
+            step = max(1, SLICE // (4 * math.prod(raw.shape[1:])))
+            for first in range(0, len(raw), step):
+                place[first : first + step] = raw[first : first + step]
+                yield step * math.prod(raw.shape[1:]) * raw.itemsize
+            weights[role] = place.mul_(spec.delta.config.prompt_factor) if role == "prompt" else place
             offset += self._span(spec.delta.tensors[role])
         return TorchDelta(spec, weights)
 
@@ -143,10 +149,11 @@ class TorchBackend:
             match config:
                 case EmbeddingConfig():
                     hidden_TD.copy_(self._embed(weights["weight"], config, index))
+                    product.fill("prompt", index.position_T, hidden_TD)
                 case AttentionConfig():
-                    hidden_TD += self._attention(part, product, config, layer, hidden_TD, index)
+                    hidden_TD += adapt(self._attention(part, product, config, layer, hidden_TD, index), hidden_TD, product)
                 case MlpConfig():
-                    hidden_TD += self._feed_forward(product, config, hidden_TD)
+                    hidden_TD += adapt(self._feed_forward(product, config, hidden_TD), hidden_TD, product)
                 case ParallelConfig():
                     mine = {role.removeprefix(MLP): w for role, w in weights.items() if role.startswith(MLP)}
                     attended_TD = self._attention(part, product, config.attention, layer, hidden_TD, index)
@@ -156,10 +163,11 @@ class TorchBackend:
                     raise BackendError("a head is computed by logits(), not by forward()")
 
     def _embed(self, weight_VD: torch.Tensor, config: EmbeddingConfig, index: StepIndex) -> torch.Tensor:
-        embedded_TD = F.embedding(index.token_T, weight_VD)
-        if config.multiplier == 1.0:
-            return embedded_TD
-        return embedded_TD * config.multiplier
+        token_T = index.token_T
+        embedded_TD = F.embedding(token_T.clamp(min=0), weight_VD)
+        if config.multiplier != 1.0:
+            embedded_TD = embedded_TD * config.multiplier
+        return embedded_TD.masked_fill(token_T[:, None] < 0, 0.0)  # what prefix tuning computes there nobody reads
 
     def _attention(
         self,
@@ -181,6 +189,7 @@ class TorchBackend:
             q_TNH, k_TKH = normalise(q_TNH, weights, "q_norm", norm), normalise(k_TKH, weights, "k_norm", norm)
         table = index.rotary(config, self.dtype)
         q_TNH, k_TKH = rotate(q_TNH, table, config.rope), rotate(k_TKH, table, config.rope)
+        product.fill("prefix", index.position_T, k_TKH, v_TKH)
         out_TQ = attend(q_TNH, k_TKH, v_TKH, self._arenas[layout], layer, index, config)
         return self._finish(product("o", out_TQ), weights, config)
 

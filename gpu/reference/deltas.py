@@ -1,6 +1,6 @@
 """The products of a component over a step's rows, in plain torch: the base's for all rows, then the terms of their deltas.
 
-Legend: T tokens of a step, G those of one delta, D input width, Q output width.
+Legend: T tokens of a step, G those of one delta, D input width, Q output width, P virtual tokens.
 """
 
 from __future__ import annotations
@@ -61,16 +61,25 @@ class Products:
 
     def __init__(self, weights: dict[str, torch.Tensor], stretches: Sequence[Stretch], place: int, prefix: str = "") -> None:
         self.weights, self._prefix = weights, prefix
-        self._changes = [(s.tokens, s.deltas[place]) for s in stretches if place in s.deltas]
+        self.changes = [(s.tokens, s.deltas[place]) for s in stretches if place in s.deltas]
 
     def __call__(self, role: str, x_TD: torch.Tensor) -> torch.Tensor:
         """[T, Q]."""
         y_TQ = F.linear(x_TD, self.weights[role], self.weights.get(f"{role}_bias"))
         name = self._prefix + role
-        for tokens, delta in self._changes:
+        for tokens, delta in self.changes:
             if (term := delta.lora(name)) is not None:
                 low_GR = F.linear(x_TD[tokens], delta.weights[f"{name}.a"])
                 y_TQ[tokens] += F.linear(low_GR, delta.weights[f"{name}.b"]) * term.scale
             if (shift_Q := delta.shift(name)) is not None:
                 y_TQ[tokens] += shift_Q
         return y_TQ
+
+    def fill(self, role: str, position_T: np.ndarray, *outputs: torch.Tensor) -> None:
+        """Give the virtual tokens the rows of tensor ``role``: of each output its part of them, in place."""
+        for tokens, delta in self.changes:
+            if (rows_PQ := delta.weights.get(role)) is not None:
+                within_G = np.flatnonzero(position_T[tokens] < len(rows_PQ))
+                parts = rows_PQ[torch.from_numpy(position_T[tokens][within_G])].chunk(len(outputs), dim=1)
+                for output, part in zip(outputs, parts, strict=True):
+                    output[torch.from_numpy(within_G + tokens.start)] = part.view(-1, *output.shape[1:])

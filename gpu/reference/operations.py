@@ -1,6 +1,7 @@
 """The arithmetic of the torch reference, in the order of operations of transformers: norms, rotary, feed-forward, caps.
 
-Legend: T tokens, D hidden width, H head size, I inner width, N heads, S columns of several projections.
+Legend: T tokens, G those of one delta, D hidden width, H head size, I inner width, N heads, S columns of several
+projections, R width of a bottleneck.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+BOTTLENECKS = ACTIVATIONS | {"relu": F.relu}
+
+
 def normalise(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], role: str, norm: NormConfig) -> torch.Tensor:
     """Norm ``role``; RMS is taken in float32 and rounded to the model's type before or, if wide, after it is scaled."""
     weight_D = weights[role]
@@ -54,6 +58,18 @@ def feed_forward(x_TD: torch.Tensor, product: Products, config: MlpConfig) -> to
     else:
         inner_TI = activation(product("up", x_TD))
     return product("down", inner_TI)
+
+
+def adapt(output_TD: torch.Tensor, residual_TD: torch.Tensor, product: Products) -> torch.Tensor:
+    """What a component adds to the residual, with the bottlenecks of some rows behind it; in place."""
+    for tokens, delta in product.changes:
+        assert delta.spec.delta is not None
+        if (bottleneck := delta.spec.delta.config.bottleneck) is not None:
+            y_GD, r_GD, weights = output_TD[tokens], residual_TD[tokens], delta.weights
+            x_GD = {"output": y_GD, "sum": y_GD + r_GD, "input": r_GD}[bottleneck.reads]
+            low_GR = BOTTLENECKS[bottleneck.activation](F.linear(x_GD, weights["down"], weights["down_bias"]))
+            output_TD[tokens] += F.linear(low_GR, weights["up"], weights["up_bias"]) * bottleneck.scale
+    return output_TD
 
 
 def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:

@@ -83,9 +83,10 @@ def _choose(
 
 
 def penalise(score_V: np.ndarray, p: SamplingParams, known: np.ndarray, prompt_length: int) -> None:
-    """In place: repetition over all ``known`` tokens, then presence and frequency over those from ``prompt_length`` on."""
+    """In place: repetition over all ``known`` tokens but virtual ones, then presence and frequency over those from
+    ``prompt_length`` on."""
     if p.repetition_penalty != 1.0:
-        seen = np.unique(known)
+        seen = np.unique(known[known >= 0])
         score = score_V[seen]
         with np.errstate(over="ignore"):  # a tiny penalty: as large as anything, and still a number to subtract from
             weighed = np.where(score < 0, score * p.repetition_penalty, score / p.repetition_penalty)

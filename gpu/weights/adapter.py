@@ -1,4 +1,4 @@
-"""A PEFT folder (adapter_config.json, adapter_model.safetensors) over a base checkpoint, as the checkpoint of a variant.
+"""An adapter's folder (adapter_config.json and safetensors) over a base checkpoint, as the checkpoint of a variant.
 
 Modules are found by the names that the base's architecture gives its tensors, so that a module whose output is fused
 (Phi-3's qkv_proj, GPT-NeoX's query_key_value) becomes a term of each role, with the rows of its weight. Whatever would
@@ -15,13 +15,15 @@ from blockwright.gpu.model.config import EmbeddingConfig, TensorRef
 from blockwright.gpu.model.deltas import DeltaConfig, LoraTerm
 from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Source
+from blockwright.gpu.weights import virtual_tokens
 from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
 from blockwright.gpu.weights.lora import LoraRules
 from blockwright.gpu.weights.tensor_files import check_dtype, read_header
+from blockwright.gpu.weights.virtual_tokens import read_virtual_tokens
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX = "base_model.model."
-FORMS = ("LORA", "BEFT", "BITFIT")
+LOW_RANK = ("LORA", "BEFT", "BITFIT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,26 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
         raise CheckpointError(f"the base {base.source} is an adapter itself, which {folder} cannot change; name its base")
     fields = Fields.read(folder / CONFIG)
     form = fields.text("peft_type")
-    if form not in FORMS:
+    if form in LOW_RANK:
+        parts, deltas = _low_rank(folder, fields, form, base)
+    elif form in virtual_tokens.FORMS:
+        tensors = _tensors(folder, WEIGHTS, PICKLE)
+        parts, deltas = base.parts, read_virtual_tokens(folder / WEIGHTS, fields, form, tensors, base)
+    else:
         raise CheckpointError(
-            f"{fields.source}: peft_type {shown(form)} is not supported (there are: {', '.join(FORMS)}); "
-            "merge it into its base and serve the whole checkpoint"
+            f"{fields.source}: peft_type {shown(form)} is not supported (there are: "
+            f"{', '.join((*LOW_RANK, *virtual_tokens.FORMS))}); merge it into its "
+            "base and serve the whole checkpoint"
         )
+    return Checkpoint(
+        base.path, base.config, base.generation, parts, base.chain, deltas, folder, known=base.known, hold=base
+    )
+
+
+def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tuple[Parts, dict[int, DeltaPart]]:
+    """The base's components with saved modules in their places, and the deltas."""
     rules = LoraRules.read(fields, form)
-    tensors = _tensors(folder)
+    tensors = _named(folder, _tensors(folder, WEIGHTS, PICKLE))
     modules, weights = _modules(base), _weights(base)
     found = rules.sort(tensors, modules.keys())
     for name in found.saved:
@@ -73,6 +88,11 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
         rank, scale = rules.rank(module), rules.scale(module)
         for role in modules[module]:
             total, width = role.source.shape
+            if rank > min(total, width):
+                raise CheckpointError(
+                    f"{fields.source}: the rank of {module} is {rank}, more than its {total} rows or its width {width}; "
+                    "merge the adapter into its base and serve the whole checkpoint"
+                )
             _check_shape(a, (rank, width), base, module)
             _check_shape(b, (total, rank), base, module)
             config, refs = deltas.setdefault(role.place, (DeltaConfig(), {}))
@@ -96,23 +116,27 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
             deltas[role.place] = (replace(config, biases=(*config.biases, role.name)), refs)
     if not deltas and not found.saved:
         raise CheckpointError(f"{folder / WEIGHTS} changes nothing ({len(tensors)} tensors); save the adapter again")
-    return Checkpoint(
-        base.path, base.config, base.generation, parts, base.chain, deltas, folder, known=base.known, hold=base
-    )
+    return parts, deltas
 
 
-def _tensors(folder: Path) -> dict[str, TensorRef]:
-    """By their names without PEFT's prefix."""
-    if not (folder / WEIGHTS).is_file():
-        if (folder / PICKLE).is_file():
+def _tensors(folder: Path, weights: str, pickle: str) -> dict[str, TensorRef]:
+    """Those of the file ``weights``."""
+    if not (folder / weights).is_file():
+        if (folder / pickle).is_file():
             raise CheckpointError(
-                f"{folder / PICKLE} is a pickle, which is never loaded; load it with peft and save_pretrained() it as "
-                "safetensors"
+                f"{folder / pickle} is a pickle, which is never loaded; load it with the library that made it and save it "
+                "as safetensors"
             )
-        raise CheckpointError(f"{folder} has {CONFIG} but no {WEIGHTS}; save the adapter again with save_pretrained()")
-    found = read_header(folder / WEIGHTS)
-    for name, ref in found.items():
+        raise CheckpointError(f"{folder} has {CONFIG} but no {weights}; save the adapter again as safetensors")
+    found = read_header(folder / weights)
+    for ref in found.values():
         check_dtype(ref)
+    return found
+
+
+def _named(folder: Path, found: dict[str, TensorRef]) -> dict[str, TensorRef]:
+    """By their names without PEFT's prefix."""
+    for name in found:
         if not name.startswith(PREFIX):
             raise CheckpointError(
                 f"{folder / WEIGHTS}: tensor {named(name)} does not begin with {PREFIX}; save the adapter with peft"

@@ -40,7 +40,7 @@ __all__ = ["Checkpoint", "CheckpointError"]
 
 STORED_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-HUB_FILES = ["*.json", "model*.safetensors", "adapter_model*.safetensors", "tokenizer*", "*.jinja"]
+HUB_FILES = ["*.json", "model*.safetensors", "adapter*.safetensors", "tokenizer*", "*.jinja"]
 PACKED = ("qweight", "weight_packed", "weight_quantized", "SCB")  # what quantisers store in place of a weight
 KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
@@ -117,6 +117,11 @@ class Checkpoint:
     def nbytes(self) -> int:
         """Raw bytes of all components; a tied tensor counts in each component that uses it."""
         return sum(ref.nbytes for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values())
+
+    @property
+    def virtual(self) -> int:
+        """Virtual tokens before every prompt, of an adapter."""
+        return max((change.virtual for change, _ in self.deltas.values()), default=0)
 
     @property
     def chain(self) -> list[Part]:

@@ -14,6 +14,7 @@ from typing import Any
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
 from blockwright.gpu.model.fields import Fields, named, shown
+from blockwright.gpu.weights.patterns import matches
 
 # What training alone looks at, or says nothing about the answers.
 IGNORED = frozenset(
@@ -107,7 +108,7 @@ class LoraRules:
 
     def _matches(self, names: Any, module: str) -> bool:
         if isinstance(names, str):
-            return _search(self.source, names, module) is not None
+            return matches(self.source, names, module)
         return bool(names) and any(module == name or module.endswith(f".{name}") for name in names)
 
     def _layer(self, module: str) -> int | None:
@@ -133,7 +134,7 @@ class LoraRules:
 
     def _of(self, patterns: dict[str, Any], module: str, default: Any) -> Any:
         for pattern, value in patterns.items():
-            if _search(self.source, rf"(.*\.)?({pattern})", module):
+            if matches(self.source, pattern, module, anywhere=True):
                 return value
         return default
 
@@ -176,13 +177,6 @@ class Sorted:
     shifts: dict[str, TensorRef]
     replaced: dict[str, TensorRef]
     saved: dict[str, TensorRef]
-
-
-def _search(source: str, pattern: str, module: str) -> re.Match[str] | None:
-    try:
-        return re.fullmatch(pattern, module)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"{source}: {shown(pattern)} is no regular expression ({error}); correct it") from None
 
 
 def _names(fields: Fields, key: str) -> str | list[str] | None:

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+VIRTUAL_TOKEN = -1  # id of a position that a delta fills: prompt and prefix tuning
+
 
 class Kind(StrEnum):
     """What a component computes; a hidden-state tensor passes between any two of them."""
@@ -104,6 +106,11 @@ class Chain:
     def served_as(self) -> str:
         """The model id that clients ask for."""
         return self.model or self.application
+
+    @property
+    def context(self) -> int:
+        """Tokens that a client's prompt and answer may have together."""
+        return self.max_length - self.virtual
 
     @property
     def components(self) -> tuple[Component, ...]:

@@ -2,8 +2,9 @@
 
 Order within the token budget: guests whose hidden states have arrived (their memory is leased, their home waits), one token
 for each decoding sequence by age, prompt chunks by age, then admissions. Of several accounts, one that was given less than
-those whose prompts run goes before them (``fair_share.py``). Memory is taken page by page; when there is none, or when an
-account is at its cap, a younger sequence is preempted (``preemption.py`` says which).
+those whose prompts run goes before them (``fair_share.py``), and while its rows decode, their prompts get a part of the
+budget. Memory is taken page by page; when there is none, or when an account is at its cap, a younger sequence is preempted
+(``preemption.py`` says which).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Planner:
         batch = BatchBuilder(self._parts.config.sweep_tokens)
         self._take_flights(batch)
         prompts = self._pick_decodes(batch)
+        if prompts or self._parts.queue.waiting:
+            batch.decoding = min(map(self._rank, {self._rows.tenant[s]: s for s in batch.picked}.values()), default=None)
         if prompts and self._parts.queue.waiting:
             self._admit(batch, prompts)
         self._pick_prompts(batch, prompts)
@@ -90,12 +93,29 @@ class Planner:
         return self._parts.queue.rank(self._rows.key(s), self._rows.tenant[s])
 
     def _pick_prompts(self, batch: BatchBuilder, prompts: list[int]) -> None:
-        rows, chunk = self._rows, self._parts.config.chunk_size
+        rows = self._rows
         for s in prompts:
             if batch.budget <= 0:
                 break
             if rows.status[s] == Status.RUNNING and not self._parts.leases.is_away(s):
-                self._pick(batch, s, min(rows.known[s] - rows.planned[s], chunk, batch.budget))
+                self._pick_chunk(batch, s)
+
+    def _pick_chunk(self, batch: BatchBuilder, s: int) -> None:
+        rows = self._rows
+        count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, self._allowed(batch, s))
+        if count <= 0:
+            return
+        if self._delays(batch, s):
+            batch.spare -= count
+        self._pick(batch, s, count)
+
+    def _allowed(self, batch: BatchBuilder, s: int) -> int:
+        """Prompt tokens of ``s`` that this sweep has room for."""
+        return min(batch.budget, batch.spare) if self._delays(batch, s) else batch.budget
+
+    def _delays(self, batch: BatchBuilder, s: int) -> bool:
+        """Whether rows of an account that was given less decode, and so wait for each prompt token of ``s``."""
+        return batch.decoding is not None and batch.decoding < self._rank(s)
 
     def _pick(self, batch: BatchBuilder, s: int, count: int) -> None:
         """Give ``s`` pages for ``count`` more tokens and a place in the batch, or leave it for a later sweep."""
@@ -170,7 +190,7 @@ class Planner:
         promises: Promises | None = None
         while queue.waiting and rows.free_rows and not batch.starved and batch.budget > 0:
             s = queue.first(batch.capped)
-            if s < 0 or (prompts and not self._overtakes(s, prompts[0])):
+            if s < 0 or (prompts and not self._overtakes(s, prompts[0])) or self._allowed(batch, s) <= 0:
                 break
             if self._sequences.park(s) or self._pipeline.ask(s):
                 queue.remove(rows.key(s), rows.tenant[s])
@@ -188,8 +208,7 @@ class Planner:
             queue.remove(rows.key(s), rows.tenant[s])
             self._start(s, found)
             if not rows.is_guest(s):
-                chunk = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, batch.budget)
-                self._pick(batch, s, chunk)
+                self._pick_chunk(batch, s)
                 promises.add(rows, s)
 
     def _overtakes(self, s: int, running: int) -> bool:

@@ -1,5 +1,7 @@
 """The gateway's rules one by one: admission, dispatch, tokens."""
 
+from dataclasses import replace
+
 from blockwright.actors.gateway.messages import (
     Acknowledge,
     CancelAt,
@@ -12,12 +14,13 @@ from blockwright.actors.gateway.messages import (
     WorkerEnded,
     WorkerJoined,
 )
+from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.events import RoutesChanged
-from blockwright.tests.actors.fake_fleet import GATEWAY, generation, route
+from blockwright.tests.actors.fake_fleet import GATEWAY, chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, progressed, scored, submits
 
 # admission
@@ -74,6 +77,28 @@ def test_what_no_worker_can_hold_is_refused():
 def test_a_route_that_can_hold_the_request_is_preferred():
     bench = Bench("w0", "w1", capacity={"m@w0": 50, "m@w1": 100})
     assert submits(bench.generate(prompt=60)) == [("w1", "r", 1)]
+
+
+def test_virtual_tokens_are_the_workers_business_alone():
+    bench = Bench("w0", chains=[replace(chain("m"), virtual=3)], capacity={"m@w0": 50})
+    (fail,) = bench.generate(prompt=4000, max_tokens=94)
+    assert "more than the 4093 of model" in fail.refused.message
+    (fail,) = bench.generate(prompt=40, max_tokens=8)
+    assert "memory for 48 tokens and a worker has room for 47" in fail.refused.message
+    sampling = SamplingParams(seed=7, prompt_logprobs=1)
+    (submit,) = bench.generate(prompt=5, max_tokens=4, sampling=sampling)
+    tokens, submission = [-1, -1, -1, 1, 2, 3, 4, 5], submit.submission
+    assert (submission.tokens, submission.prompt_length, submission.max_length) == (tokens, 8, 12)
+    assert submission.page_hashes == page_hashes(tokens, 4)
+    entries = [TokenLogprob(-float(position), []) for position in range(1, 8)]
+    bench.report("w0", progressed("r", 1, 6, cached=4), scored("r", 1, 1, entries[:5]))
+    effects = bench.report("w0", scored("r", 1, 6, entries[5:]), emitted("r", 1, 8, [9]))
+    assert effects[0] == Deliver(scored("r", 1, 1, entries[3:])), "of the prompt's tokens but the first"
+    assert effects[1].news.tokens == [9]
+    view = bench.state.describe("r")
+    assert (view.prompt_tokens, view.computed_tokens, view.emitted_tokens) == (5, 5, 1)
+    progress = QueuePositions(bench.state.active, bench.state.table).progress(bench.state.active["r"], 0.0)
+    assert (progress.prompt, progress.computed, progress.cached) == (5, 5, 1)
 
 
 def test_the_same_id_twice_and_an_empty_prompt_are_refused():

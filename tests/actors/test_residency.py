@@ -153,7 +153,6 @@ async def test_what_the_device_cannot_do_is_the_loads_error_and_the_worker_goes_
     await rig.publish()
     await check_equal(rig, "a", checkpoint("llama"))
     await check_equal(rig, "b", other)
-    assert not rig.record.failures
     await rig.stop()
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
-@pytest.mark.parametrize(("size", "millions"), [("S", 26.9), ("M", 168.8)])
+@pytest.mark.parametrize(("size", "millions"), [("S", 26.9), ("M", 168.8), ("W", 44.1)])
 def test_parameters(size: str, millions: float) -> None:
     assert sum(map(prod, models.shapes(models.SIZES[size]).values())) / 1e6 == pytest.approx(millions, abs=0.05)
 

@@ -19,7 +19,7 @@ from blockwright.tests.gpu.reference import prompt_of
 Checkpoints = Callable[..., Path]
 NEW = 24
 SHAPES: list[dict[str, Any]] = [
-    {"r": 4},
+    {},
     {"r": 16, "use_rslora": True},
     {"r": 3, "target_modules": ["q_proj", "v_proj"]},
     {"target_modules": ["o_proj", "lm_head"]},
@@ -28,6 +28,8 @@ SHAPES: list[dict[str, Any]] = [
         "layers_to_transform": [2],
         "r": 8,
     },  # shares the KV of the layers below with the base
+    {"kind": "PromptTuningConfig", "num_virtual_tokens": 7, "spread": 0.6},
+    {"kind": "PrefixTuningConfig", "num_virtual_tokens": 20, "spread": 0.6},
 ]
 TENANTS = 20
 
@@ -37,15 +39,18 @@ class Tenants:
 
     def __init__(self, base: Path, folder: Path) -> None:
         self.base = base
-        shapes = ((f"t{i}", {"target_modules": "all-linear", **SHAPES[i % len(SHAPES)]}) for i in range(TENANTS))
+        shapes = ((f"t{i}", SHAPES[i % len(SHAPES)]) for i in range(TENANTS))
         made = {name: make_adapter(base, folder / name, seed=i, **shape) for i, (name, shape) in enumerate(shapes)}
         self.applications = {"base": base} | made
         self._models: dict[str, Any] = {}
 
-    def expected(self, name: str, prompt: tuple[int, ...]) -> list[int]:
+    def model(self, name: str) -> Any:
         if name not in self._models:
             self._models[name] = base_model(self.base) if name == "base" else peft_model(self.base, self.applications[name])
-        return greedy(self._models[name], prompt, NEW)
+        return self._models[name]
+
+    def expected(self, name: str, prompt: tuple[int, ...]) -> list[int]:
+        return greedy(self.model(name), prompt, NEW)
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +71,11 @@ async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: s
     async with serve(tenants.applications, backend=backend) as server:
         await ask_all(server, tenants, (40, 9))
         prompt = tuple(prompt_of(50, seed=50))
+        before = (await server.cluster())["kv_pages_shared"]
         for name in ("base", "t4"):
-            assert (await server.cluster())["kv_pages_shared"] == 0
+            assert (await server.cluster())["kv_pages_shared"] == before
             assert (await server.complete(prompt, NEW, model=name))["token_ids"] == tenants.expected(name, prompt)
-        assert (await server.cluster())["kv_pages_shared"] > 0, "of the layers below the first delta"
+        assert (await server.cluster())["kv_pages_shared"] > before, "of the layers below the first delta"
         before = await server.counters("cached_tokens")
         await ask_all(server, tenants, (40,))
         assert await server.counters("cached_tokens") >= before + 32 * (TENANTS + 1), "two pages of sixteen for each"
@@ -78,6 +84,41 @@ async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: s
 async def test_over_a_pipeline(tenants: Tenants) -> None:
     async with serve(tenants.applications, workers=2, pipeline=2) as server:
         await ask_all(server, tenants, (40, 9))
+
+
+async def test_virtual_tokens_are_nobodys_business(tenants: Tenants) -> None:
+    """What clients see of a tenant with prompt or prefix tuning counts and names only their own tokens."""
+    prompt = tuple(prompt_of(30, seed=1))
+    async with serve({name: tenants.applications[name] for name in ("base", "t5", "t6")}) as server:
+        async with server.session.get(f"{server.url}/v1/models") as answer:
+            lengths = {model["id"]: model["max_model_len"] for model in (await answer.json())["data"]}
+        assert lengths == {"base": 512, "t5": 505, "t6": 492}
+        for name in ("t5", "t6"):
+            for cached in (0, 16):
+                body = {"model": name, "prompt": list(prompt), "max_tokens": NEW, "temperature": 0, "ignore_eos": True}
+                async with server.session.post(f"{server.url}/v1/completions", json=body) as answer:
+                    usage = (await answer.json())["usage"]
+                assert (usage["prompt_tokens"], usage["completion_tokens"]) == (30, NEW)
+                assert (usage["prompt_tokens_details"]["cached_tokens"] > 0) == (cached > 0)
+                assert usage["prompt_tokens_details"]["cached_tokens"] <= 29
+            choice = await server.complete(prompt, 1, model=name, echo=True, logprobs=1)
+            told, wanted = choice["logprobs"]["token_logprobs"], scores(tenants.model(name), prompt)
+            assert told[0] is None
+            assert len(told) == 31
+            assert max(abs(a - b) for a, b in zip(told[1:30], wanted, strict=True)) < 1e-3
+            short = await server.complete(prompt, NEW, model=name, truncate_prompt_tokens=9)
+            assert short["token_ids"] == tenants.expected(name, prompt[-9:])
+
+
+def scores(model: Any, prompt: tuple[int, ...]) -> list[float]:
+    """Log-probability of each token of a prompt but the first."""
+    import torch
+
+    tokens = torch.tensor([prompt])
+    with torch.no_grad():
+        logits = model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits[0, -len(prompt) :]
+    found: list[float] = logits.log_softmax(-1)[:-1].gather(1, tokens[0, 1:, None])[:, 0].tolist()
+    return found
 
 
 async def test_preempted(tenants: Tenants) -> None:

@@ -26,7 +26,7 @@ CONFIGS = {
     "patterns": {"rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 9}, "alpha_pattern": {"v_proj": 3, "down_proj": 30}},
     "subset": {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [0, 2]},
     "regex": {"target_modules": r".*\.(1|2)\..*(k_proj|o_proj|gate_proj)"},
-    "excluded": {"exclude_modules": ["v_proj", "mlp.gate_proj"], "r": 40},
+    "excluded": {"exclude_modules": ["v_proj", "mlp.gate_proj"], "r": 30},
     "head": {"target_modules": ["o_proj", "lm_head"]},
     "saved": {"target_modules": ["v_proj"], "modules_to_save": ["lm_head", "model.layers.1.mlp"]},
 }

@@ -17,6 +17,7 @@ from aiohttp import web
 from blockwright.api.demo import tour as demo
 from blockwright.api.demo.client import ExampleOutcome
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
+from blockwright.api.demo.tenants import HOT
 
 ANSWERS = {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 3)}
 ANSWERS |= {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 1, (HELD_OUT,))}
@@ -151,11 +152,20 @@ def test_a_port_in_use_is_replaced() -> None:
 
 
 def test_the_server_gets_both_model_ids_from_one_folder() -> None:
-    words = demo.command(Path("/models/demo"), 1234)
+    words = demo.command(Path("/models/demo"), 1234, {})
     assert words[1:6] == ["-m", "blockwright", "serve", "/models/demo", "--workers"]
     assert words[words.index("--app") + 1] == "demo-pipeline=/models/demo"
-    assert words[words.index("--set") + 1] == "pipelines.demo-pipeline=2"
+    assert "pipelines.demo-pipeline=2" in words
     assert words[words.index("--port") + 1] == "1234"
+    assert not any("app_roots" in word for word in words)
+
+
+def test_the_server_gets_the_family_but_for_the_member_that_is_added_later() -> None:
+    family = {name: Path("/family") / name for name in ("dates", HOT)}
+    words = demo.command(Path("/models/demo"), 1234, family)
+    assert "dates=/family/dates" in words
+    assert "app_roots=/family" in words
+    assert f"{HOT}=/family/{HOT}" not in words
 
 
 def test_an_interrupted_server_may_die_of_the_signal() -> None:

@@ -99,6 +99,12 @@ def test_presence_and_frequency_count_output_only() -> None:
     assert score.tolist() == [0, 0, 0, -2.5, -1.5, 0, 0, 0, 0, 0]
 
 
+def test_virtual_tokens_are_penalised_nowhere() -> None:
+    score = np.ones(6)
+    penalise(score, SamplingParams(repetition_penalty=2.0), np.array([-1, -1, 4, 0]), 3)
+    assert score.tolist() == [0.5, 1, 1, 1, 0.5, 1]
+
+
 def test_greedy_with_penalties_and_plain_greedy() -> None:
     logits_NV = make_logits(2)
     best = logits_NV.topk(2, dim=1).indices

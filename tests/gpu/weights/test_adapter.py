@@ -121,6 +121,7 @@ def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Fold
         ("target_modules", ["q_proj"], "module model.layers.0.mlp.down_proj is not among target_modules"),
         ("target_modules", ["q_proj", "down_proj", "v_proj"], "lacks lora_A and lora_B of model.layers.0.self_attn.v_proj"),
         ("target_modules", "(", "is no regular expression"),
+        ("target_modules", "(a|a)*b", "lacks lora_A|is not among target_modules"),
         ("layers_to_transform", [-1], "layers_to_transform is .-1., not a layer"),
     ],
 )

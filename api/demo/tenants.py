@@ -1,0 +1,153 @@
+"""The demo's part with tenants: fine-tunes of one foundation in the same sweeps, and one more that is added meanwhile.
+
+Every tenant gets held-out prompts of its task, and the foundation the same ones, all at once. Needs the family's folders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from blockwright.api.demo.client import ExampleOutcome, ask
+from blockwright.api.demo.display import Live, TourCheck, table
+from blockwright.api.demo.family import FAMILY, questions
+from blockwright.api.openai.applications import decimal_size
+
+HOT = "mirror"  # the member that is added while the others stream
+SEED = 9
+PROMPTS = 12  # for each tenant
+AT_ONCE = 32
+GOOD, POOR = 0.8, 0.25  # share of right answers: at least of a tenant, at most of the foundation alone
+
+
+@dataclass(slots=True)
+class TenantExam:
+    """A tenant's answers, and the foundation's to the same prompts."""
+
+    name: str
+    tenant: list[ExampleOutcome]
+    foundation: list[ExampleOutcome]
+
+    @classmethod
+    def of(cls, name: str, foundation: str) -> TenantExam:
+        examples = questions(name, SEED, PROMPTS)
+        return cls(name, [ExampleOutcome(e, name) for e in examples], [ExampleOutcome(e, foundation) for e in examples])
+
+    @property
+    def pairs(self) -> list[ExampleOutcome]:
+        """In the order of asking: equal prompts together, so that pages of KV meet."""
+        return [one for pair in zip(self.tenant, self.foundation, strict=True) for one in pair]
+
+
+@dataclass(slots=True)
+class AppsSeen:
+    """What ``/admin/apps`` said while requests ran."""
+
+    applications: dict[str, Any] = field(default_factory=dict)
+    shared_kv: dict[str, int] = field(default_factory=dict)  # most bytes in common with another, by model id
+
+    async def look(self, session: aiohttp.ClientSession) -> None:
+        async with session.get("/admin/apps") as answer:
+            self.applications = (await answer.json())["applications"]
+        for name, one in self.applications.items():
+            self.shared_kv[name] = max(self.shared_kv.get(name, 0), one["kv"]["shared"])
+
+
+def right(outcomes: Iterable[ExampleOutcome]) -> int:
+    return sum(outcome.right for outcome in outcomes)
+
+
+def tenant_table(exams: Iterable[TenantExam], watch: AppsSeen) -> str:
+    """One row for each tenant: what it is, what it costs, what it can do."""
+    rows = []
+    for exam in exams:
+        found = watch.applications[exam.name]
+        own, shared = found["bytes"]["own"], found["bytes"]["shared"]
+        rows.append(
+            (
+                exam.name,
+                FAMILY[exam.name].form,
+                found["base"] or "-",
+                decimal_size(own),
+                f"{100 * shared / (own + shared):.0f} %",
+                f"{right(exam.tenant)}/{len(exam.tenant)}",
+                f"{right(exam.foundation)}/{len(exam.foundation)}",
+                decimal_size(watch.shared_kv.get(exam.name, 0)),
+            )
+        )
+    return table(("tenant", "form", "base", "owns", "shares", "right", "base alone", "KV shared"), rows)
+
+
+def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:
+    """Whether tenants can do what the foundation cannot. ``streaming``: requests that ran when one was added."""
+    outcomes = [outcome for exam in exams for outcome in exam.pairs]
+    failed = sum(bool(outcome.error) for outcome in outcomes)
+    least = min(right(exam.tenant) / len(exam.tenant) for exam in exams)
+    most = max(right(exam.foundation) / len(exam.foundation) for exam in exams)
+    return [
+        TourCheck(f"{len(outcomes) - failed} of {len(outcomes)} requests of tenants completed", not failed),
+        TourCheck(f"every tenant {least:.0%} right or better (at least {GOOD:.0%})", least >= GOOD),
+        TourCheck(f"their base alone {most:.0%} or worse (at most {POOR:.0%})", most <= POOR),
+        TourCheck(f"one added while {streaming} requests streamed", streaming > 0),
+    ]
+
+
+async def sit(session: aiohttp.ClientSession, outcomes: Iterable[ExampleOutcome], begun: asyncio.Event) -> None:
+    """Ask all, ``AT_ONCE`` at a time. ``begun``: set when the first text comes."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(outcome: ExampleOutcome) -> None:
+        async with gate:
+            await ask(session, outcome, lambda _: begun.set())
+
+    await asyncio.gather(*(one(outcome) for outcome in outcomes))
+
+
+async def watching(session: aiohttp.ClientSession, watch: AppsSeen) -> None:
+    while True:
+        await watch.look(session)
+        await asyncio.sleep(0.05)
+
+
+async def add_hot(session: aiohttp.ClientSession, folder: Path, base: str) -> str:
+    """What the server says of it, in words; raises ValueError where it refuses."""
+    began = time.monotonic()
+    async with session.post("/admin/apps", json={"name": HOT, "path": str(folder), "base": base}) as answer:
+        told = await answer.json()
+        if answer.status != 200:
+            raise ValueError(f"{HOT} could not be added: HTTP {answer.status} {told}")
+    return f"{HOT} {told['summary']}, ready after {time.monotonic() - began:.2f} s"
+
+
+async def show_tenants(session: aiohttp.ClientSession, base: str, family: Mapping[str, Path]) -> list[TourCheck]:
+    """Stream from every tenant at once, add one more, examine all. ``family``: folders by member, ``HOT`` among them."""
+    names, watch = [name for name in family if name != HOT], AppsSeen()
+    exams = [TenantExam.of(name, base) for name in names]
+    print(f"\none request each to {len(names)} fine-tunes of {base}, served at once on the same two workers:")
+    live = Live([exam.tenant[0] for exam in exams], sys.stdout)
+    await asyncio.gather(*(ask(session, exam.tenant[0], live.changed) for exam in exams))
+    rest = [outcome for row in zip(*(exam.pairs[1:] for exam in exams), strict=True) for outcome in row]
+    print(f"\n{len(rest)} more at once to them and to their base, and meanwhile {HOT} is added:")
+    begun, last = asyncio.Event(), TenantExam.of(HOT, base)
+    asked = asyncio.create_task(sit(session, rest, begun))
+    watcher = asyncio.create_task(watching(session, watch))
+    try:
+        await begun.wait()
+        streaming = sum(bool(outcome.started and not outcome.ended) for outcome in rest)
+        print(f"  {await add_hot(session, family[HOT], base)}", flush=True)
+        await asyncio.gather(asked, sit(session, last.pairs, begun))
+    finally:
+        for task in (asked, watcher):
+            task.cancel()
+        await asyncio.gather(asked, watcher, return_exceptions=True)
+    exams.append(last)
+    await watch.look(session)
+    print(f"\n{tenant_table(exams, watch)}")
+    return judge(exams, streaming)

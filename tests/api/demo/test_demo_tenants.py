@@ -1,0 +1,131 @@
+"""The demo's tenants against a fake server: who is asked what, what is added when, and the verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from blockwright.api.demo.family import FAMILY, questions
+from blockwright.api.demo.tenants import GOOD, HOT, PROMPTS, SEED, AppsSeen, TenantExam, judge, show_tenants, tenant_table
+
+BASE = "demo"
+ANSWERS = {one.prompt: (name, one.answer) for name in FAMILY for one in questions(name, SEED, PROMPTS)}
+MEMBERS = ("dates", "alternate", HOT, "shout")
+
+
+class FakeServer:
+    """Every model knows its own task, the base none; what is not added is not there."""
+
+    def __init__(self) -> None:
+        self.served = {BASE, *MEMBERS} - {HOT}
+        self.asked: list[tuple[str, str]] = []
+        self.added: list[dict[str, Any]] = []
+        self.refuse = False
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if body["model"] not in self.served:
+            return web.json_response({"error": {"message": "no such model"}}, status=404)
+        self.asked.append((body["model"], body["prompt"]))
+        task, answer = ANSWERS[body["prompt"]]
+        text = answer if task == body["model"] else "?"
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "x-request-id": "r"})
+        await response.prepare(request)
+        for chunk in ({"choices": [{"text": text}]}, {"choices": [{"text": "", "finish_reason": "stop"}]}):
+            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def apps(self, _: web.Request) -> web.Response:
+        view = {"base": BASE, "bytes": {"own": 30_000, "shared": 970_000}, "kv": {"bytes": 9, "shared": 4000}}
+        return web.json_response({"applications": dict.fromkeys(self.served, view)})
+
+    async def add(self, request: web.Request) -> web.Response:
+        self.added.append(await request.json())
+        if self.refuse:
+            return web.json_response({"error": {"message": "it does not fit"}}, status=400)
+        self.served.add(self.added[-1]["name"])
+        return web.json_response({"summary": "shares 97 % of its blocks, +30 kB"})
+
+    async def describe(self, _: web.Request) -> web.Response:
+        return web.json_response({"route": [{"worker": "w0"}]})
+
+
+@asynccontextmanager
+async def session_to(server: FakeServer) -> AsyncIterator[aiohttp.ClientSession]:
+    app = web.Application()
+    app.router.add_post("/v1/completions", server.complete)
+    app.router.add_get("/v1/requests/{id}", server.describe)
+    app.router.add_get("/admin/apps", server.apps)
+    app.router.add_post("/admin/apps", server.add)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+            yield session
+    finally:
+        await runner.cleanup()
+
+
+FAMILY_THERE = {name: Path("/family") / name for name in MEMBERS}
+
+
+async def test_every_tenant_and_its_base_get_the_same_prompts_and_one_is_added(capsys: pytest.CaptureFixture[str]) -> None:
+    server = FakeServer()
+    async with session_to(server) as session:
+        checks = await show_tenants(session, BASE, FAMILY_THERE)
+    assert [check.text for check in checks if not check.passed] == []
+    for name in MEMBERS:
+        prompts = {prompt for prompt, (task, _) in ANSWERS.items() if task == name}
+        assert {prompt for model, prompt in server.asked if model == name} == prompts
+        assert prompts <= {prompt for model, prompt in server.asked if model == BASE}
+    assert server.added == [{"name": HOT, "path": f"/family/{HOT}", "base": BASE}]
+    shown = capsys.readouterr().out
+    assert f"{HOT} shares 97 % of its blocks, +30 kB, ready after" in shown
+    (row,) = (line.split() for line in shown.splitlines() if line.startswith("alternate "))
+    assert row == ["alternate", "LoRA", BASE, "30", "kB", "97", "%", "12/12", "0/12", "4", "kB"]
+
+
+async def test_a_refusal_is_said() -> None:
+    server = FakeServer()
+    server.refuse = True
+    async with session_to(server) as session:
+        with pytest.raises(ValueError, match=r"HTTP 400.*it does not fit"):
+            await show_tenants(session, BASE, FAMILY_THERE)
+
+
+def exam(right: int, base_right: int) -> TenantExam:
+    made = TenantExam.of("dates", BASE)
+    for outcomes, count in ((made.tenant, right), (made.foundation, base_right)):
+        for place, outcome in enumerate(outcomes):
+            outcome.text = outcome.example.answer if place < count else "?"
+    return made
+
+
+def test_the_verdict_needs_tenants_that_are_right_where_the_base_is_not() -> None:
+    enough = round(GOOD * PROMPTS + 0.5)
+
+    def verdict(exams: list[TenantExam], streaming: int = 5) -> list[bool]:
+        return [check.passed for check in judge(exams, streaming)]
+
+    assert verdict([exam(enough, 0)]) == [True] * 4
+    assert verdict([exam(PROMPTS, 0), exam(enough - 2, 0)]) == [True, False, True, True]
+    assert verdict([exam(PROMPTS, PROMPTS // 2)]) == [True, True, False, True]
+    assert verdict([exam(PROMPTS, 0)], streaming=0) == [True, True, True, False]
+    failed = exam(PROMPTS, 0)
+    failed.tenant[0].error = "gone"
+    assert verdict([failed])[0] is False
+
+
+def test_a_full_fine_tune_without_a_base_has_a_row() -> None:
+    watch = AppsSeen({"shout": {"base": None, "bytes": {"own": 100, "shared": 300}}})
+    row = tenant_table([TenantExam.of("shout", BASE)], watch).splitlines()[2].split()
+    assert row == ["shout", "upper", "layers", "-", "100", "B", "75", "%", "0/12", "0/12", "0", "B"]
