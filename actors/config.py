@@ -194,8 +194,6 @@ class Settings:
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
-        if not 0 <= self.kv_reserve <= 0.9:
-            raise SettingsError(f"kv_reserve is {self.kv_reserve}; give 0 to 0.9")
         if self.request_timeout < 0:
             raise SettingsError(f"request_timeout is {self.request_timeout}; give seconds, or 0 (the default) for no limit")
         if self.silence < 2 * self.heartbeat:
@@ -241,6 +239,8 @@ class Settings:
         for account, share in self.tenant_kv_share.items():
             if not 0 < share <= 1:
                 raise SettingsError(f"tenant_kv_share.{account} is {share}; give more than 0, at most 1 (all KV memory)")
+        if not 0 <= self.kv_reserve <= 0.9:
+            raise SettingsError(f"kv_reserve is {self.kv_reserve}; give 0 to 0.9")
         for tenant, models in self.tenant_models.items():
             for model in models.split(","):
                 if model.strip() not in self.applications and not self.app_roots:  # with roots it may come later

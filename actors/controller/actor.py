@@ -22,6 +22,7 @@ from blockwright.actors.controller.messages import (
     Add,
     Added,
     Application,
+    ApplicationsWanted,
     AskRoom,
     Beat,
     DemandEffect,
@@ -43,7 +44,6 @@ from blockwright.actors.controller.messages import (
     Undeploy,
     Unfit,
     Unload,
-    Wanted,
     WorkerDown,
     WorkerStarting,
     WorkerUp,
@@ -179,7 +179,7 @@ class Controller(Actor):
     @endpoint(urgent=True)
     async def wanted(self, applications: list[str]) -> None:
         """A gateway has requests of these and no route for them."""
-        self.handle(Wanted(tuple(applications)))
+        self.handle(ApplicationsWanted(tuple(applications)))
 
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:

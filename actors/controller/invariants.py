@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.controller.additions import Additions
+from blockwright.actors.controller.on_demand import ControllerParts, OnDemand
+from blockwright.policies.model.chain import Block
 
 
-def check_state(state: ControllerState) -> None:
+class Counted(ControllerParts, Protocol):
+    """What is counted besides."""
+
+    additions: Additions
+    demand: OnDemand
+    blocks: dict[str, tuple[Block, ...]]
+    alive: int
+    planned: int
+    ever_ready: bool
+    never_ready: dict[str, None]
+
+
+def check_state(state: Counted) -> None:
     """Raise AssertionError when an invariant is broken."""
     for name, worker in state.workers.items():
         assert bool(worker.incarnation) == worker.alive, name

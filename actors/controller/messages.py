@@ -160,7 +160,7 @@ class LoadRefused(DemandEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted(DemandEvent):
+class ApplicationsWanted(DemandEvent):
     """A gateway has requests of these applications, and no route for them."""
 
     applications: tuple[str, ...]

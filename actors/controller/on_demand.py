@@ -8,34 +8,59 @@ Owns who is asked for and the swap under way; what follows for blocks and routes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from blockwright.actors.controller.additions import is_known
 from blockwright.actors.controller.messages import (
+    ApplicationsWanted,
     AskUse,
     AwaitQuiet,
     DemandEvent,
+    Effect,
+    Loaded,
     LoadFailed,
     LoadRefused,
     LookAgain,
     LookLater,
     Quiet,
+    Room,
     Used,
-    Wanted,
 )
+from blockwright.actors.controller.residency import Residency, Served
+from blockwright.actors.controller.routes import Routes
+from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import BlockRefused
-from blockwright.policies.cluster.demand import Resident, Use, choose
-
-if TYPE_CHECKING:
-    from blockwright.actors.controller.state import ControllerState
+from blockwright.policies.cluster.demand import Occupant, Use, choose
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
+
+
+class ControllerParts(Protocol):
+    """``ControllerState``, as far as its parts look."""
+
+    on_demand: bool
+    served: dict[str, Served]
+    residency: dict[str, Residency]
+    workers: dict[str, WorkerRecord]
+    table: Routes
+    touched: dict[str, None]
+    after: list[Effect]
+
+    def current(self, name: str, incarnation: int) -> bool: ...
+
+    def news(self, event: Loaded | LoadFailed | Room) -> None: ...
+
+    def offer(self, name: str) -> None: ...
+
+    def catalog(self) -> None: ...
+
+    def vacate(self, served: Served, *, forget: bool = False) -> None: ...
 
 
 class OnDemand:
     """See the module. ``state``: whose applications they are."""
 
-    def __init__(self, state: ControllerState) -> None:
+    def __init__(self, state: ControllerParts) -> None:
         self._state, self._served, self._residency = state, state.served, state.residency
         self.wanted: dict[str, float] = {}  # parked, or coming, and asked for -> since when
         self.coming = ""  # is being made resident
@@ -49,7 +74,7 @@ class OnDemand:
             case LoadRefused(worker, incarnation, _, _):
                 if self._state.current(worker, incarnation):
                     self._refused(event)
-            case Wanted(applications):
+            case ApplicationsWanted(applications):
                 for name in applications:
                     if name in self._served and self._served[name].parked and self._served[name].deployed:
                         self.wanted.setdefault(name, now)
@@ -158,7 +183,7 @@ class OnDemand:
             if here and served.here and served.shown and name not in (self.coming, self.leaving):
                 owned = {worker: self._lacks[worker].owned.get(name, 0) for worker in lacking}
                 age = now - self._since.get(name, float("-inf"))
-                residents.append(Resident(name, uses.get(name, nobody), age, owned))
+                residents.append(Occupant(name, uses.get(name, nobody), age, owned))
         choice = choose(lacking, residents, now - self.wanted.get(self.coming, now))
         for name in choice.unload:
             self._park(name)

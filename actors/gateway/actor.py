@@ -27,7 +27,7 @@ from blockwright.actors.gateway.messages import (
     Replay,
     Submit,
     Unsent,
-    Wanted,
+    WantRoutes,
     WorkerEnded,
     WorkerJoined,
 )
@@ -294,7 +294,7 @@ class Gateway(Actor):
                     task = asyncio.create_task(self._submit(worker, submission))
                     self._sending.add(task)
                     task.add_done_callback(self._sending.discard)
-                case Wanted(applications):
+                case WantRoutes(applications):
                     self.node.ref(self._controller).wanted.cast(list(applications))
                 case CancelAt(worker, requests):
                     self._cancel_at(worker, requests)

@@ -117,10 +117,10 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantRoutes:
     """Requests of these applications wait and have no route: the controller may bring what is on demand."""
 
     applications: tuple[str, ...]
 
 
-Effect = Wanted | Submit | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed
+Effect = WantRoutes | Submit | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed

@@ -28,7 +28,7 @@ from blockwright.actors.gateway.messages import (
     Replay,
     Submit,
     Unsent,
-    Wanted,
+    WantRoutes,
     WorkerEnded,
     WorkerJoined,
 )
@@ -189,7 +189,7 @@ class GatewayState:
     def _wait(self, record: RequestRecord, now: float) -> None:
         self.queue.add(record.id, record.application, record.key, now)
         if self.table.absent(record.application):
-            self._effects.append(Wanted((record.application,)))
+            self._effects.append(WantRoutes((record.application,)))
 
     def _try(self, record: RequestRecord, now: float) -> None:
         """Start an attempt of a waiting request if a route is there."""
@@ -210,7 +210,7 @@ class GatewayState:
                 message = f"model {self.active[request].model!r} is no longer served; choose another one"
                 self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
         if absent := tuple(filter(self.table.absent, self.queue.applications())):
-            self._effects.append(Wanted(absent))  # what was said before may have been lost, or have been too early
+            self._effects.append(WantRoutes(absent))  # what was said before may have been lost, or have been too early
         for request in self.queue.in_order([name for name in self.queue.applications() if self.table.routes.get(name)]):
             record = self.active[request]
             if record.deaths.suspect or self._open(record.application):

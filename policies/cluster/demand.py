@@ -23,7 +23,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class Occupant:
     """An application that may give way."""
 
     name: str
@@ -33,7 +33,7 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GivingWay:
     """``unload``: now. ``drain``: takes no new requests from now on, and goes when it has none; "": none does."""
 
     unload: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
     return found
 
 
-def choose(lacking: Mapping[str, int], residents: Iterable[Resident], waited: float) -> Choice:
+def choose(lacking: Mapping[str, int], residents: Iterable[Occupant], waited: float) -> GivingWay:
     """Who gives way so that ``lacking`` bytes become free on each of these workers, for an application that has ``waited``
     so many seconds. What two applications alone share is nobody's own: where nothing else helps they go one by one."""
     order = sorted(residents, key=lambda one: (-one.use.idle, -one.age, one.name))
@@ -63,12 +63,12 @@ def choose(lacking: Mapping[str, int], residents: Iterable[Resident], waited: fl
             left = ((worker, nbytes - one.owned.get(worker, 0)) for worker, nbytes in rest.items())
             rest = {worker: nbytes for worker, nbytes in left if nbytes > 0}
     if not rest:
-        return Choice(tuple(unload))
+        return GivingWay(tuple(unload))
     mute = [one.name for one in order if not one.use.active and one.name not in unload]
     if mute:
-        return Choice((*unload, mute[0]))
+        return GivingWay((*unload, mute[0]))
     busy = [one for one in order if one.use.active and one.age >= TURN]
     if waited < PATIENCE or not busy:
-        return Choice()
+        return GivingWay()
     useful = [one for one in busy if any(one.owned.get(worker) for worker in rest)]
-    return Choice(drain=max(useful or busy, key=lambda one: one.age).name)
+    return GivingWay(drain=max(useful or busy, key=lambda one: one.age).name)

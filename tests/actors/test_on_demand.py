@@ -8,6 +8,7 @@ from blockwright.actors.controller.messages import (
     Add,
     Added,
     Application,
+    ApplicationsWanted,
     AskRoom,
     AskUse,
     AwaitQuiet,
@@ -25,7 +26,6 @@ from blockwright.actors.controller.messages import (
     Serve,
     Unload,
     Used,
-    Wanted,
     WorkerDown,
     WorkerUp,
 )
@@ -103,7 +103,7 @@ class House:
 
     def want(self, name: str) -> None:
         self.active[name] = self.active.get(name, 0) + 1
-        self(Wanted((name,)))
+        self(ApplicationsWanted((name,)))
 
     def end(self, name: str) -> None:
         self.active[name] -= 1
