@@ -218,6 +218,10 @@ class Residency:
             self.asking, self.room_stale = True, False
         return due
 
+    def lacks(self, name: str) -> bool:
+        """Components of the application are to be loaded here, and can be."""
+        return name in self._served and self._wants(name)
+
     def holds(self, name: str, first: int, last: int) -> bool:
         """Components ``first`` .. ``last`` (exclusive) of the application are here."""
         return self.resident.get(name, set()).issuperset(range(first, last))

@@ -379,7 +379,7 @@ class ControllerState:
         residency = self.residency[worker.name]
         if not self.blocks or not self._well(worker) or residency.loading is not None:
             return
-        if residency.ask_room():
+        if not residency.lacks(self.demand.coming) and residency.ask_room():
             self._effects.append(AskRoom(worker.name, worker.incarnation))
         if residency.asking:
             return  # what is complete comes into force before the next application loads
