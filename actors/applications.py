@@ -7,6 +7,7 @@ gateway that dies takes nobody's application with it: what it asked for goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import dataclasses
 import logging
@@ -52,20 +53,22 @@ def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
 
 class Applications(Actor):
     """See the module. ``limits``: what the workers were started for; ``controller``: its address; ``held``: what is served,
-    by model id, which is kept from being removed from a zoo."""
+    by application, which is kept from being removed from a zoo until the controller has forgotten it."""
 
     def __init__(
         self, settings: Settings, limits: WorkerLimits, controller: str, held: dict[str, Checkpoint] | None = None
     ) -> None:
         self._settings, self._limits, self._controller = settings, limits, controller
         self._held = {} if held is None else held
+        self._watched: dict[str, asyncio.Task[None]] = {}  # applications whose end drops what is held
         self._reading = asyncio.Lock()
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
 
     async def on_stop(self) -> None:
-        for task in self._adding.values():
+        tasks = [*self._adding.values(), *self._watched.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._adding.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @endpoint(concurrent=True)
     async def add(self, new: NewApplication) -> ApplicationView | RefusedChange:
@@ -86,13 +89,29 @@ class Applications(Actor):
         try:
             application = await controller.retire(name, grace)
             log.info("model %s takes no new requests and is removed", name)
+            self._watch(application)
             await controller.removed(application, timeout=grace + AFTER_GRACE)
         except DeadlineExceeded:
             return False
         except RemoteError as error:
             return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "name")
-        self._held.pop(name, None)
+        self._held.pop(application, None)
         return True
+
+    def _watch(self, application: str) -> None:
+        """Drop what is held once the controller has forgotten it, however late that is, and whoever still asks."""
+        if application not in self._watched:
+            task = asyncio.create_task(self._until_removed(application), context=contextvars.Context())
+            self._watched[application] = task
+            task.add_done_callback(lambda _: self._watched.pop(application))
+
+    async def _until_removed(self, application: str) -> None:
+        controller, removed = self.node.ref(self._controller, Controller), False
+        while not removed:
+            with contextlib.suppress(DeadlineExceeded):
+                await controller.removed(application, timeout=LONGEST_WAIT)
+                removed = True
+        self._held.pop(application, None)
 
     async def _add(self, new: NewApplication) -> ApplicationView | RefusedChange:
         controller = self.node.ref(self._controller, Controller)
@@ -100,6 +119,8 @@ class Applications(Actor):
             check_name(new.name)
             checkpoint, application = await self._read(new, await controller.base(new.base))
             name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
+            self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever becomes of who asks
+            self._watch(name)
         except RequestRefused as refused:
             return RefusedChange(refused.why, refused.message, refused.param)
         except (CheckpointError, SettingsError, OSError) as error:
@@ -118,7 +139,9 @@ class Applications(Actor):
         view: ApplicationView | None = await controller.application(name)
         if view is None:
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
-        self._held[new.name] = checkpoint
+        if new.replace:  # what it replaces is served by the controller, so it knows when that ends
+            for held in self._held:
+                self._watch(held)
         log.info("model %s from %s: %s", new.name, view.checkpoint, "ready" if view.ready else "loading")
         return view
 
@@ -132,6 +155,7 @@ class Applications(Actor):
         checkpoint = open_application(new, settings.app_roots, base)
         length = check_model(settings, limits, new.name, checkpoint.config)
         specs = checkpoint.specs(settings.page_size, limits.dtype)
+        folder_below(settings.app_roots, str(checkpoint.source))  # again: it may have become a link while it was read
         span = settings.pipelines.get(new.name, settings.pipeline)
         made = application_of(new.name, checkpoint, specs, length, span)
         return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()))

@@ -116,6 +116,10 @@ class Settings:
     max_rows: Annotated[int, "sequences of a worker that run at a time; others wait"] = 256
     pipeline: Annotated[int, "workers that each chain is spread over; must divide workers"] = 1
     pipelines: Annotated[dict[str, int], "application: workers that its chain is spread over"] = field(default_factory=dict)
+    block_idle: Annotated[
+        float,
+        "seconds without use after which a block that was deployed on one more worker for a burst goes again; 0: none is",
+    ] = 60.0
     prefix_cache: Annotated[bool, "reuse KV of equal prompt beginnings"] = True
     shared_cache: Annotated[bool, "let tenants reuse each other's, which tells them that somebody asked the same"] = False
     pace: Annotated[str, "cost table (a JSON file of seconds) that sweeps are held to"] = ""
@@ -194,8 +198,9 @@ class Settings:
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
-        if self.request_timeout < 0:
-            raise SettingsError(f"request_timeout is {self.request_timeout}; give seconds, or 0 (the default) for no limit")
+        for name, without in {"request_timeout": "no limit", "block_idle": "no block that is deployed for a burst"}.items():
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} is {getattr(self, name)}; give seconds, or 0 for {without}")
         if self.silence < 2 * self.heartbeat:
             raise SettingsError(f"silence is {self.silence} s; give at least twice heartbeat ({self.heartbeat} s)")
         if self.sweep_tokens < self.max_rows:

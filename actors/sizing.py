@@ -31,6 +31,11 @@ def serving_dtype(settings: Settings, models: Mapping[str, ModelConfig]) -> str:
     return "bfloat16" if stored == {"bfloat16"} else "float32"
 
 
+def widening(dtype: str, models: Mapping[str, ModelConfig]) -> int:
+    """How many times the bytes of their files parameters take at most where they are computed with."""
+    return 2 if dtype == "float32" and any(model.dtype != "float32" for model in models.values()) else 1
+
+
 def max_lengths(settings: Settings, models: Mapping[str, ModelConfig]) -> dict[str, int]:
     """Tokens of the longest sequence of each application, prompt and answer together."""
     lengths = {}

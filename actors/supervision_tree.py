@@ -11,6 +11,7 @@
         w0                  a process; in it
           root              any end among these ends the process
             worker
+            blocks          and below it an actor for each deployed block
       gateways              restarted for ever, the first time at once
         g1                  a process; in it
           root
@@ -55,7 +56,8 @@ _APPLICATIONS = _actor("applications", "applications:Applications")
 _CONTROLLER = _actor("controller", "controller.actor:Controller")
 _GATEWAY = _actor("gateway", "gateway.actor:Gateway", GATEWAY_MAILBOX)
 _PEER = _actor("peer", "gateway.peers:GatewayPeer")
-INSIDE_WORKER = Branch(name="root", intensity=0, children=(_actor("worker", "worker.actor:Worker"),))
+_BLOCKS = _actor("blocks", "block.blocks:Blocks")
+INSIDE_WORKER = Branch(name="root", intensity=0, children=(_actor("worker", "worker.actor:Worker"), _BLOCKS))
 INSIDE_GATEWAY = Branch(name="root", intensity=0, children=(_GATEWAY, _PEER))
 
 

@@ -27,8 +27,10 @@ from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, S
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, worker_configs, worker_limits
+from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
+from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.gpu.model.config import ModelConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
 from blockwright.runtime.actor.ref import Ref
@@ -219,14 +221,13 @@ async def start(
         infos = _models(checkpoints, max_lengths(settings, models))
         gateway = _gateway(settings, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(checkpoints))
-        fronts = {HEAD: http.front} if http is not None else {}
-        state = ControllerState(list(configs), stall_timeout=settings.stall_timeout, on_demand=settings.on_demand)
+        state = _state(settings, configs, models)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
-            "peer": (fronts.get(HEAD), processes),
+            "peer": (http.front if http is not None else None, processes),
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }
@@ -244,6 +245,12 @@ async def start(
         await cluster.stop()
         raise
     return running
+
+
+def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
+    memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
+    more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
+    return ControllerState(list(configs), settings.stall_timeout, memory=memory, **more)
 
 
 async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:

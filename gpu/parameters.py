@@ -14,7 +14,7 @@ from blockwright.gpu.backend import SLICE, Backend, Packed, PackedPart
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.weights.loader import read_rows, read_tensors
+from blockwright.gpu.weights.loader import HashedTensor, read_delta
 
 ALIGNMENT = 64  # bytes, of packed tensors
 
@@ -35,7 +35,8 @@ class ResidentParameters:
         Of a variant its delta is loaded; the component that it shares is loaded by itself.
 
         ``offsets``: of each part that the back end names. What is packed already is not packed again. Each step of the
-        iterator packs about ``SLICE`` bytes; the component can be composed when it has ended.
+        iterator packs about ``SLICE`` bytes; the component can be composed when it has ended. What is not what was hashed
+        raises ``CheckpointError`` and is not registered, as packed tensors are shared by that hash.
         """
         id, parts = spec.name, self._backend.parts(spec)
         if id in self.components or id in self.deltas or id in self._loading:
@@ -51,10 +52,10 @@ class ResidentParameters:
         try:
             if spec.delta is not None:
                 ((part, offset),) = places
-                self._tensors[part.id] = offset, self._arena.view(offset, part.nbytes)
-                memory = self._tensors[part.id][1]
-                tensors = read_tensors(spec.delta.tensors)
+                memory = self._arena.view(offset, part.nbytes)
+                tensors = yield from _together(read_delta(spec, spec.delta, SLICE))
                 self.deltas[id] = yield from _together(self._backend.pack_delta(spec, tensors, memory))
+                self._tensors[part.id] = offset, memory
                 return
             for part, offset in places:
                 known = self._tensors.get(part.id)
@@ -62,13 +63,15 @@ class ResidentParameters:
                     raise ExecutorError(f"{part.role} of component {id.hex()} is packed at {known[0]} already, not {offset}")
                 if known is not None:
                     continue
-                memory = self._arena.view(offset, part.nbytes)
-                for first, last, nbytes in _slices(part, spec.tensors[part.role].nbytes):
+                memory, raw = self._arena.view(offset, part.nbytes), spec.tensors[part.role]
+                source = HashedTensor(raw, spec.hashes.get(part.role))
+                for first, last, nbytes in _slices(part, raw.nbytes):
                     if done and done + nbytes > SLICE:
                         done = 0
                         yield
-                    self._backend.pack(part, read_rows(spec.tensors[part.role], first, last), memory, first)
+                    self._backend.pack(part, source.read(first, last), memory, first)
                     done += nbytes
+                source.check()
                 self._tensors[part.id] = offset, memory
             self.components[id] = self._backend.assemble(spec, {part.role: self._tensors[part.id][1] for part, _ in places})
         finally:

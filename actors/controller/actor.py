@@ -15,45 +15,18 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from blockwright.actors.block.messages import BlockStatus
 from blockwright.actors.conditions import Conditions, Published
+from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.demand_calls import perform
 from blockwright.actors.controller.history import History
-from blockwright.actors.controller.messages import (
-    Add,
-    Added,
-    Application,
-    ApplicationsWanted,
-    AskRoom,
-    Beat,
-    DemandEffect,
-    Deploy,
-    Effect,
-    Event,
-    Fatal,
-    FinishRequests,
-    KillWorker,
-    Load,
-    Loaded,
-    LoadFailed,
-    LoadRefused,
-    Publish,
-    Remove,
-    Retire,
-    Room,
-    Serve,
-    Undeploy,
-    Unfit,
-    Unload,
-    WorkerDown,
-    WorkerStarting,
-    WorkerUp,
-)
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
 from blockwright.actors.gateway.port import ApplicationView, Census
-from blockwright.actors.worker.messages import BlockLoaded, BlockRefused, WorkerStatus
+from blockwright.actors.worker.messages import BlockLoaded, NoRoom, WorkerStatus
+from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
@@ -64,6 +37,7 @@ log = logging.getLogger("blockwright.controller")
 LOAD_TIMEOUT = 600.0  # of one block
 ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
+BLOCKS_SHOWN = 16  # of each worker, those with the longest queues
 KEEP = 256  # failures of additions that can still be asked for
 
 
@@ -86,7 +60,8 @@ class Controller(Actor):
         self._taken: dict[str, int] = {}  # gateway on another node -> version that its last heartbeat had
         self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version that its last heartbeat lacked
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
-        self._history, self._conditions = History(), Conditions()
+        self._history = History()
+        self._conditions = Conditions()
         self._failed: OrderedDict[str, str] = OrderedDict()  # application that could not be added -> why, the last ``KEEP``
         self._grace: dict[str, float] = {}  # application that is served no more, or will not be -> seconds for its requests
 
@@ -102,23 +77,23 @@ class Controller(Actor):
     # messages
 
     @endpoint
-    async def serve(self, applications: list[Application]) -> None:
+    async def serve(self, applications: list[m.Application]) -> None:
         """The applications are hashed: load them."""
-        self.handle(Serve(tuple(applications)))
+        self.handle(m.Serve(tuple(applications)))
 
     @endpoint
     async def deploy(self, application: str) -> None:
         """Serve a known application (again). KeyError for an unknown one."""
-        self.handle(Deploy(application))
+        self.handle(m.Deploy(application))
 
     @endpoint(concurrent=True)  # a worker that does not answer must not keep deaths and starts waiting
     async def undeploy(self, application: str) -> None:
         """Withdraw an application and unload the blocks that no other needs; answers when they are unloaded."""
-        tasks = self.handle(Undeploy(application))
+        tasks = self.handle(m.Undeploy(application))
         await asyncio.gather(*tasks)
 
     @endpoint
-    async def add(self, application: Application, *, replace: bool, grace: float) -> str:
+    async def add(self, application: m.Application, *, replace: bool, grace: float) -> str:
         """Begin to serve one more as ``application.model``; its name, for ``settled``. What is served already is no error.
 
         replace: instead of that model's application, whose requests get ``grace`` seconds to end. Raises Conflict,
@@ -126,7 +101,7 @@ class Controller(Actor):
         """
         name, replaced = self._state.additions.admit(application, replace, self._state.served)
         if replaced is not None:
-            self.handle(Add(dataclasses.replace(application, name=name), replaced))
+            self.handle(m.Add(dataclasses.replace(application, name=name), replaced))
             if replaced:
                 self._grace[replaced] = grace
         return name
@@ -134,8 +109,8 @@ class Controller(Actor):
     @endpoint
     async def base(self, model: str) -> str:
         """The whole checkpoint that a model is served from (the first model without a name); "" where there is none."""
-        first = next((one.application.served_as for one in self._state.served.values() if one.deployed), "")
-        known = serving(self._state.served, model or first)
+        name = model or next((one.application.served_as for one in self._state.served.values() if one.deployed), "")
+        known = serving(self._state.served, name)
         return known.application.checkpoint if known is not None and not known.application.base else ""
 
     @endpoint(concurrent=True)
@@ -158,17 +133,17 @@ class Controller(Actor):
             raise LookupError(f"model {model!r} does not exist")
         name = known.application.name
         if name in self._state.additions:
-            self.handle(Remove(name))
+            self.handle(m.Remove(name))
         else:
             self._state.additions.check_settled(model, name)
             self._grace[name] = grace
-            self.handle(Retire(name))
+            self.handle(m.Retire(name))
         return name
 
     @endpoint(concurrent=True)
     async def removed(self, application: str) -> None:
         """Answers when nothing of it is left."""
-        await self._conditions.until(lambda: application not in self._grace)
+        await self._conditions.until(lambda: application not in self._grace and application not in self._state.served)
 
     @endpoint
     async def application(self, application: str) -> ApplicationView | None:
@@ -179,28 +154,38 @@ class Controller(Actor):
     @endpoint(urgent=True)
     async def wanted(self, applications: list[str]) -> None:
         """A gateway has requests of these and no route for them."""
-        self.handle(ApplicationsWanted(tuple(applications)))
+        self.handle(m.ApplicationsWanted(tuple(applications)))
 
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
         """A worker cannot start; it waits for its end."""
-        self.handle(Unfit(worker, incarnation, why))
+        self.handle(m.Unfit(worker, incarnation, why))
+
+    @endpoint
+    async def pressed(self, worker: str, incarnation: int, blocks: list[PressedBlock]) -> None:
+        """Blocks of a worker have nearly as long a queue as its memory allows."""
+        self.handle(m.Pressed(worker, incarnation, tuple(blocks)))
+
+    @endpoint
+    async def idle(self, worker: str, incarnation: int, applications: list[str]) -> None:
+        """A block that was deployed for a burst, for one of these, is not used any more."""
+        self.handle(m.Idle(worker, incarnation, tuple(applications)))
 
     @endpoint(urgent=True)
     async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
-        self.handle(WorkerStarting(worker, incarnation, pid))
+        self.handle(m.WorkerStarting(worker, incarnation, pid))
 
     @endpoint(urgent=True)
     async def worker_up(self, worker: str, incarnation: int) -> None:
         for gateway in self._gateways:  # before any route that passes there
             self.node.ref(gateway).up.cast(worker, incarnation)
-        self.handle(WorkerUp(worker, incarnation))
+        self.handle(m.WorkerUp(worker, incarnation))
 
     @endpoint(urgent=True)
     async def worker_down(self, worker: str, incarnation: int, cause: str) -> None:
         for gateway in self._gateways:
             self.node.ref(gateway).down.cast(worker, incarnation, cause)
-        self.handle(WorkerDown(worker, incarnation, cause))
+        self.handle(m.WorkerDown(worker, incarnation, cause))
 
     @endpoint(urgent=True)
     async def gateway_up(self, gateway: str) -> None:
@@ -228,16 +213,20 @@ class Controller(Actor):
         """The body of ``/admin/cluster``."""
         names = [name for name, worker in self._state.workers.items() if worker.alive]
         asked: list[Coroutine[Any, Any, Any]] = [self._status(name, VIEW_TIMEOUT) for name in names]
+        for name in names:
+            deployed = self.node.ref(f"{name}/blocks")
+            asked.append(deployed.statuses(BLOCKS_SHOWN, timeout=VIEW_TIMEOUT, returns=list[BlockStatus]))
         for gateway in self._gateways:
             asked.append(self.node.ref(gateway).sequences(timeout=VIEW_TIMEOUT, returns=dict[str, Census]))
         answers = await asyncio.gather(*asked, return_exceptions=True)
         statuses = {name: a for name, a in zip(names, answers, strict=False) if isinstance(a, WorkerStatus)}
-        sequences = [a for a in answers[len(names) :] if isinstance(a, dict)]
-        return cluster_view(self._state, statuses, sequences, self._history.view(self.node.clock.now(), time.time()))
+        blocks = {name: a for name, a in zip(names, answers[len(names) :], strict=False) if isinstance(a, list)}
+        sequences = [a for a in answers[2 * len(names) :] if isinstance(a, dict)]
+        return cluster_view(self._state, statuses, blocks, sequences, self._history.view(self.node.clock.now(), time.time()))
 
     # the shell
 
-    def handle(self, event: Event) -> list[asyncio.Task[None]]:
+    def handle(self, event: m.Event) -> list[asyncio.Task[None]]:
         """Apply an event; the tasks that perform what follows from it."""
         now = self.node.clock.now()
         effects = self._state.handle(event, now)
@@ -252,29 +241,29 @@ class Controller(Actor):
         state, warnings = self._state, tuple(self._warnings)
         self._progress.publish(Progress(state.all_up, state.serves, state.whole, state.version, warnings, self._fatal))
 
-    def _perform(self, effect: Effect) -> asyncio.Task[None] | None:
+    def _perform(self, effect: m.Effect) -> asyncio.Task[None] | None:
         match effect:
-            case KillWorker(worker, cause):
+            case m.KillWorker(worker, cause):
                 self._kill(worker, cause)
-            case Load():
+            case m.Load():
                 return self._spawn(self._load(effect))
-            case AskRoom(worker, incarnation):
+            case m.AskRoom(worker, incarnation):
                 return self._spawn(self._ask_room(worker, incarnation))
-            case Publish(_, first):
+            case m.Publish(_, first):
                 self._first.update(dict.fromkeys(first))
                 return self._spawn(self._publish())
-            case Unload():
+            case m.Unload():
                 return self._spawn(self._unload(effect))
-            case Added(application, error):
+            case m.Added(application, error):
                 if error:
                     self._failed[application] = error
                     if len(self._failed) > KEEP:
                         self._failed.popitem(last=False)
-            case DemandEffect():
+            case m.DemandEffect():
                 return self._spawn(perform(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
-            case FinishRequests(application):
+            case m.FinishRequests(application):
                 return self._spawn(self._drain(application))
-            case Fatal(message):
+            case m.Fatal(message):
                 log.info("%s", message)  # whoever started the cluster says it aloud
                 self._fatal = self._fatal or message
         return None
@@ -294,7 +283,7 @@ class Controller(Actor):
         name = peer.id.name
         if name in self._state.workers:
             age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
-            self.handle(Beat(name, peer.id.incarnation, age, waiting, running))
+            self.handle(m.Beat(name, peer.id.incarnation, age, waiting, running))
         elif (address := f"{name}/gateway") in self._gateways:
             self._taken[address] = peer.payload.get("routes", 0)
         self._retell(peer)
@@ -317,34 +306,37 @@ class Controller(Actor):
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
 
+    def _blocks(self, name: str, incarnation: int) -> Ref:
+        return self.node.ref(f"{name}/blocks#{incarnation}")
+
     def _kill(self, worker: str, cause: str) -> None:
         """Nobody waits for it: the worker's end is news like any other."""
         log.warning("worker %s is killed: %s", worker, cause)
         self.node.ref(f"{self.node.name}/{worker}", Process).kill.cast(cause)
 
-    async def _load(self, effect: Load) -> None:
+    async def _load(self, effect: m.Load) -> None:
         worker, incarnation, load = effect.worker, effect.incarnation, effect.load
-        kind: Any = BlockLoaded | BlockRefused
+        kind: Any = BlockLoaded | NoRoom
         async with self._order[worker]:
             try:
-                answer = await self._worker(worker, incarnation).load(load, timeout=LOAD_TIMEOUT, returns=kind)
+                answer = await self._blocks(worker, incarnation).load(load, timeout=LOAD_TIMEOUT, returns=kind)
             except NodeDown:
                 return  # told by the membership
             except RemoteError as error:
-                self.handle(LoadFailed(worker, incarnation, load, error.text))
+                self.handle(m.LoadFailed(worker, incarnation, load, error.text))
             except RuntimeFault as error:
                 if not self.node.stopping:
                     self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
             else:
                 what = worker, incarnation, load
-                self.handle(LoadRefused(*what, answer) if isinstance(answer, BlockRefused) else Loaded(*what))
+                self.handle(m.LoadRefused(*what, answer) if isinstance(answer, NoRoom) else m.Loaded(*what))
 
-    async def _unload(self, effect: Unload) -> None:
+    async def _unload(self, effect: m.Unload) -> None:
         async with self._order[effect.worker]:  # first: what is loaded in its place comes after it
             async with self._publishing:  # publications before this one are out
                 pass
             try:
-                await self._worker(effect.worker, effect.incarnation).unload(effect.holder, list(effect.ids))
+                await self._blocks(effect.worker, effect.incarnation).unload(effect.holder, list(effect.ids))
             except NodeDown:
                 return
             except RuntimeFault as error:
@@ -357,7 +349,7 @@ class Controller(Actor):
         asked = [self.node.ref(g).drained(application, version, timeout=max(grace, 1e-3)) for g in self._gateways]
         await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has none, one that is late ends them
         try:
-            await asyncio.gather(*self.handle(Remove(application)))
+            await asyncio.gather(*self.handle(m.Remove(application)))
         finally:
             del self._grace[application]
             self._conditions.look()
@@ -373,7 +365,7 @@ class Controller(Actor):
             else:
                 if status.slow and status.slow not in self._warnings:  # all workers of one machine say the same
                     self._warnings.append(status.slow)
-                self.handle(Room(worker, incarnation, status.budget - status.parameters))
+                self.handle(m.Room(worker, incarnation, status.budget - status.parameters))
 
     async def _status(self, worker: str, seconds: float) -> WorkerStatus:
         return await self.node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)

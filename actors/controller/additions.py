@@ -9,16 +9,9 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from blockwright.actors.controller.messages import Application
-from blockwright.actors.controller.residency import PlannedRoute, Residency, Served, page_of, serving
+from blockwright.actors.controller.residency import PlannedRoute, Served, serving
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.model.partition import place
-
-DEADLY = 2  # workers that died while they loaded it: it is given up
-REMEDY = "remove another application, or give workers more memory (--set memory=...)"
-
-
-class Conflict(Exception):
-    """With what is served, or is being added; one sentence."""
+from blockwright.policies.cluster.application_life import Incumbent, RouteProgress, check_settled, replaces, verdict
 
 
 class Additions:
@@ -47,23 +40,19 @@ class Additions:
         model = application.served_as
         known = serving(served, model)
         if known is None:
-            if replace:
-                raise LookupError(f"model {model!r} is not served, so it cannot be replaced")
-            return self.new_name(model, served), ""
-        old = known.application
-        if dataclasses.replace(application, name=old.name, model=old.model, created=old.created) == old:
-            return old.name, None
-        if old.name in self:
-            raise Conflict(f"model {model!r} is being added from {old.checkpoint}; wait for that")
-        self.check_settled(model, old.name)
-        if not replace:
-            raise Conflict(f"model {model!r} is served already, from {old.checkpoint}; choose another name")
-        return self.new_name(model, served), old.name
+            replaced = replaces(model, None, replace)
+        else:
+            old = known.application
+            same = dataclasses.replace(application, name=old.name, model=old.model, created=old.created) == old
+            found = Incumbent(old.name, old.checkpoint, same, old.name in self, old.name in self.replaces.values())
+            replaced = replaces(model, found, replace)
+            if replaced is None:
+                return old.name, None
+        return self.new_name(model, served), replaced
 
     def check_settled(self, model: str, name: str) -> None:
         """Raises Conflict while another version is being added in place of this application."""
-        if name in self.replaces.values():
-            raise Conflict(f"model {model!r} is being replaced; wait for that")
+        check_settled(model, name in self.replaces.values())
 
     def name(self, model: str) -> None:
         """One more application is served as this model, or will be."""
@@ -83,19 +72,11 @@ class Additions:
             self._deaths[holder] = self._deaths.get(holder, 0) + 1
 
     def verdict(self, served: Served, workers: Mapping[str, WorkerRecord]) -> str | None:
-        """ "": all of its routes are whole whose workers are up, and there is one. None: not yet. Else why it cannot be."""
-        if (deaths := self._deaths.get(served.application.name, 0)) >= DEADLY:
-            return f"{deaths} workers died while they loaded it"
+        """See ``application_life.py``. What is on demand is in service as it is."""
         if served.parked:
             return ""
         up = [p for p in served.planned if all(workers[hop.worker].alive for hop in p.route.hops)]
-        if not up or not all(map(is_known, up)):
-            return None
-        for hop in (hop for planned in up for hop in planned.hops):
-            room = hop.residency.room or 0
-            if room < hop.page_bytes:
-                return f"it leaves {room} bytes for its sequences, less than one page of {hop.page_bytes} bytes; {REMEDY}"
-        return ""
+        return verdict(self._deaths.get(served.application.name, 0), [_progress(planned) for planned in up])
 
     def check(self, hidden: Collection[str]) -> None:
         """Raise AssertionError when an invariant is broken."""
@@ -104,22 +85,10 @@ class Additions:
 
 def is_known(route: PlannedRoute) -> bool:
     """It is whole, and its workers have said since what is left of their memory."""
-    return not route.open and not any(hop.residency.room_stale or hop.residency.asking for hop in route.hops)
+    progress = _progress(route)
+    return progress.whole and progress.settled
 
 
-def check_fit(application: Application, residency: Mapping[str, Residency], served: Mapping[str, Served]) -> None:
-    """Against what each worker has besides its parameters, where that is known. Raises ValueError."""
-    chains, spans = {application.name: application.components}, {application.name: application.span}
-    for hop in (hop for route in place(chains, list(residency), spans) for hop in route.hops):
-        here = residency[hop.worker]
-        held = set[bytes]()
-        for name, depths in here.resident.items():
-            for depth in depths:
-                held.update(served[name].application.tensors(depth, depth + 1))
-        wanted = application.tensors(hop.first, hop.last)
-        need = sum(n for hash, n in wanted.items() if hash not in held) + page_of(application, hop)[1]
-        if here.room is not None and need > here.room:
-            raise ValueError(
-                f"it needs {need} bytes on worker {hop.worker} beyond what it shares, but only {here.room} are left besides "
-                f"parameters: {need - here.room} bytes are missing; {REMEDY}"
-            )
+def _progress(route: PlannedRoute) -> RouteProgress:
+    settled = not any(hop.residency.room_stale or hop.residency.asking for hop in route.hops)
+    return RouteProgress(not route.open, settled, [(hop.residency.room or 0, hop.page_bytes) for hop in route.hops])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.worker.messages import BlockRefused, LoadBlock
+from blockwright.actors.worker.messages import LoadBlock, NoRoom
 from blockwright.policies.cluster.demand import Use
+from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.model.chain import Component
 
 
@@ -156,7 +157,7 @@ class LoadRefused(DemandEvent):
     worker: str
     incarnation: int
     load: LoadBlock
-    why: BlockRefused
+    why: NoRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,24 @@ class Beat:
     running: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """These blocks of a worker have nearly as long a queue as its memory allows."""
+
+    worker: str
+    incarnation: int
+    blocks: tuple[PressedBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A block that was deployed for a burst was not used for a while; who had it loaded."""
+
+    worker: str
+    incarnation: int
+    applications: tuple[str, ...]
+
+
 Event = (
     Serve
     | Deploy
@@ -221,6 +240,8 @@ Event = (
     | DemandEvent
     | Room
     | Beat
+    | Pressed
+    | Idle
 )
 
 

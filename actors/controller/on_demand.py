@@ -7,7 +7,7 @@ Owns who is asked for and the swap under way; what follows for blocks and routes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from blockwright.actors.controller.additions import is_known
@@ -26,10 +26,10 @@ from blockwright.actors.controller.messages import (
     Room,
     Used,
 )
-from blockwright.actors.controller.residency import Residency, Served
+from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.actors.worker.messages import BlockRefused
+from blockwright.actors.worker.messages import NoRoom
 from blockwright.policies.cluster.demand import Occupant, Use, choose
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
@@ -50,6 +50,8 @@ class ControllerParts(Protocol):
 
     def news(self, event: Loaded | LoadFailed | Room) -> None: ...
 
+    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None: ...
+
     def offer(self, name: str) -> None: ...
 
     def catalog(self) -> None: ...
@@ -65,7 +67,7 @@ class OnDemand:
         self.wanted: dict[str, float] = {}  # parked, or coming, and asked for -> since when
         self.coming = ""  # is being made resident
         self.leaving = ""  # takes no new requests, so that it can be parked for ``coming``
-        self._lacks: dict[str, BlockRefused] = {}  # worker -> why ``coming`` could not be loaded there
+        self._lacks: dict[str, NoRoom] = {}  # worker -> why ``coming`` could not be loaded there
         self._since: dict[str, float] = {}  # application -> when it became resident, of those that were on demand
         self._asking = self._looking = False
 
@@ -134,8 +136,10 @@ class OnDemand:
         assert all(name == self.coming or self._served[name].parked for name in self.wanted if name in self._served)
 
     def _park(self, name: str) -> None:
-        self._served[name].parked = self._served[name].on_demand = True
-        self._state.vacate(self._served[name])
+        served = self._served[name]
+        self._state.end_extras(lambda extra: extra.served is served)
+        served.parked = served.on_demand = True
+        self._state.vacate(served)
 
     def _bring(self, name: str) -> None:
         """Let the workers load it, again where they had no room."""

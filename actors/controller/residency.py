@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.cluster.application_life import first_missing, serving_one
 from blockwright.policies.model.chain import Block, Hop, Route
 from blockwright.policies.requests.admission import capacity_tokens
 
@@ -47,10 +48,15 @@ class PlannedRoute:
     served: Served
     hops: tuple[PlannedHop, ...] = ()
     open: int = 0  # hops whose worker does not serve them yet
+    idle: float = 0.0  # of one through a block that was deployed for a burst: seconds without use after which it ends
+    ended: bool = False  # it belongs nowhere any more
 
     @property
     def whole(self) -> bool:
-        return self.open == 0 and self.served.here and self.served.shown
+        return self.open == 0 and not self.ended and self.served.here and self.served.shown
+
+    def is_on(self, worker: str) -> bool:
+        return any(hop.worker == worker for hop in self.route.hops)
 
     def capacity(self) -> int:
         """Tokens of one sequence that the route's workers can hold: the least of its hops.
@@ -80,14 +86,7 @@ class PlannedHop:
 
 def serving(served: Mapping[str, Served], model: str) -> Served | None:
     """The application that takes a model's new requests, or, while there is none, that will."""
-    found = [s for s in served.values() if s.application.served_as == model and s.deployed and not s.draining]
-    return next((s for s in found if s.shown), found[0] if found else None)
-
-
-def page_of(application: Application, hop: Hop) -> tuple[int, int]:
-    """A page of a sequence: its tokens, and its raw bytes in all layers of a hop."""
-    kvs = [c.kv for c in application.components[hop.first : hop.last] if c.kv is not None]
-    return (kvs[0].page_size if kvs else 0), sum(kv.raw_bytes for kv in kvs)
+    return serving_one(s for s in served.values() if s.application.served_as == model)
 
 
 class Residency:
@@ -109,9 +108,12 @@ class Residency:
 
     def plan(self, route: PlannedRoute, hop: Hop, page: tuple[int, int]) -> PlannedHop:
         """A hop of a new route belongs here. page: its size in tokens and in bytes."""
-        planned = PlannedHop(route, self, hop.first, hop.last, *page, hop.last - hop.first)
-        route.open += 1
-        self.hops.setdefault(route.route.application, []).append(planned)
+        name = route.route.application
+        here = self.resident.get(name, ())
+        missing = sum(depth not in here for depth in range(hop.first, hop.last))
+        planned = PlannedHop(route, self, hop.first, hop.last, *page, missing)
+        route.open += not planned.held
+        self.hops.setdefault(name, []).append(planned)
         return planned
 
     def clear(self) -> None:
@@ -190,6 +192,17 @@ class Residency:
         self.room_stale = self.room_stale or bool(depths)
         return depths
 
+    def release(self, name: str) -> set[int]:
+        """A route of the application has ended: the depths that no other needs here, and that go."""
+        here = self.resident.get(name, set())
+        gone = here - {depth for hop in self.hops.get(name, ()) for depth in range(hop.first, hop.last)}
+        here -= gone
+        if not here:
+            self.resident.pop(name, None)
+        self._sort(name)
+        self.room_stale = self.room_stale or bool(gone)
+        return gone
+
     def forget(self, name: str) -> set[int]:
         """The application is gone for good: the depths that were here, and go."""
         depths = self.withdraw(name)
@@ -202,7 +215,7 @@ class Residency:
         return depths
 
     def next_load(self) -> LoadBlock | None:
-        """The first blocks that are missing, all at once of a hop, in order of applications and depth."""
+        """The first block that is missing, in order of applications and depth."""
         while self._queue:
             name = self._queue[0][1]
             if self._wants(name):
@@ -250,23 +263,17 @@ class Residency:
             self._partial.discard(name)
 
     def _first_missing(self, name: str) -> LoadBlock:
-        """Consecutive blocks of one hop in one message: an application of many small ones comes as fast as one of few."""
-        application, here, first = self._served[name].application, self.resident.get(name, set()), 0
-        begin = end = -1
-        for block in self._served[name].blocks:
-            last = first + len(block.components)
-            inside = [hop for hop in self.hops[name] if hop.first <= first and last <= hop.last]
-            missing = bool(inside) and not here.issuperset(range(first, last))
-            if missing and (begin < 0 or any(hop.first <= begin for hop in inside)):
-                begin, end = first if begin < 0 else begin, last
-            elif begin >= 0:
-                break
-            first = last
-        assert begin >= 0, f"{name} lacks components, and no block has them"
-        parts, hashes = application.components[begin:end], list(application.hashes[begin:end])
-        ids, deltas = [c.shared for c in parts], [c.delta for c in parts]
+        served, here = self._served[name], self.resident.get(name, set())
+        hops = [(hop.first, hop.last) for hop in self.hops[name]]
+        missing = first_missing([len(block.components) for block in served.blocks], hops, here)
+        assert missing is not None, f"{name} lacks components, and no block has them"
+        application, (first, last) = served.application, missing
+        components = application.components[first:last]
+        ids, deltas, hashes = [c.shared for c in components], [c.delta for c in components], application.hashes[first:last]
+        idle = min(hop.route.idle for hop in self.hops[name] if hop.first <= first and last <= hop.last)
         length, layers = application.max_length, sum(c.kv is not None for c in application.components)
-        return LoadBlock(application.checkpoint, begin, end, ids, name, hashes, application.base, deltas, length, layers)
+        block = LoadBlock(application.checkpoint, first, last, ids, name, list(hashes), application.base, deltas)
+        return replace(block, idle=idle, length=length, layers=layers)
 
     def _turn(self, hop: PlannedHop, gained: bool) -> None:
         hop.route.open += -1 if gained else 1

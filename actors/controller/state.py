@@ -8,53 +8,36 @@ or reads a clock, and knows nothing of requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from blockwright.actors.controller.additions import Additions, check_fit
+from blockwright.actors.controller import messages as m
+from blockwright.actors.controller.additions import Additions
 from blockwright.actors.controller.invariants import check_state
-from blockwright.actors.controller.messages import (
-    Add,
-    Added,
-    Application,
-    AskRoom,
-    Beat,
-    DemandEvent,
-    Deploy,
-    Effect,
-    Event,
-    Fatal,
-    FinishRequests,
-    KillWorker,
-    Load,
-    Loaded,
-    LoadFailed,
-    Publish,
-    Remove,
-    Retire,
-    Room,
-    Serve,
-    Undeploy,
-    Unfit,
-    Unload,
-    WorkerDown,
-    WorkerStarting,
-    WorkerUp,
-)
 from blockwright.actors.controller.on_demand import OnDemand
-from blockwright.actors.controller.residency import PlannedRoute, Residency, Served, page_of
+from blockwright.actors.controller.placement import Placement
+from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import WorkerRecord
+from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.model.chain import Block, Route
-from blockwright.policies.model.partition import cut_blocks, place
+from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.sweep.events import RoutesChanged
 
 HOPELESS = 5  # deaths in a row before any worker ever was ready or, by their own doing, ever lasted: no cluster will be
 
 
 class ControllerState:
-    """See the module. ``on_demand``: what does not fit beside the others is loaded when it is asked for, not refused."""
+    """See the module; of ``memory`` and ``block_idle`` see ``placement.py``, of ``on_demand`` ``on_demand.py``."""
 
-    def __init__(self, workers: Sequence[str], *, stall_timeout: float, on_demand: bool = True) -> None:
+    def __init__(
+        self,
+        workers: Sequence[str],
+        stall_timeout: float,
+        *,
+        memory: Mapping[str, int] | None = None,
+        block_idle: float = 0.0,
+        on_demand: bool = True,
+    ) -> None:
         self.stall_timeout, self.on_demand = stall_timeout, on_demand
         self.served: dict[str, Served] = {}  # every application that is known
         self.additions = Additions()
@@ -62,6 +45,7 @@ class ControllerState:
         self.table = Routes()
         self.workers = {name: WorkerRecord(name) for name in workers}
         self.residency = {name: Residency(self.served, self.table.touched) for name in workers}
+        self.placement = Placement(self.served, self.residency, memory or {}, block_idle)
         self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
         self.demand = OnDemand(self)
         self.alive = 0  # workers
@@ -69,42 +53,48 @@ class ControllerState:
         self._ranked = 0  # applications that ever were
         self.ever_ready = False  # some application had a route in force
         self.never_ready: dict[str, None] = {}  # deployed applications that had none
-        self._effects: list[Effect] = []
-        self.after: list[Effect] = []  # what comes after the publication that the event ends with
+        self._effects: list[m.Effect] = []
+        self.after: list[m.Effect] = []  # what comes after the publication that the event ends with
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: m.Event, now: float) -> list[m.Effect]:
         """Apply one event; the effects must be performed in order."""
         self.touched.clear()
         self.table.applications.clear()
         match event:
-            case Beat():
+            case m.Beat():
                 self._beat(event)
-            case Loaded() | LoadFailed() | Room():
+            case m.Loaded() | m.LoadFailed() | m.Room():
                 if self.current(event.worker, event.incarnation):
                     self.news(event)
-            case WorkerStarting(name, incarnation, pid):
+            case m.WorkerStarting(name, incarnation, pid):
                 self.workers[name].launched(incarnation, pid, now)
                 self.touched[name] = None
-            case WorkerUp(name, incarnation):
+            case m.WorkerUp(name, incarnation):
                 self._rise(self.workers[name], incarnation)
-            case WorkerDown(name, incarnation, cause):
+            case m.WorkerDown(name, incarnation, cause):
                 if self.workers[name].ended_by(incarnation):
                     self._fall(self.workers[name], incarnation, cause, now)
-            case Unfit(name, incarnation, why):
+            case m.Unfit(name, incarnation, why):
                 self._unfit(self.workers[name], incarnation, why)
-            case Serve(applications):
+            case m.Serve(applications):
                 self._serve(applications)
-            case Deploy(application):
+            case m.Deploy(application):
                 self._deploy(application)
-            case Undeploy(application):
+            case m.Undeploy(application):
                 self._undeploy(application)
-            case Add(application, replaces):
+            case m.Add(application, replaces):
                 self._add(application, replaces)
-            case Retire(application):
+            case m.Retire(application):
                 self._retire(application)
-            case Remove(application):
+            case m.Remove(application):
                 self._remove(application)
-            case DemandEvent():
+            case m.Pressed(name, incarnation, blocks):
+                if self.current(name, incarnation):
+                    self._scale_out(name, blocks)
+            case m.Idle(name, incarnation, applications):
+                if self.current(name, incarnation):
+                    self.end_extras(lambda extra: extra.route.application in applications and extra.is_on(name))
+            case m.DemandEvent():
                 self.demand.handle(event, now)
         for name in list(self.additions.replaces) if self.touched else ():
             self._settle(name)
@@ -173,22 +163,23 @@ class ControllerState:
         if loading is not None:
             self.additions.died(loading.holder)
         self.residency[worker.name].clear()
+        self.end_extras(lambda extra: extra.is_on(worker.name))
         self.touched[worker.name] = None
         served = self.ever_ready
         some_last = served and any(other.settled(now) for other in self.workers.values())
         if worker.deaths.hopeless(HOPELESS, proven=served, some_last=some_last):
             deaths = worker.deaths.own if served else worker.deaths.count
-            self._effects.append(Fatal(f"worker {worker.name} died {deaths} times while starting: {cause}"))
+            self._effects.append(m.Fatal(f"worker {worker.name} died {deaths} times while starting: {cause}"))
 
     def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:
         if worker.state != "starting" or incarnation != worker.last:
             return
         if self.ever_ready:
-            self._effects.append(KillWorker(worker.name, f"it cannot start: {why}"))  # what it lacks may be there next time
+            self._effects.append(m.KillWorker(worker.name, f"it cannot start: {why}"))  # it may be able next time
         else:
-            self._effects.append(Fatal(f"worker {worker.name} cannot start: {why}"))
+            self._effects.append(m.Fatal(f"worker {worker.name} cannot start: {why}"))
 
-    def _beat(self, beat: Beat) -> None:
+    def _beat(self, beat: m.Beat) -> None:
         if not self.current(beat.worker, beat.incarnation):
             return
         worker = self.workers[beat.worker]
@@ -197,34 +188,35 @@ class ControllerState:
             worker.condemned = True
             self.residency[worker.name].serve(False)
             self.touched[worker.name] = None
-            self._effects.append(KillWorker(worker.name, "stalled"))
+            self._effects.append(m.KillWorker(worker.name, "stalled"))
 
     # what workers answer
 
-    def news(self, event: Loaded | LoadFailed | Room) -> None:
+    def news(self, event: m.Loaded | m.LoadFailed | m.Room) -> None:
         name, residency = event.worker, self.residency[event.worker]
         self.touched[name] = None
         match event:
-            case Room(_, _, nbytes):
+            case m.Room(_, _, nbytes):
                 residency.set_room(nbytes)
                 residency.serve(self._well(self.workers[name]))
                 if why := residency.cramped(name, self.never_ready):
-                    self._effects.append(Fatal(why))
-            case Loaded(_, incarnation, load):
+                    self._effects.append(m.Fatal(why))
+            case m.Loaded(_, incarnation, load):
                 residency.loading, residency.room_stale = None, True
-                if load.holder in self.served and self.served[load.holder].here:
+                if load.holder in self.served and self.served[load.holder].here and residency.hops.get(load.holder):
                     residency.loaded(load)
                 else:
-                    self._effects.append(Unload(name, incarnation, load.holder, (*load.ids, *filter(None, load.deltas))))
-            case LoadFailed(_, _, load, message):
+                    self._effects.append(m.Unload(name, incarnation, load.holder, (*load.ids, *filter(None, load.deltas))))
+            case m.LoadFailed(_, _, load, message):
                 residency.loading = None
                 self.demand.forget(load.holder)
                 if load.holder in self.additions:
                     self._reject(load.holder, f"worker {name} cannot load it: {message}")
                 elif load.holder in self.served:
                     residency.refuse(load.holder, message)
+                    self.end_extras(lambda extra: extra.route.application == load.holder and extra.is_on(name))
                 if load.holder in self.never_ready:
-                    self._effects.append(Fatal(f"worker {name} cannot load {load.holder}: {message}"))
+                    self._effects.append(m.Fatal(f"worker {name} cannot load {load.holder}: {message}"))
 
     # applications
 
@@ -236,48 +228,26 @@ class ControllerState:
             raise KeyError(f"application {name!r} is not served; there are: {', '.join(self.blocks)}")
         return self.served[name]
 
-    def _serve(self, applications: Sequence[Application]) -> None:
-        """Place the new ones on all workers. Raises ValueError; then nothing has changed."""
-        new: dict[str, Application] = {}
+    def _serve(self, applications: Sequence[m.Application]) -> None:
+        """Place the new ones. Raises ValueError; then nothing has changed."""
+        new: dict[str, m.Application] = {}
         for application in applications:
             name, served = application.name, self.served.get(application.name)
             known = served.application if served is not None else new.setdefault(name, application)
             if known != application:
                 raise ValueError(f"application {name!r} is known with another chain; give it another name")
-        self._take(list(new.values()))
+        self._take(new, self.placement.of_all(new))
         for name in dict.fromkeys(a.name for a in applications):
             self.offer(name)
         self.catalog()
 
-    def _take(self, new: Sequence[Application]) -> None:
-        """Plan routes for applications that were not known. Raises ValueError; then nothing has changed."""
-        chains, spans = {a.name: a.components for a in new}, {a.name: a.span for a in new}
-        routes = place(chains, list(self.workers), spans, version=0)
-        for application in new:
+    def _take(self, new: Mapping[str, m.Application], routes: Sequence[Route]) -> None:
+        """Applications that were not known, and where they belong."""
+        for application in new.values():
             self.served[application.name] = Served(application, self._ranked, self._ranked)
             self.additions.name(application.served_as)
             self._ranked += 1
-        self._cut()
-        pages: dict[tuple[str, int, int], tuple[int, int]] = {}
-        for route in routes:
-            self._plan(route, pages)
-
-    def _cut(self) -> None:
-        """What is shared lies in equal blocks, so those of all may be cut anew when one comes or goes."""
-        everyone = [served.application for served in self.served.values()]
-        for name, cut in cut_blocks({a.name: a.components for a in everyone}, {a.name: a.span for a in everyone}).items():
-            self.served[name].blocks = cut
-
-    def _plan(self, route: Route, pages: dict[tuple[str, int, int], tuple[int, int]]) -> None:
-        """``pages`` are those of the stretches seen so far: routes of an application are cut alike."""
-        served = self.served[route.application]
-        planned = PlannedRoute(route, served)
-        for hop in route.hops:
-            stretch = route.application, hop.first, hop.last
-            if stretch not in pages:
-                pages[stretch] = page_of(served.application, hop)
-            planned.hops += (self.residency[hop.worker].plan(planned, hop, pages[stretch]),)
-        served.planned.append(planned)
+        self.placement.plan(routes)
 
     def offer(self, name: str) -> None:
         self.served[name].deployed = True
@@ -292,7 +262,9 @@ class ControllerState:
         self.catalog()
 
     def _undeploy(self, name: str) -> None:
-        self._withdraw(self._in_service(name), forget=False)
+        served = self._in_service(name)
+        self.end_extras(lambda extra: extra.served is served)
+        self._withdraw(served, forget=False)
 
     def _withdraw(self, served: Served, *, forget: bool) -> None:
         """Out of service, and its components out of the workers; ``forget``: for good."""
@@ -307,21 +279,17 @@ class ControllerState:
         self._publish()  # before the components go
         for worker in self.workers.values():
             residency = self.residency[worker.name]
-            depths = residency.forget(name) if forget else residency.withdraw(name)
-            if depths:
-                gone = [served.application.components[d] for d in sorted(depths)]
-                ids = [id for c in gone for id in (c.shared, c.delta) if id]
-                self._effects.append(Unload(worker.name, worker.incarnation, name, tuple(ids)))
+            self._unload(worker.name, served, residency.forget(name) if forget else residency.withdraw(name))
         self.touched.update(dict.fromkeys(self.workers))
 
     # applications that come and go
 
-    def _add(self, application: Application, replaces: str) -> None:
+    def _add(self, application: m.Application, replaces: str) -> None:
         """Raises ValueError; then nothing has changed."""
-        if not self.on_demand:
-            check_fit(application, self.residency, self.served)
-        self._take([application])
+        routes, parked = self.placement.of_one(application, on_demand=self.on_demand)
+        self._take({application.name: application}, routes)
         served = self.served[application.name]
+        served.parked = served.on_demand = parked
         served.shown = False
         self.additions.begin(application.name, replaces)
         if replaces:
@@ -341,10 +309,10 @@ class ControllerState:
             if self._deployed(replaces):
                 self._retire(replaces)  # with the same publication
             self.catalog()
-            self.after.append(Added(name))
+            self.after.append(m.Added(name))
 
     def _reject(self, name: str, why: str) -> None:
-        self.after.append(Added(name, why))
+        self.after.append(m.Added(name, why))
         self._remove(name)
 
     def _retire(self, name: str) -> None:
@@ -352,14 +320,15 @@ class ControllerState:
         if not served.draining:
             served.draining = True
             self.catalog()
-            self.after.append(FinishRequests(name))
+            self.after.append(m.FinishRequests(name))
 
     def _remove(self, name: str) -> None:
-        served = self.served.pop(name, None)
-        if served is None:
+        if name not in self.served:
             return
+        self.end_extras(lambda extra: extra.route.application == name)
+        served = self.served.pop(name)
         self.additions.end(name)
-        self._cut()
+        self.placement.cut()
         self._withdraw(served, forget=True)
 
     def catalog(self) -> None:
@@ -372,6 +341,35 @@ class ControllerState:
         self.never_ready = {name: None for name, one in shown.items() if not (one.ever_ready or one.on_demand)}
         self.table.list_chains(self.served.values())
 
+    # blocks that are deployed for a burst
+
+    def _scale_out(self, name: str, blocks: Sequence[PressedBlock]) -> None:
+        extra = self.placement.scale_out(name, blocks)
+        for hop in extra.hops if extra is not None else ():
+            if hop.missing:
+                hop.residency.want(hop.route.route.application)
+        if extra is not None:
+            self.touched.update((hop.worker, None) for hop in extra.route.hops)
+            self.table.touch([extra])
+            self.catalog()
+
+    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None:
+        """Routes through blocks that were deployed for a burst end, and what was loaded for them alone goes."""
+        ended = self.placement.end_extras(which)
+        if ended:
+            self.table.touch(ended)
+            self.catalog()
+            self._publish()  # before the components go
+        for extra in ended:
+            for worker in workers_of(extra.route):
+                self._unload(worker, extra.served, self.residency[worker].release(extra.route.application))
+
+    def _unload(self, worker: str, served: Served, depths: Iterable[int]) -> None:
+        if gone := [served.application.components[d] for d in sorted(depths)]:
+            ids = tuple(id for c in gone for id in (c.shared, c.delta) if id)
+            self._effects.append(m.Unload(worker, self.workers[worker].incarnation, served.application.name, ids))
+            self.touched[worker] = None
+
     # loading and publishing
 
     def _advance(self, worker: WorkerRecord) -> None:
@@ -380,7 +378,7 @@ class ControllerState:
         if not self.blocks or not self._well(worker) or residency.loading is not None:
             return
         if not residency.lacks(self.demand.coming) and residency.ask_room():
-            self._effects.append(AskRoom(worker.name, worker.incarnation))
+            self._effects.append(m.AskRoom(worker.name, worker.incarnation))
         if residency.asking:
             return  # what is complete comes into force before the next application loads
         residency.loading = residency.next_load()
@@ -388,7 +386,7 @@ class ControllerState:
             worker.state = "ready"
         else:
             worker.state = "loading"
-            self._effects.append(Load(worker.name, worker.incarnation, residency.loading))
+            self._effects.append(m.Load(worker.name, worker.incarnation, residency.loading))
 
     def _publish(self) -> None:
         first = self.table.settle()
@@ -396,4 +394,4 @@ class ControllerState:
             self.never_ready.pop(name, None)
             self.ever_ready = True
         if first is not None:
-            self._effects.append(Publish(self.version, first))
+            self._effects.append(m.Publish(self.version, first))

@@ -5,9 +5,10 @@ Never asks anybody: a worker without an answer is shown with what the controller
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from blockwright.actors.block.messages import BlockStatus
 from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
 from blockwright.actors.controller.residency import Served, serving
 from blockwright.actors.controller.state import ControllerState
@@ -20,13 +21,17 @@ from blockwright.policies.model.chain import Chain, bases
 def cluster_view(
     state: ControllerState,
     statuses: Mapping[str, WorkerStatus],
+    blocks: Mapping[str, list[BlockStatus]],
     sequences: Sequence[Mapping[str, Census]],
     events: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model."""
     labels = _labels(state)
     return {
-        "workers": [_worker(state, worker, statuses.get(name)) for name, worker in state.workers.items()],
+        "workers": [
+            _worker(state, worker, statuses.get(name)) | {"busiest_blocks": _busiest(blocks.get(name, ()))}
+            for name, worker in state.workers.items()
+        ],
         "kv_pages_shared": _total(statuses, "shared_pages"),  # times that a sequence took a page made by another
         "kv_pages_shared_now": _total(statuses, "pages_shared_now"),
         "routes": [
@@ -74,6 +79,25 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
         "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
         "parameters_by_application": _parameters(status.parameters_by_application) if status else {},
     }
+
+
+def _busiest(blocks: Iterable[BlockStatus]) -> list[dict[str, Any]]:
+    """Blocks as their actors see them, those with the longest queues first. ``queue``: of the longest that memory allows."""
+    return [
+        {
+            "actor": block.name,
+            "stage": block.stage.value,
+            "applications": block.holders,
+            "components": block.components,
+            "bytes": block.nbytes,
+            "running": block.use.running,
+            "waiting": block.use.waiting,
+            "tokens": block.use.tokens,
+            "queue": block.use.pressure,
+            "unused": block.unused,
+        }
+        for block in blocks
+    ]
 
 
 def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:

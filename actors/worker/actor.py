@@ -14,16 +14,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs, refusal
+from blockwright.actors.worker.block_loader import BlockLoader
+from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
 from blockwright.actors.worker.composed_runs import ComposedRuns
 from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, start_device
 from blockwright.actors.worker.event_log_writer import EventLogWriter
 from blockwright.actors.worker.event_recorder import EventRecorder, Machine
-from blockwright.actors.worker.known_specs import KnownSpecs
 from blockwright.actors.worker.messages import (
     BlockLoaded,
-    BlockRefused,
     LoadBlock,
+    NoRoom,
     PeerReport,
     Submission,
     SweepReport,
@@ -37,7 +37,6 @@ from blockwright.actors.worker.sweep_sizes import SweepSizes
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
-from blockwright.policies.memory.packed_tensor import Shortage
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
@@ -96,9 +95,11 @@ class Worker(Actor):
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
         self._machine: Machine = self.state  # what events, plans and commits go through; ``state`` is for reading
         self._recorder: EventRecorder | None = None
-        self._composed, self._specs = ComposedRuns(self._do), KnownSpecs()
+        self._composed = ComposedRuns(self._do)
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
+        self._queues = False  # somebody was here at the last heartbeat
+        self._ending: list[tuple[int, str]] = []  # the last plan that may name a block, and the block's actor
         self._routes = 0  # version taken
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
@@ -116,6 +117,8 @@ class Worker(Actor):
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
         self._loader = ComponentLoader(self.device, self.backend, self._apply)
+        rehearse = partial(self._composed.rehearse, self.device)
+        self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
         self._peers = Peers(f"{config.name}/worker")
@@ -141,6 +144,10 @@ class Worker(Actor):
         """Ours goes out: time also to look at those of others."""
         for worker, answer in self._peers.heartbeats(self.node.peers()):
             self._answer(worker, answer)
+        queues = self.state.queues()
+        if queues or self._queues:
+            self.node.ref(f"{self.config.name}/blocks").report.cast(queues)
+        self._queues = bool(queues)
         return {
             "sweep_age": self.device.lateness(),
             "waiting": self.state.waiting,
@@ -219,34 +226,29 @@ class Worker(Actor):
     # blocks and routes -----------------------------------------------------------------------------------------------
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded | BlockRefused:
+    async def load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
         """Make components resident between sweeps; on failure, or without room, none of them."""
-        began = self._loop.time()
-        kv_dtype = str(self.backend.dtype).removeprefix("torch.")
-        if (specs := self._specs.find(block)) is None:
-            specs = await self._read_specs(block, self.config.page_size, kv_dtype)
-            self._specs.keep(block, specs)
-        answer = await self._loader.load(specs, block.holder)
-        if isinstance(answer, Shortage):
-            return refusal(answer, self.config, self.state.parts.memory)
-        if not self._specs.proven(block):
-            try:
-                await self._composed.rehearse(self.device, block, specs)
-            except BaseException:
-                self._loader.release(block.holder, [spec.name for spec in specs])
-                raise
-            self._specs.prove(block)
-        return BlockLoaded(answer, self._loop.time() - began)
+        return await self._block_loader.load(block, self.state.parts.memory)
 
     @endpoint
-    async def unload(self, holder: str, ids: list[bytes]) -> int:
-        """``holder`` needs these components no more; bytes of the pool that become free.
+    async def unload(self, holder: str, ids: list[bytes], block: str = "") -> int:
+        """``holder`` needs these components no more; bytes of the pool that become free. ``block``: an actor here that wants
+        to know when the last plan that names them has ended, or "".
 
         In line with the other messages: the routes that named the components are withdrawn by one that came before.
         """
         before = self.state.parts.memory.free_bytes
         self._loader.release(holder, ids)
+        if block:
+            self._ending.append((self.state.number, block))
+            self._tell_ended()
         return self.state.parts.memory.free_bytes - before
+
+    def _tell_ended(self) -> None:
+        """Plans end in order."""
+        oldest = self.state.number - self.state.open_plans
+        while self._ending and self._ending[0][0] <= oldest:
+            self.node.ref(f"{self.config.name}/{self._ending.pop(0)[1]}").ended.cast()
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
@@ -257,6 +259,7 @@ class Worker(Actor):
         self._apply(update)
         self._routes = max(self._routes, update.version)
         routes = self.state.parts.routes
+        self._composed.retain(routes.runs, {local.delta for local in routes.planned()})
         for local in routes.all_in_force():
             for run in local.runs:
                 self._composed.compose(routes.number(run), run)
@@ -318,6 +321,7 @@ class Worker(Actor):
     def _swept(self, swept: Swept) -> None:
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
+        self._tell_ended()
         self._seconds["sweep_seconds"] += swept.result.seconds
         self._seconds["kernel_seconds"] += swept.result.kernel_seconds
         if swept.plan.row:

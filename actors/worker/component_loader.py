@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from blockwright.actors.worker.device_thread import Device
-from blockwright.actors.worker.messages import BlockRefused, LoadBlock, WorkerConfig
+from blockwright.actors.worker.messages import LoadBlock, NoRoom, WorkerConfig
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
@@ -37,14 +37,14 @@ async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[Co
     return [needed for spec in specs for needed in spec.loads()]
 
 
-def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> BlockRefused:
+def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> NoRoom:
     """The answer to whoever wanted the load."""
     owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
     message = (
         f"it needs {shortage.need} bytes of parameters on worker {config.name}, whose {config.memory} are taken by other "
         f"parameters, running sequences and what is kept for KV: {shortage.lacking} bytes are missing; {REMEDY}"
     )
-    return BlockRefused(message, shortage.lacking, shortage.never, owned)
+    return NoRoom(message, shortage.lacking, shortage.never, owned)
 
 
 @dataclass(slots=True)

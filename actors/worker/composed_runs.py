@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 
 from blockwright.actors.worker.device_thread import Device
@@ -80,14 +80,25 @@ class ComposedRuns:
 
     def forget(self, component: bytes, tensors: Sequence[bytes]) -> None:
         """Nobody holds a component or a delta: the device has no use for it, its packed tensors and what has it inside."""
-        for key in [key for key, inside in self._attached.items() if component in inside.values()]:
-            del self._attached[key]
-            self._do(partial(_detach, run=key[0], number=key[1]))
-        for number in [n for n, run in self._runs.items() if component in run.components]:
+        self._detach([key for key, inside in self._attached.items() if component in inside.values()])
+        self._drop([number for number, run in self._runs.items() if component in run.components])
+        self._do(partial(_unload, component_id=component, tensors=tensors))
+
+    def retain(self, runs: Container[int], deltas: Container[int]) -> None:
+        """Numbers of what planned routes have: no plan will name the others again."""
+        self._detach([key for key in self._attached if key[1] not in deltas])
+        self._drop([number for number in self._runs if number not in runs])
+
+    def _detach(self, keys: Iterable[tuple[int, int]]) -> None:
+        for run, number in keys:
+            del self._attached[run, number]
+            self._do(partial(_detach, run=run, number=number))
+
+    def _drop(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
             del self._runs[number]
             self._attached = {key: inside for key, inside in self._attached.items() if key[0] != number}
             self._do(partial(_drop, run=number))
-        self._do(partial(_unload, component_id=component, tensors=tensors))
 
 
 def _add_layout(executor: Executor, *, layout: KvLayout) -> None:

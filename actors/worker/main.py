@@ -26,7 +26,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
-        await start_inside(node, INSIDE_WORKER, {"worker": (config, backend, _end)})
+        await start_inside(node, INSIDE_WORKER, {"worker": (config, backend, _end), "blocks": (CONTROLLER,)})
     except (BackendError, OSError, MemoryError) as error:  # of this machine: another life would fare no better
         await node.ref(CONTROLLER).unfit(config.name, node.incarnation, str(error) or "there is not enough memory")
         await asyncio.Event().wait()  # whoever was told ends this process
@@ -39,7 +39,7 @@ async def start_in_process(node: Node, config: WorkerConfig) -> None:
     def fail(error: BaseException) -> None:
         raise RuntimeError(f"the device thread of {config.name} failed") from error
 
-    await start_inside(node, INSIDE_WORKER, {"worker": (config, backend, fail)})
+    await start_inside(node, INSIDE_WORKER, {"worker": (config, backend, fail), "blocks": (CONTROLLER,)})
 
 
 def _end(error: BaseException) -> None:

@@ -24,9 +24,9 @@ from blockwright.policies.sweep.events import (
 
 __all__ = [
     "BlockLoaded",
-    "BlockRefused",
     "GatewayNews",
     "LoadBlock",
+    "NoRoom",
     "PeerReport",
     "Submission",
     "SweepReport",
@@ -104,6 +104,7 @@ class LoadBlock:
     hashes: list[dict[str, bytes]] = field(default_factory=list)
     base: str = ""  # of an adapter: the checkpoint that it changes
     deltas: list[bytes] = field(default_factory=list)  # of an adapter: ids of the components', empty where there is none
+    idle: float = 0.0  # seconds without use after which the controller wants to know; 0: never
     length: int = 0  # tokens of its longest sequence
     layers: int = 0  # with KV, of the whole chain
 
@@ -115,7 +116,7 @@ class BlockLoaded:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockRefused:
+class NoRoom:
     """There is no room for the block; nothing was changed for it."""
 
     message: str

@@ -1,12 +1,15 @@
 """What the front needs of each served model besides its weights: tokenizer, chat template, sampling defaults, end tokens.
 
-Loaded from the checkpoint's folder once, on a thread, when first asked for. Knows which models exist from the gateway port.
+Loaded from the checkpoint's folder once, on a thread, when first asked for; the adapters of one base share what its folder
+has. Knows which models exist from the gateway port.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +27,10 @@ log = logging.getLogger(__name__)
 _LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Identity = tuple[tuple[object, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class ServedModel:
     """``defaults``: the sampling of a request that says nothing. It is ``generation_config.json`` of the checkpoint, where
     ``do_sample`` false means temperature 0, else no change to the logits.
@@ -35,6 +41,16 @@ class ServedModel:
     defaults: SamplingParams
     stop_tokens: list[int]
     vocabulary: int  # ids below this exist
+
+
+def identity(folder: Path) -> Identity:
+    """Equal for equal files, but for weights: of each its name, device, inode, size and time of change. Raises OSError."""
+    found = []
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith(".safetensors"):
+            stat = os.stat(folder / name)
+            found.append((name, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
 
 
 def load_model(folder: Path) -> ServedModel:
@@ -63,7 +79,10 @@ class Catalog:
 
     def __init__(self, port: GatewayPort, longest: int) -> None:
         self._port, self._longest = port, longest
-        self._loaded: dict[tuple[str, int], asyncio.Task[ServedModel]] = {}  # by folder and time: ids of one folder share
+        self._loaded: dict[tuple[str, int], asyncio.Task[ServedModel]] = {}  # by folder and time
+        self._known: weakref.WeakValueDictionary[Identity, ServedModel] = weakref.WeakValueDictionary()
+        self._tried: ServedModel | None = None  # kept for whoever serves it next
+        self._loading = asyncio.Lock()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
 
     def info(self, model: str | None) -> ModelInfo:
@@ -92,6 +111,7 @@ class Catalog:
     def forget(self) -> None:
         """Nobody asks here any more."""
         self._loaded.clear()
+        self._tried = None
 
     def _task(self, info: ModelInfo) -> asyncio.Task[ServedModel]:
         key = info.checkpoint, info.created
@@ -107,7 +127,7 @@ class Catalog:
 
     async def try_folder(self, folder: Path) -> None:
         """Whether the front could serve a further model from a folder. Raises CheckpointError."""
-        await self._load(str(folder))
+        self._tried = await self._load(str(folder))
 
     async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
         """Raises a 400 for a text that is longer than any memory should be asked for."""
@@ -125,4 +145,15 @@ class Catalog:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _load(self, folder: str) -> ServedModel:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, load_model, Path(folder))
+        """One at a time, and not on the threads that tokenize: prompts do not wait for it."""
+        async with self._loading:
+            try:
+                key = await asyncio.to_thread(identity, Path(folder))
+            except OSError:
+                key = ()  # the model's reader says why
+            found = self._known.get(key)
+            if found is None:
+                found = await asyncio.to_thread(load_model, Path(folder))
+                if key:
+                    self._known[key] = found
+            return found

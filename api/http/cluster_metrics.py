@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 COUNTERS = {  # of a worker's life
-    "prompt_tokens": "Prompt tokens of sequences that came.",
+    "prompt_tokens": "Prompt tokens of sequences that came, virtual ones included.",
     "cached_tokens": "Of these, those found in the prefix cache.",
     "generated_tokens": "Tokens sampled.",
     "computed_tokens": "Positions computed, repeated ones included.",

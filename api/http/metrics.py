@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -35,6 +35,7 @@ _COUNTERS = (
     ("vllm:generation_tokens", "Tokens generated.", "generation_tokens"),
     ("blockwright:requests_unfinished", "Requests that failed or whose client left.", "unfinished"),
 )
+KEEP = 600.0  # seconds for which the numbers of a model that is served no more can still be read
 _WAITS = (
     ("blockwright:tenant_requests", "Requests of a tenant that a worker has planned."),
     ("blockwright:tenant_queue_seconds", "Seconds that these had waited for their first plan, all together."),
@@ -155,10 +156,17 @@ class Meter:
 
 
 class Metrics:
-    """See the module. One for each application, with a registry of its own. ``census``: sequences now, by model."""
+    """See the module. One for each application, with a registry of its own. ``census``: sequences now, by model;
+    ``models``: ids of what is served, None where nothing is ever removed."""
 
-    def __init__(self, census: Callable[[], dict[str, Census]], clock: Callable[[], float] = time.monotonic) -> None:
-        self._census, self._clock = census, clock
+    def __init__(
+        self,
+        census: Callable[[], dict[str, Census]],
+        clock: Callable[[], float] = time.monotonic,
+        models: Callable[[], Collection[str]] | None = None,
+    ) -> None:
+        self._census, self._clock, self._models = census, clock, models
+        self._gone: dict[str, float] = {}  # models that are served no more -> when that was seen
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
         self._waits: dict[str, list[float]] = {}  # account -> requests that were planned, seconds that they had waited
@@ -172,6 +180,7 @@ class Metrics:
         """A request was admitted. ``tenant``: of the API key; empty without keys."""
         tally = self._tallies.get(model)
         if tally is None:
+            self._forget()
             tally = self._tallies[model] = Tally()
         tally.prompt_tokens += prompt_tokens
         tally.histograms["vllm:request_prompt_tokens"].observe(prompt_tokens)
@@ -194,6 +203,7 @@ class Metrics:
 
     def families(self) -> list[Family]:
         """What this process has counted."""
+        self._forget()
         return plain([*self._requests(), *runtime_families(self.runtime())])
 
     def render(self, cluster: dict[str, Any], others: Sequence[Sequence[Family]] = ()) -> bytes:
@@ -239,6 +249,20 @@ class Metrics:
                 numbers = tally.histograms[name]
                 histogram.add_metric([model], buckets=numbers.buckets(), sum_value=numbers.total)
             yield histogram
+
+    def _forget(self) -> None:
+        """Models that come and go leave nothing for ever. Whoever reads the numbers now and then has seen their last."""
+        if self._models is None:
+            return
+        now, served = self._clock(), self._models()
+        named = {*self._tallies, *(model for model, _ in self._rejections if model)}
+        self._gone = {model: self._gone.get(model, now) for model in named - {*served}}
+        for model in [model for model, since in self._gone.items() if now - since >= KEEP]:
+            tally = self._tallies.get(model)
+            if tally is None or not tally.active:
+                self._tallies.pop(model, None)
+                self._waits.pop(model, None)  # without keys a model is an account
+                self._rejections = {key: n for key, n in self._rejections.items() if key[0] != model}
 
     def _now(self) -> Iterator[Metric]:
         """The sequences of this process's gateway."""

@@ -108,7 +108,7 @@ class Options:
     cache_salt: str = given(Text(1024), "Only requests with an equal salt share cached prefixes with this one.", "")
     priority: int = given(Integer(-(1 << 31), LARGEST), "Lower runs earlier, within the service tier.", 0)
     service_tier: str | None = given(
-        OneOf(tuple(TIERS)), "priority and fast run before the others, flex after; echoed as it is used."
+        OneOf(tuple(TIERS)), "priority and fast run before your others, flex after all others; echoed as it is used."
     )
     request_id: str | None = given(Text(128), "A name for /v1/requests, as the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields

@@ -109,6 +109,8 @@ class Server:
         self._speaker.reach("listening", f"listening on {self.address}")
         if host not in ("127.0.0.1", "localhost", "::1") and not (self._settings.api_keys or self._settings.admin_keys):
             self._speaker.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
+        if self._settings.app_roots and self._settings.api_keys and not self._settings.admin_keys:
+            self._speaker.warn("every API key may add, replace and remove all models; name operators' keys in admin_keys")
 
     async def _stand_in(self, running: RunningCluster, runner: web.AppRunner) -> None:
         """Listen while no gateway does, answering that there is none, on connections that end with that. Never returns."""

@@ -39,6 +39,8 @@ static long qkv_columns(const bw_comp *m) { return values_from(m) + kv_columns(m
 
 #include "attention.h"
 
+#include "bottleneck.h"
+
 #define ROWS_ELEMENTS 2048 /* of the rows of a piece */
 
 static void add_phase(bw_call *c, int comp, int stage, long items, long each) {
@@ -111,6 +113,8 @@ static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
         add_low(c, comp, 1);
         add_product(x, c, comp, BW_PROJECT, m->width, m->inner, 1);
     }
+    if (m->adapted)
+        add_phase(c, comp, BW_ADAPT, (long)c->n_lows * ADAPT_PARTS, 1);
     if (!bw_plain(m) && m->side != BW_KEEP)
         add_phase(c, comp, BW_ADD, rows, in_row);
 }
@@ -193,6 +197,11 @@ static void run(bw_ctx *x, const bw_call *c, const bw_phase *f, int thread, uint
     case BW_ATTEND: {
         attention_work w = attention_of(x, c, m, l, own, f, now);
         bw_pieces(x, c, f, thread, now, attend_item, put_item, &w);
+        break;
+    }
+    case BW_ADAPT: {
+        adapt_work w = {x, c, m, l, own, f->comp};
+        bw_pieces(x, c, f, thread, now, adapt_rows, put_adapted, &w);
         break;
     }
     case BW_LOW_FIRST:

@@ -4,9 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_PHASES 9 /* of a component */
-#define LOW_SMALL 12  /* tokens of a piece of A, and where there are many */
-#define LOW_LARGE 48
+#define MOST_PHASES 10 /* of a component */
+#define LOW_SMALL 12  /* tokens of a piece of A; BW_LOW_ROWS where there are many */
 #define LOW_FEW 96    /* tokens of a call with small pieces */
 
 #if defined(__x86_64__)
@@ -124,9 +123,14 @@ static char *grown(char *old, int64_t *size, int64_t need) {
     return aligned_alloc(64, *size);
 }
 
+/* The call's own components; its groups are filled. */
 static void copy_comps(const bw_ctx *x, bw_call *c, const bw_comp *comps, int n) {
     for (int i = 0; i < n; i++) {
         c->comps[i] = comps[i];
+        for (int j = 0; j < c->n_groups; j++) {
+            int columns = c->groups[j].deltas[i].bottleneck;
+            c->comps[i].adapted = columns > c->comps[i].adapted ? columns : c->comps[i].adapted;
+        }
         c->layouts[i] = bw_layout_of(comps + i, x->max_tokens);
     }
 }
@@ -180,10 +184,10 @@ int bw_reserve(bw_ctx *x, const bw_comp *comps, int n) {
                 return -1;
         }
     }
-    bw_call *c = x->calls; /* the largest call there can be: every token a row */
-    copy_comps(x, c, comps, n);
-    c->rows = c->tokens = x->max_tokens;
+    bw_call *c = x->calls; /* the largest call there can be: every token a row, and a group */
+    c->rows = c->tokens = c->n_lows = x->max_tokens;
     c->n_groups = 0;
+    copy_comps(x, c, comps, n);
     for (int i = 0; i < BW_TILE_SIZES; i++)
         c->n_tiles[i] = x->max_tokens;
     plan(x, c, n);
@@ -250,7 +254,7 @@ static int fill(const bw_ctx *x, bw_call *c, const bw_comp *first, const int32_t
 
 /* The call's groups, and the pieces in which their As are multiplied. */
 static int fill_groups(bw_call *c, const bw_group *groups, int n, int tokens) {
-    int most = tokens > LOW_FEW ? LOW_LARGE : LOW_SMALL, end = 0;
+    int most = tokens > LOW_FEW ? BW_LOW_ROWS : LOW_SMALL, end = 0;
     c->n_groups = n;
     c->n_lows = c->virtual = 0;
     for (int i = 0; i < n; i++) {

@@ -27,7 +27,8 @@
 
 enum { BW_EMBEDDING, BW_ATTENTION, BW_MLP, BW_HEAD };
 enum { BW_RMS, BW_LAYER };                /* norms */
-enum { BW_SILU, BW_GELU, BW_GELU_TANH };  /* activations */
+enum { BW_SILU, BW_GELU, BW_GELU_TANH, BW_RELU }; /* activations; the last of bottlenecks alone */
+enum { BW_OUTPUT, BW_SUM, BW_INPUT };     /* what a bottleneck reads: what is added to the residual, both, the residual */
 enum { BW_HALVES, BW_NEIGHBOURS };        /* the pairs that are rotated */
 enum { BW_ALONE, BW_KEEP, BW_JOIN }; /* attention that is kept aside, feed-forward that it is added to */
 enum { BW_OK, BW_BAD_COUNT, BW_BAD_ROW, BW_BAD_POSITION, BW_BAD_TOKEN, BW_TOO_MANY, BW_BAD_GROUP };
@@ -38,7 +39,7 @@ typedef struct {
     int32_t heads, kv_heads, head_dim, window;   /* window 0: none */
     int32_t kv_layer, page_size, inner, rotary;  /* inner: intermediate width, or vocabulary; rotary: elements that turn */
     int32_t rope, qk_whole, activation, gated;   /* qk_whole: queries and keys are normed over all heads together */
-    int32_t norm_kind, side;
+    int32_t norm_kind, side, adapted;            /* adapted: columns of the widest bottleneck behind it; 0: none */
     float eps, scale;
     float softcap, factor;                       /* factor: of the embedding or of what is added; divisor of logits */
     int64_t slot_bytes;
@@ -49,19 +50,23 @@ typedef struct {
     char *arena;
 } bw_comp;
 
-/* What a delta changes in one component: low-rank terms and shifts, y += B (scale * (A x)) + shift; virtual tokens. Zero:
- * nothing. */
+/* What a delta changes in one component: low-rank terms and shifts, y += B (scale * (A x)) + shift; a bottleneck behind it; what
+ * virtual tokens have. Zero: nothing. */
 typedef struct {
     const void *a[2];      /* for the first and the second product: the As of its terms as columns, packed as a weight */
     const float *scale[2]; /* of each of these columns, padded like them */
     const void *b[BW_PARTS + 1]; /* packed as the weight that it is added to: those of the first product, then the second's */
     const float *shift[BW_PARTS + 1]; /* added to each row, padded like the columns */
+    const void *down, *up; /* of a bottleneck: packed as weights */
+    const float *down_bias, *up_bias; /* padded like their columns */
     const void *filled;    /* instead of what virtual tokens compute, in the model's type: [virtual][width] of an embedding, of
                               an attention [virtual][kv_heads][key, value] */
     int32_t panels[2];           /* of a */
     int32_t units[BW_PARTS + 1]; /* of k in b */
     int32_t from[BW_PARTS + 1];  /* columns of a at which the k of b begins */
     int32_t virtual;             /* positions from 0 on whose rows are `filled` */
+    int32_t bottleneck, up_units, activation, reads; /* columns of down, in whole panels, 0: none; units of k in up */
+    float bottleneck_scale;
 } bw_delta;
 
 /* Consecutive tokens of a call with the same deltas. */
@@ -70,6 +75,8 @@ typedef struct {
     const bw_delta *deltas; /* [components of the run] */
     int32_t virtual;        /* most of these */
 } bw_group;
+
+#define BW_LOW_ROWS 48 /* most tokens of a `bw_low` */
 
 /* Tokens of a group that are multiplied with its A at once. */
 typedef struct {
@@ -85,7 +92,7 @@ typedef struct {
 } bw_layout;
 
 enum { BW_EMBED, BW_NORM, BW_QKV, BW_NORM_WHOLE, BW_ROTATE, BW_ATTEND, BW_PROJECT, BW_UP, BW_ADD, BW_LOGITS, BW_ARGMAX,
-       BW_LOW_FIRST, BW_LOW_SECOND };
+       BW_LOW_FIRST, BW_LOW_SECOND, BW_ADAPT };
 
 /* Part of a call whose pieces may be computed in any order: they read only what earlier phases stored. */
 typedef struct {
@@ -200,10 +207,14 @@ static inline int bw_late(const bw_ctx *x, uint64_t now) {
 extern const bw_kernels bw_avx512bf16_bf16, bw_avx512_bf16, bw_avx512_f32, bw_avx2_bf16, bw_avx2_f32;
 extern const bw_kernels bw_generic_bf16, bw_generic_f32;
 
+#define BW_ADAPT_ROWS 8 /* of a group, that pass a bottleneck at once */
+
 #define BW_OWN 32768 /* bytes in which a thread keeps what a piece computed until it is stored; more where one row needs it */
 
 /* Whether the last product goes straight into the hidden states. */
-static inline int bw_plain(const bw_comp *m) { return !m->post_norm && m->factor == 1.0f && m->side == BW_ALONE; }
+static inline int bw_plain(const bw_comp *m) {
+    return !m->post_norm && m->factor == 1.0f && m->side == BW_ALONE && !m->adapted;
+}
 
 static inline int64_t bw_round(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 /* Elements between rows of scratch: not a power of two, so that the rows of a tile fall into different cache sets. */

@@ -69,6 +69,10 @@ bw_layout bw_layout_of(const bw_comp *m, int max_tokens) {
         l.ld_o = bw_stride(m->inner);
         l.o = place(&l.shared, 4 * l.ld_o * max_tokens);
     }
+    if (m->adapted) { /* rows read, in the bottleneck, and computed */
+        int64_t adapted = 4 * BW_ADAPT_ROWS * (2 * l.ld_x + bw_stride(m->adapted));
+        row = row > adapted ? row : adapted;
+    }
     int64_t keep = row > BW_OWN ? row : BW_OWN;
     l.own = (l.own > keep ? l.own : keep) + 4096; /* neighbours' lines stay apart from prefetching */
     return l;

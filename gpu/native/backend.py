@@ -34,7 +34,7 @@ from blockwright.gpu.model.config import (
     attention_of,
 )
 from blockwright.gpu.model.config import MLP as SECOND
-from blockwright.gpu.native.deltas import Attached, NativeDelta, delta_bytes, groups, pack_delta
+from blockwright.gpu.native.deltas import AttachedDeltas, NativeDelta, delta_bytes, groups, pack_delta
 from blockwright.gpu.native.library import (
     ACTIVATIONS,
     ATTENTION,
@@ -78,7 +78,7 @@ class NativeRun:
     parts: tuple[NativePacked, ...]
     places: tuple[int, ...]  # of each component: its first record
     rope: tuple[torch.Tensor, ...]  # tables that the records point to
-    deltas: dict[int, Attached] = field(default_factory=dict)  # by number
+    deltas: dict[int, AttachedDeltas] = field(default_factory=dict)  # by number
 
 
 class NativeBackend:
@@ -186,7 +186,13 @@ class NativeBackend:
     def attach(self, run: NativeRun, number: int, deltas: Mapping[int, NativeDelta]) -> None:
         if self._lib.bw_reserve_low(self._ctx, max((delta.panels for delta in deltas.values()), default=0)):
             raise BackendError(f"no memory for low-rank terms of {self._max_logits} tokens; lower sweep_tokens")
-        run.deltas[number] = Attached.of(run.count, ((run.places[i], delta) for i, delta in deltas.items()))
+        if widest := max((delta.bottleneck for delta in deltas.values()), default=0):
+            records = (ComponentRecord * run.count).from_buffer_copy(run.records)
+            for record in records:
+                record.adapted = widest if record.kind in (ATTENTION, MLP) else 0
+            if self._lib.bw_reserve(self._ctx, records, run.count):
+                raise BackendError(f"no memory for bottlenecks of {self._max_logits} tokens; lower sweep_tokens")
+        run.deltas[number] = AttachedDeltas.of(run.count, ((run.places[i], delta) for i, delta in deltas.items()))
 
     def detach(self, run: NativeRun, number: int) -> None:
         self.settle()

@@ -28,7 +28,7 @@ from blockwright.gpu.model.config import (
     TensorRef,
 )
 from blockwright.gpu.model.deltas import LoraTerm
-from blockwright.gpu.native.library import DeltaRecord, GroupRecord, library
+from blockwright.gpu.native.library import BOTTLENECKS, READS, DeltaRecord, GroupRecord, library
 from blockwright.gpu.native.packing import ALIGNMENT, PANEL
 
 SECOND_B = 3  # place of the second product's B in a record
@@ -46,6 +46,12 @@ class NativeDelta:
     def panels(self) -> int:
         """Most of an A."""
         found: int = max(panels for record in self.records for panels in list(record.panels))
+        return found
+
+    @property
+    def bottleneck(self) -> int:
+        """Columns of the widest one."""
+        found: int = max(record.bottleneck for record in self.records)
         return found
 
 
@@ -133,6 +139,7 @@ def delta_bytes(spec: ComponentSpec, dtype: torch.dtype) -> int:
     """Bytes of the whole packed form."""
     parts = [n for record in products(spec.config) for p in record for n in _sizes(spec, p, dtype.itemsize)]
     parts += [math.prod(ref.shape) * dtype.itemsize for _, ref in _filled(spec)]
+    parts += [size for _, size in _bottleneck_sizes(spec, dtype)]
     return sum(map(_aligned, parts))
 
 
@@ -158,6 +165,13 @@ def pack_delta(
     for role, _ in _filled(spec):
         place = memory[offset : offset + tensors[role].numel() * dtype.itemsize].view(dtype)
         yield from _virtual(records[0], spec, tensors[role], place)
+        offset += _aligned(place.nbytes)
+    parts = {}
+    for role, size in _bottleneck_sizes(spec, dtype):
+        parts[role] = memory[offset : offset + size]
+        offset += _aligned(size)
+    if parts:
+        yield from _bottleneck(records[0], spec, tensors, parts, dtype)
     return NativeDelta(spec, tuple(records), memory)
 
 
@@ -183,6 +197,37 @@ def _fill(
     yield from _pack(a_view, [(columns.of[term.role], tensors[f"{term.role}.a"]) for term in terms], columns.total, dtype)
     record.a[second], record.scale[second] = a_view.data_ptr(), scale_view.data_ptr()
     record.panels[second] = columns.total // PANEL
+
+
+def _bottleneck_sizes(spec: ComponentSpec, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
+    """Bytes of its parts by role, if there is a bottleneck."""
+    assert spec.delta is not None
+    if spec.delta.config.bottleneck is not None:
+        for role in ("down", "up"):
+            rows, width = spec.delta.tensors[role].shape
+            yield role, _packed(rows, width, dtype.itemsize)
+            yield f"{role}_bias", -(-rows // PANEL) * PANEL * 4
+
+
+def _bottleneck(
+    record: DeltaRecord,
+    spec: ComponentSpec,
+    tensors: Mapping[str, torch.Tensor],
+    parts: Mapping[str, torch.Tensor],
+    dtype: torch.dtype,
+) -> Iterator[int]:
+    """The columns of ``down`` are padded to whole panels; nothing comes of what is added."""
+    assert spec.delta is not None
+    config = spec.delta.config.bottleneck
+    assert config is not None
+    for role in ("down", "up"):
+        yield from _pack(parts[role], [(0, tensors[role])], len(tensors[role]), dtype)
+        _shift(parts[f"{role}_bias"], tensors[f"{role}_bias"], None, dtype)
+    for role, view in parts.items():
+        setattr(record, role, view.data_ptr())
+    record.bottleneck, record.up_units = -(-config.width // PANEL) * PANEL, -(-config.width * dtype.itemsize // 4)
+    record.activation, record.reads = BOTTLENECKS[config.activation], READS[config.reads]
+    record.bottleneck_scale = config.scale
 
 
 def _shift(view: torch.Tensor, bias: torch.Tensor, replaced: torch.Tensor | None, dtype: torch.dtype) -> None:
@@ -225,14 +270,14 @@ def _virtual(record: DeltaRecord, spec: ComponentSpec, raw_PQ: torch.Tensor, pla
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class AttachedDeltas:
     """The deltas of one number in a run: a record for each record of the run, zero where there is no delta."""
 
     records: ctypes.Array[DeltaRecord]
     of_group: tuple[int, int]  # address of the records, most virtual tokens of any
 
     @classmethod
-    def of(cls, count: int, packed: Iterable[tuple[int, NativeDelta]]) -> Attached:
+    def of(cls, count: int, packed: Iterable[tuple[int, NativeDelta]]) -> AttachedDeltas:
         """Of a run of ``count`` records, with deltas from their first records on."""
         array = (DeltaRecord * count)()
         for first, delta in packed:
@@ -242,7 +287,7 @@ class Attached:
 
 
 def groups(
-    delta_N: np.ndarray | None, count_N: np.ndarray, attached: Mapping[int, Attached]
+    delta_N: np.ndarray | None, count_N: np.ndarray, attached: Mapping[int, AttachedDeltas]
 ) -> ctypes.Array[GroupRecord] | None:
     """Consecutive tokens with the same deltas; None where no row has any."""
     if delta_N is None:

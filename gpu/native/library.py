@@ -15,6 +15,8 @@ from blockwright.gpu.errors import BackendError
 EMBEDDING, ATTENTION, MLP, HEAD = range(4)
 RMS, LAYER = range(2)
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "gelu_new": 2, "gelu_fast": 2}
+BOTTLENECKS = ACTIVATIONS | {"relu": 3}
+READS = {"output": 0, "sum": 1, "input": 2}  # what a bottleneck reads
 HALVES, NEIGHBOURS = range(2)
 KEEP, JOIN = 1, 2
 
@@ -36,7 +38,7 @@ class ComponentRecord(ctypes.Structure):
     _fields_ = [
         *((name, _INT) for name in ("kind", "width", "heads", "kv_heads", "head_dim", "window")),
         *((name, _INT) for name in ("kv_layer", "page_size", "inner", "rotary", "rope", "qk_whole", "activation", "gated")),
-        *((name, _INT) for name in ("norm_kind", "side")),
+        *((name, _INT) for name in ("norm_kind", "side", "adapted")),
         *((name, ctypes.c_float) for name in ("eps", "scale", "softcap", "factor")),
         ("slot_bytes", _LONG),
         *((name, _PTR) for name in ("w0", "w1", "w2", "w_out", "b0", "b1", "b2", "b_out")),
@@ -53,11 +55,12 @@ class DeltaRecord(ctypes.Structure):
         ("scale", _PTR * 2),
         ("b", _PTR * 4),
         ("shift", _PTR * 4),
-        ("filled", _PTR),
+        *((name, _PTR) for name in ("down", "up", "down_bias", "up_bias", "filled")),
         ("panels", _INT * 2),
         ("units", _INT * 4),
         ("from_", _INT * 4),
-        ("virtual_", _INT),
+        *((name, _INT) for name in ("virtual_", "bottleneck", "up_units", "activation", "reads")),
+        ("bottleneck_scale", ctypes.c_float),
     ]
 
 

@@ -15,7 +15,8 @@ from blockwright.gpu.model.config import EmbeddingConfig, TensorRef
 from blockwright.gpu.model.deltas import DeltaConfig, LoraTerm
 from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Source
-from blockwright.gpu.weights import virtual_tokens
+from blockwright.gpu.weights import bottleneck, virtual_tokens
+from blockwright.gpu.weights.bottleneck import read_bottlenecks
 from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
 from blockwright.gpu.weights.lora import LoraRules
 from blockwright.gpu.weights.tensor_files import check_dtype, read_header
@@ -55,10 +56,13 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
     elif form in virtual_tokens.FORMS:
         tensors = _tensors(folder, WEIGHTS, PICKLE)
         parts, deltas = base.parts, read_virtual_tokens(folder / WEIGHTS, fields, form, tensors, base)
+    elif not form and fields.object("config") is not None:
+        tensors = _tensors(folder, bottleneck.WEIGHTS, bottleneck.PICKLE)
+        parts, deltas = base.parts, read_bottlenecks(folder / bottleneck.WEIGHTS, fields, tensors, base)
     else:
         raise CheckpointError(
             f"{fields.source}: peft_type {shown(form)} is not supported (there are: "
-            f"{', '.join((*LOW_RANK, *virtual_tokens.FORMS))}); merge it into its "
+            f"{', '.join((*LOW_RANK, *virtual_tokens.FORMS))}, and bottlenecks of the adapters library); merge it into its "
             "base and serve the whole checkpoint"
         )
     return Checkpoint(

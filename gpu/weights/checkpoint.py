@@ -197,6 +197,9 @@ class Checkpoint:
         known = hashes or [{}] * len(ids)
         if any(found and found.keys() != roles.keys() for found, (_, roles) in zip(known, parts, strict=True)):
             raise CheckpointError(f"{self.path} has other tensors than were hashed; the folder has changed: restart")
+        whole = [(config, found, id) for (config, _), found, id in zip(parts, known, ids, strict=True) if found]
+        if any(component_id(KINDS[type(config)], config, found) != id for config, found, id in whole):
+            raise CheckpointError(f"{self.path} has another configuration than it had; the folder has changed: restart")
         changes = [self.deltas.get(place) for place in range(first, first + len(ids))]
         if [change is not None for change in changes] != [bool(delta) for delta in deltas or [b""] * len(ids)]:
             raise CheckpointError(f"{self.source} changes other components than it did; the folder has changed: restart")

@@ -1,18 +1,21 @@
 """Reads rows of one raw tensor at a time from a safetensors file, without ever holding the file.
 
-Rows are a view over a private mapping of their own pages, which vanish when the view is dropped.
+Rows are a view over a private mapping of their own pages, which vanish when the view is dropped. What is loaded is hashed
+and compared with what was hashed when the model was added: packed tensors are shared, so a file's later content must not
+take the place of what others rely on.
 """
 
 from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Mapping
+from collections.abc import Generator
 
 import torch
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.model.config import ComponentSpec, DeltaSpec, TensorRef
+from blockwright.gpu.weights.identity import begin_hash, delta_id
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -53,6 +56,49 @@ def _mapped(ref: TensorRef, offset: int, nbytes: int) -> torch.Tensor:
     return raw.clone() if skip % DTYPES[ref.dtype].itemsize else raw  # old files align nothing
 
 
-def read_tensors(refs: Mapping[str, TensorRef]) -> dict[str, torch.Tensor]:
-    """Whole tensors by role, such as those of a delta."""
-    return {role: read_rows(ref, 0, ref.shape[0]) for role, ref in refs.items()}
+class HashedTensor:
+    """A raw tensor that is read once, from its first row to its last. ``expected``: the hash of its content, if known."""
+
+    def __init__(self, ref: TensorRef, expected: bytes | None) -> None:
+        self._ref, self._expected = ref, expected
+        self._digest = begin_hash(ref.dtype, ref.shape)
+
+    def read(self, first: int, last: int) -> torch.Tensor:
+        """The rows that follow what was read last. Raises as ``read_rows``."""
+        rows = read_rows(self._ref, first, last)
+        if self._expected is not None:
+            self._digest.update(_content(rows))
+        return rows
+
+    def check(self) -> None:
+        """All has been read. Raises CheckpointError when it is not what was hashed."""
+        if self._expected is not None and self._digest.digest() != self._expected:
+            raise changed(self._ref)
+
+
+def read_delta(spec: ComponentSpec, delta: DeltaSpec, step: int) -> Generator[int, None, dict[str, torch.Tensor]]:
+    """The tensors of a component's delta by role, hashed at most ``step`` bytes at a time, which are yielded. Raises
+    CheckpointError when they are not what its id was made of."""
+    tensors = {role: read_rows(ref, 0, ref.shape[0]) for role, ref in delta.tensors.items()}
+    hashes = {}
+    for role, tensor in tensors.items():
+        digest, content = begin_hash(delta.tensors[role].dtype, delta.tensors[role].shape), _content(tensor)
+        for first in range(0, content.nbytes, step):
+            digest.update(content[first : first + step])
+            yield min(step, content.nbytes - first)
+        hashes[role] = digest.digest()
+    if delta_id(spec.config, delta.config, hashes) != delta.id:
+        raise changed(next(iter(delta.tensors.values())))
+    return tensors
+
+
+def _content(tensor: torch.Tensor) -> memoryview:
+    content: memoryview = tensor.contiguous().view(torch.uint8).flatten().numpy().data
+    return content
+
+
+def changed(ref: TensorRef) -> CheckpointError:
+    return CheckpointError(
+        f"{ref.path}: tensor {ref.name} is not what it was when the model was added: its folder was written again in place; "
+        "save models to new folders, and replace the application or restart"
+    )

@@ -1,7 +1,8 @@
 """Page accounts: how many bytes of KV pages each account has, cached ones included, counted as they come and go.
 
-Whoever first made a page pays for it, for as long as it exists. ``worker_memory.py`` holds accounts to their caps: one that
-is full gives up its own idle pages first, so where there are caps their order is kept by account.
+Whoever made a page pays for it; where there are caps, for as long as somebody of that account lists it or nobody does
+(``pages.py`` passes it on). ``worker_memory.py`` holds accounts to their caps: one that is full gives up its own idle pages
+first, so where there are caps their order is kept by account.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ class PageAccounts:
     """Accounts are numbered as they first appear; the numbers are a column of the page table."""
 
     def __init__(self, *, ordered: bool) -> None:
-        self.names: list[str] = []
+        self.names: list[str | None] = []  # None: the number is unused
         self.ordered = ordered  # whether idle pages are ordered by account
         self._numbers: dict[str, int] = {}
+        self.unused: list[int] = []  # numbers
         self._held: list[int] = []  # bytes
         self._idle: list[int] = []  # bytes of idle pages, which are part of those held
         self._order: list[dict[int, None]] = []  # handles of idle pages, least recently released first
@@ -22,16 +24,47 @@ class PageAccounts:
         """Of an account; a new one is added."""
         number = self._numbers.get(name)
         if number is None:
-            number = self._numbers[name] = len(self.names)
-            self.names.append(name)
-            self._held.append(0)
-            self._idle.append(0)
-            self._order.append({})
+            if self.unused:
+                number = self.unused.pop()
+            else:
+                number = len(self.names)
+                self._add(None)
+            self.names[number], self._numbers[name] = name, number
         return number
+
+    def _add(self, name: str | None) -> None:
+        self.names.append(name)
+        self._held.append(0)
+        self._idle.append(0)
+        self._order.append({})
+
+    def forget(self, name: str) -> bool:
+        """Whether an account has no pages; its number is free then."""
+        number = self._numbers.get(name)
+        if number is not None:
+            if self._held[number]:
+                return False
+            del self._numbers[name]
+            self.names[number] = None
+            self.unused.append(number)
+        return True
+
+    def restore(self, names: list[str | None], unused: list[int]) -> None:
+        """Accounts as they were numbered, without pages."""
+        for number, name in enumerate(names):
+            self._add(name)
+            if name is not None:
+                self._numbers[name] = number
+        self.unused = list(unused)
 
     def take(self, number: int, nbytes: int) -> None:
         """A page was made."""
         self._held[number] += nbytes
+
+    def pass_on(self, number: int, to: int, nbytes: int) -> None:
+        """A page that is not idle is another's from now on."""
+        self._held[number] -= nbytes
+        self._held[to] += nbytes
 
     def free(self, number: int, nbytes: int) -> None:
         """A page is gone; it was not idle any more."""
@@ -71,18 +104,19 @@ class PageAccounts:
 
     def all_held(self) -> dict[str, int]:
         """Bytes of every account that has pages."""
-        return {name: held for name, held in zip(self.names, self._held, strict=True) if held}
+        return {name: held for name, held in zip(self.names, self._held, strict=True) if held and name is not None}
 
     def fork(self) -> PageAccounts:
         copy = PageAccounts(ordered=self.ordered)
-        copy.names, copy._numbers = self.names.copy(), self._numbers.copy()
+        copy.names, copy._numbers, copy.unused = self.names.copy(), self._numbers.copy(), self.unused.copy()
         copy._held, copy._idle = self._held.copy(), self._idle.copy()
         copy._order = [order.copy() for order in self._order]
         return copy
 
     def check(self, held: list[int], idle: list[int], order: list[list[int]]) -> None:
         """``held``, ``idle`` (bytes) and ``order`` (idle handles) of each account, as the page table finds them."""
-        assert self._numbers == {name: n for n, name in enumerate(self.names)}, "an account is lost"
+        assert self._numbers == {name: n for n, name in enumerate(self.names) if name is not None}, "an account is lost"
+        assert sorted(self.unused) == [n for n, name in enumerate(self.names) if name is None], "a number is lost"
         assert self._held == held, "pages of an account are counted wrongly"
         assert self._idle == idle, "idle pages of an account are counted wrongly"
         found = [list(handles.items()) for handles in self._order]

@@ -30,7 +30,8 @@ class PageTable:
         self._span = array("i")  # place in ``_spans``; -1: the handle is unused
         self._slots: list[list[int]] = []  # of the span's layers, in order; a list is never changed
         self._references = array("i")  # sequences that list the page
-        self._account = array("i")  # who made it, number in ``accounts``
+        self._account = array("i")  # who pays for it, number in ``accounts``
+        self._others: dict[int, dict[int, int]] = {}  # with caps: handle -> other accounts that list it, how often
         self._hash: list[bytes] = []  # of its tokens once published; before, b""
         self._unused: list[int] = []
         self._index = PrefixIndex()
@@ -92,12 +93,27 @@ class PageTable:
         """The published handle of this page and span."""
         return self._index.get((token_hash, span.lineage, span.layer))
 
-    def share(self, handle: int) -> None:
-        """One more sequence lists this published page."""
+    def share(self, handle: int, account: str) -> None:
+        """One more sequence, of this account, lists this published page."""
         if self._references[handle] == 0:
             self._wake(handle)
         self._references[handle] += 1
         self.shared += 1
+        if self.accounts.ordered and (number := self.accounts.number(account)) != self._account[handle]:
+            others = self._others.setdefault(handle, {})
+            others[number] = others.get(number, 0) + 1
+            self._pass_on(handle, others)
+
+    def _pass_on(self, handle: int, others: dict[int, int]) -> None:
+        """A page that nobody lists any more of the account that pays for it becomes that of one who does: else whoever is at
+        the cap waits for pages that it can neither use nor give up."""
+        if sum(others.values()) == self._references[handle]:
+            heir = next(iter(others))
+            del others[heir]
+            self.accounts.pass_on(self._account[handle], heir, self.page_bytes(self.span(handle)))
+            self._account[handle] = heir
+        if not others:
+            del self._others[handle]
 
     def publish(self, handle: int, token_hash: bytes) -> None:
         """Let others find a full page. If an equal one is known already, this stays private."""
@@ -107,9 +123,16 @@ class PageTable:
             self._index.put(key, handle)
             self._hash[handle] = token_hash
 
-    def release(self, handle: int) -> None:
-        """One sequence less lists this page. Private pages are freed with their last reference."""
+    def release(self, handle: int, account: str) -> None:
+        """One sequence less, of this account, lists this page. Private pages are freed with their last reference."""
         self._references[handle] -= 1
+        if (others := self._others.get(handle)) is not None:
+            number = self.accounts.number(account)
+            if number != self._account[handle]:
+                others[number] -= 1
+                if not others[number]:
+                    del others[number]
+            self._pass_on(handle, others)
         if self._references[handle] == 0:
             if self._hash[handle]:
                 self._rest(handle)
@@ -167,6 +190,8 @@ class PageTable:
                 self._span[handle], self._slots[handle] = number, part
             else:
                 made.append(self._place(number, part, references, account))
+                if (others := self._others.get(handle)) is not None:
+                    self._others[made[-1]] = others.copy()
                 if not references:
                     self.idle.insert(made[-1], after=made[-2])
             if token_hash:
@@ -184,6 +209,20 @@ class PageTable:
         self.accounts.free(self._account[handle], self.page_bytes(span))
         self._span[handle], self._slots[handle] = -1, []
         self._unused.append(handle)
+
+    def borders(self) -> set[Border]:
+        """Where the spans of all pages begin."""
+        spans = [self._spans[number] for number in {*self._span} if number >= 0]
+        return {(span.layer, span.lineages[0]) for span in spans}
+
+    def forget_spans(self) -> None:
+        """Of which there are no pages any more, once these are most of them. The others are numbered anew."""
+        used = sorted({*self._span} - {-1})
+        if len(self._spans) > 2 * len(used):
+            places = {-1: -1, **{number: place for place, number in enumerate(used)}}
+            self._spans = [self._spans[number] for number in used]
+            self._span_numbers = {(span.lineage, span.layer): place for place, span in enumerate(self._spans)}
+            self._span = array("i", [places[number] for number in self._span])
 
     def idle_of(self, components: frozenset[bytes]) -> list[int]:
         """Idle pages whose KV one of these made."""
@@ -225,8 +264,10 @@ class PageTable:
         return span.layers * self._allocators[span.arena].slot_bytes
 
     def account(self, handle: int) -> str:
-        """Who made the page."""
-        return self.accounts.names[self._account[handle]]
+        """Who pays for the page."""
+        name = self.accounts.names[self._account[handle]]
+        assert name is not None, "a page is of a forgotten account"
+        return name
 
     def use(self, handles: Iterable[int]) -> tuple[int, int]:
         """Bytes of the slots of these pages, each once, and of those among them that at least two sequences list."""
@@ -251,6 +292,7 @@ class PageTable:
         copy._span, copy._references, copy._account = self._span[:], self._references[:], self._account[:]
         copy._slots, copy._hash, copy._unused = self._slots.copy(), self._hash.copy(), self._unused.copy()
         copy._index, copy.idle, copy.accounts = self._index.fork(), self.idle.fork(), self.accounts.fork()
+        copy._others = {handle: others.copy() for handle, others in self._others.items()}
         copy.evicted, copy.shared = self.evicted, self.shared
         return copy
 
@@ -259,6 +301,8 @@ class PageTable:
             "layouts": [allocator.snapshot() for allocator in self._allocators.values()],
             "spans": to_plain(self._spans),
             "accounts": self.accounts.names.copy(),
+            "unused_accounts": self.accounts.unused.copy(),
+            "others": [[handle, [list(pair) for pair in others.items()]] for handle, others in self._others.items()],
             "span": self._span.tolist(),
             "slots": [slots.copy() for slots in self._slots],
             "references": self._references.tolist(),
@@ -283,8 +327,8 @@ class PageTable:
         table._hash, table._unused = from_plain(list[bytes], data["hash"]), from_plain(list[int], data["unused"])
         for key, handle in table._published().items():
             table._index.put(key, handle)
-        for name in data["accounts"]:
-            table.accounts.number(name)
+        table.accounts.restore(data["accounts"], data["unused_accounts"])
+        table._others = {handle: {pair[0]: pair[1] for pair in others} for handle, others in data["others"]}
         for handle, number in enumerate(table._span):
             if number >= 0:
                 table.accounts.take(table._account[handle], table.page_bytes(table._spans[number]))
@@ -327,6 +371,10 @@ class PageTable:
         self._check_accounts()
 
     def _check_accounts(self) -> None:
+        for handle, others in self._others.items():
+            assert 0 < sum(others.values()) < self._references[handle], f"nobody of its account lists page {handle}"
+            assert min(others.values()) > 0, f"an account is kept that does not list page {handle}"
+            assert self._account[handle] not in others, f"whoever pays for page {handle} is counted as another"
         count = len(self.accounts.names)
         held, idle, order = [0] * count, [0] * count, [list[int]() for _ in range(count)]
         for owner, number in zip(self._account, self._span, strict=True):

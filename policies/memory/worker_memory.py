@@ -64,7 +64,7 @@ class WorkerMemory:
             handle = self.take_page(span, account)
             if handle is None:
                 for other in taken:
-                    self.pages.release(other)
+                    self.pages.release(other, account)
                 return None
             taken.append(handle)
         return taken
@@ -114,6 +114,13 @@ class WorkerMemory:
     def hit_cap(self, account: str) -> None:
         """Something of the account's own gave way because of its cap."""
         self.cap_hits[account] = self.cap_hits.get(account, 0) + 1
+
+    def forget(self, account: str) -> bool:
+        """Whether nothing is left of an account without sequences: it may still have cached pages."""
+        if not self.pages.accounts.forget(account):
+            return False
+        self.cap_hits.pop(account, None)
+        return True
 
     # parameters ------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ state; equal inputs give equal cuts, so that models with equal components are cu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from blockwright.policies.model.chain import Block, Component, Hop, Route
 
@@ -53,7 +53,7 @@ def hop_borders(components: Sequence[Component], span: int) -> list[int]:
 
 
 def cut_blocks(
-    chains: Mapping[str, Sequence[Component]], spans: Mapping[str, int] | None = None
+    chains: Mapping[str, Sequence[Component]], hops: Mapping[str, Collection[int]] | None = None
 ) -> dict[str, tuple[Block, ...]]:
     """Blocks of each application: as long as can be, without a border of sharing or of hops inside.
 
@@ -62,7 +62,7 @@ def cut_blocks(
 
     Args:
         chains: application -> components in order.
-        spans: application -> workers that its chain is spread over (absent: 1).
+        hops: application -> depths at which one of its hops begins (absent: none but the first).
     """
     users: dict[tuple[int, bytes], set[str]] = {}
     for application, components in chains.items():
@@ -70,7 +70,7 @@ def cut_blocks(
             users.setdefault((depth, component.id), set()).add(application)
     borders: set[tuple[int, bytes]] = set()  # (depth, id) of components that begin a block
     for application, components in chains.items():
-        for depth in hop_borders(components, (spans or {}).get(application, 1))[:-1]:
+        for depth in (0, *(hops or {}).get(application, ())):
             borders.add((depth, components[depth].id))
         for depth in range(1, len(components)):
             if users[depth, components[depth].id] != users[depth - 1, components[depth - 1].id]:

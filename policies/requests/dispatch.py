@@ -1,4 +1,4 @@
-"""Which route a request takes: the whole one whose workers have the least left to do.
+"""Which route a request takes: one that has room for it, of these the whole one whose workers have the least left to do.
 
 Owns the comparison between routes and the rule that a suspect (``poison.py``) runs alone. The routes and the work on each
 worker are the routing table's. Never looks at a clock.
@@ -31,23 +31,35 @@ def workers_of(route: Route) -> tuple[str, ...]:
 
 
 def choose(
-    routes: Iterable[Route], work: Mapping[str, int], closed: Set[str] = frozenset(), avoid: str = ""
+    routes: Iterable[Route],
+    work: Mapping[str, int],
+    closed: Set[str] = frozenset(),
+    avoid: str = "",
+    tokens: int = 0,
+    capacity: Mapping[str, int] | None = None,
 ) -> Route | None:
-    """The route with the least outstanding work over all of its workers; ties by worker names, then by id.
+    """The route on which least is in excess of memory; of equals that of the fewest hops, then of the least outstanding work
+    over all of its workers; ties by worker names, then by id.
+
+    So a longer way, through a block that was deployed for a burst, is taken while the short one would have to wait.
 
     Args:
         routes: whole routes of the application.
         work: tokens outstanding on each worker (absent: none).
         closed: workers that are kept for a suspect; no route through them is taken.
         avoid: id of a route not to take (its home has just given the request back).
+        tokens: most that the request may come to.
+        capacity: route id -> tokens that its workers hold (absent: any).
     """
     best: Route | None = None
-    best_key: tuple[int, tuple[str, ...], str] | None = None
+    best_key: tuple[int, int, int, tuple[str, ...], str] | None = None
     for route in routes:
         workers = workers_of(route)
         if route.id == avoid or not closed.isdisjoint(workers):
             continue
-        key = (sum(work.get(worker, 0) for worker in workers), workers, route.id)
+        left = [work.get(worker, 0) for worker in workers]
+        excess = max(left) + tokens - (capacity or {}).get(route.id, 1 << 62)
+        key = (max(excess, 0), len(route.hops), sum(left), workers, route.id)
         if best_key is None or key < best_key:
             best, best_key = route, key
     return best
@@ -72,9 +84,11 @@ def dispatch(wanted: Wanted, table: RoutingTable, quarantine: Quarantine, ordina
     """
     kept = quarantine.release(wanted.request)
     routes = table.routes.get(wanted.application, [])
-    fitting = [route for route in routes if table.capacity.get(route.id, wanted.tokens) >= wanted.tokens] or routes
+    fitting = [route for route in routes if table.capacity.get(route.id, wanted.tokens) >= wanted.tokens]
+    capacity = table.capacity if fitting else None
+    fitting = fitting or routes
     if not wanted.suspect:
-        return choose(fitting, table.work, quarantine.workers(), wanted.avoid)
+        return choose(fitting, table.work, quarantine.workers(), wanted.avoid, wanted.tokens, capacity)
     if not routes or (ordinary and quarantine.routes):
         return None
     if kept not in fitting or kept is None or kept.id == wanted.avoid:

@@ -19,6 +19,10 @@ def urgency(tier: str, priority: int) -> int:
     return TIERS[tier][1] * _CLASS + priority
 
 
-def priority_class(urgency: int) -> int:
-    """The class of such a number: accounts share fairly within a class, and a lower class always goes first."""
-    return (urgency + _CLASS // 2) // _CLASS
+def shared_class(urgency: int) -> int:
+    """The class that counts between accounts, which share fairly within one: 0, or 1 for what goes after everybody else's.
+
+    A tier above the default goes first among the requests of its own account alone: anybody may ask for it, and an operator
+    who means some accounts to get more says so by weights.
+    """
+    return max(0, (urgency + _CLASS // 2) // _CLASS)

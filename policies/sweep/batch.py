@@ -6,6 +6,7 @@ Rows of one route stand together, so that the rows of most runs are contiguous.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plan.sweep_plan import Arrival, Departure, FlightRow, Step, SweepPlan
@@ -146,17 +147,20 @@ def _steps(
     parts: Parts, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]]
 ) -> dict[int, tuple[int, list[int]]]:
     """Number of each run -> its depth and batch rows, ascending."""
-    steps: dict[int, tuple[int, list[int]]] = {}
+    found: dict[int, tuple[int, list[list[int]]]] = {}  # rows of each route apart
     everyone = len(plan.sample) == len(plan.row)
     heads = set() if everyone else {*plan.sample, *plan.score}
     for local, batch in groups:
         for run in local.runs:
             members = [i for i in batch if i in heads] if run.head and not everyone else batch
             if members:
-                number = parts.routes.number(run)
-                known = steps.get(number)
-                steps[number] = (run.depth, members if known is None else sorted([*known[1], *members]))
-    return steps
+                found.setdefault(parts.routes.number(run), (run.depth, []))[1].append(members)
+    return {number: (depth, _merged(members)) for number, (depth, members) in found.items()}
+
+
+def _merged(lists: list[list[int]]) -> list[int]:
+    """All numbers of ascending lists, ascending: sorted once, however many applications share a run."""
+    return lists[0] if len(lists) == 1 else sorted(chain.from_iterable(lists))
 
 
 def _lay_out_departures(parts: Parts, plan: SweepPlan, sequences: list[int], wanted: set[int]) -> None:

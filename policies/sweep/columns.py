@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plain import Plain, from_plain, to_plain
+from blockwright.policies.requests.urgency import shared_class
 from blockwright.policies.sweep.events import Submission
 
 FOREVER = float("inf")
@@ -83,8 +84,12 @@ class Columns:
     # views -----------------------------------------------------------------------------------------------------------
 
     def key(self, s: int) -> tuple[int, float, int]:
-        """Place in the queue and age: priority class, arrival, then index."""
+        """Place in the queue of its account: priority, arrival, then index."""
         return (self.priority[s], self.submission[s].arrival, s)
+
+    def age(self, s: int) -> tuple[int, float, int]:
+        """The same among the sequences of all accounts, where priorities do not count: class, arrival, index."""
+        return (shared_class(self.priority[s]), self.submission[s].arrival, s)
 
     def is_guest(self, s: int) -> bool:
         """Whether it is home elsewhere."""

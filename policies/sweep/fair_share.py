@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping
 
 from blockwright.policies.plain import Plain
 
-Flow = tuple[int, str]  # priority class, account
+Flow = tuple[int, str]  # class (``requests/urgency.py``: shared_class), account
 EVERYBODY = "*"  # the weight of accounts that have none of their own
 SCALE = 1 << 20  # counter of one token at cost and weight 1: weights divide it with little error
 
 
 class FairShare:
-    """See the module. An account has a counter in each priority class that it uses."""
+    """See the module. An account has a counter in each shared class that it uses."""
 
     def __init__(self, weights: Mapping[str, int], input_cost: int, output_cost: int) -> None:
         self._weights, self._input, self._output = dict(weights), input_cost, output_cost
@@ -36,10 +36,25 @@ class FairShare:
 
     def join(self, flow: Flow, waiting: Iterable[Flow]) -> None:
         """The flow begins to wait, beside these."""
-        floor = min((self._counters[other] for other in waiting if other[0] == flow[0]), default=-1)
-        if floor < 0 and (last := self._last.get(flow[0])) is not None:
-            floor = self._counters[flow[0], last]
-        self._counters[flow] = max(self._counters.get(flow, 0), floor)
+        self._counters[flow] = max(self._counters.get(flow, 0), self._floor(flow[0], waiting))
+
+    def _floor(self, number: int, waiting: Iterable[Flow]) -> int:
+        """What a flow of this class begins with beside these."""
+        floor = min((self._counters[other] for other in waiting if other[0] == number), default=-1)
+        if floor < 0 and (last := self._last.get(number)) is not None:
+            floor = self._counters[number, last]
+        return max(floor, 0)
+
+    def forget(self, account: str, waiting: Iterable[Flow]) -> bool:
+        """Whether nothing is left of an account without sequences. What it was given above others is kept: it would come
+        back without it."""
+        for flow in [flow for flow in self._counters if flow[1] == account]:
+            if self._last.get(flow[0]) != account and self._counters[flow] <= self._floor(flow[0], waiting):
+                del self._counters[flow]
+        if any(flow[1] == account for flow in self._counters):
+            return False
+        self.served.pop(account, None)
+        return True
 
     def quit(self, flow: Flow) -> None:
         """The flow waits for nothing any more."""

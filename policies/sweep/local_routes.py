@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Border, LocalRoute, Run, localize
@@ -11,11 +12,12 @@ from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.sweep.events import RoutesChanged
 
 Deltas = tuple[tuple[int, bytes], ...]  # (depth, delta id) of a route's variants
+K = TypeVar("K")
 
 
 class LocalRoutes:
-    """Planned routes and those of them that are in force. Runs and lists of deltas keep their numbers for good: plans name
-    them."""
+    """Planned routes and those of them that are in force. Runs and lists of deltas keep their numbers while planned routes
+    have them; a number is never given again, as plans under way name it."""
 
     def __init__(self, worker: str, numerics: str) -> None:
         self._worker, self._numerics = worker, numerics
@@ -23,30 +25,46 @@ class LocalRoutes:
         self._planned: dict[str, LocalRoute] = {}  # by route id
         self._in_force: dict[str, int] = {}  # route id -> version
         self._runs: dict[Run, int] = {}
-        self.borders: set[Border] = set()  # of spans, all there ever were: pages are split, never joined
-        self._deltas: dict[Deltas, int] = {(): 0}
+        self._deltas: dict[Deltas, int] = {}  # 0 stands for none
+        self._following = [0, 1]  # the next numbers of a run and of a list of deltas
+        self.borders: set[Border] = set()  # of spans, those of pages among them: these are split, never joined
+        self._models: set[str] = set()  # ids of what is planned
+        self.ended: set[str] = set()  # ids of what was, and may have left something: see ``Parts.forget``
 
     @property
     def version(self) -> int:
         """Of the last publication that was taken."""
         return self._version
 
-    def change(self, event: RoutesChanged) -> bool:
-        """Adopt what was published. False: it is older than what is known."""
+    def change(self, event: RoutesChanged, kept: set[Border]) -> bool:
+        """Adopt what was published. ``kept``: borders of pages and sequences. False: it is older than what is known."""
         if event.version <= self._version:
             return False
         self._version = event.version
-        self._planned = localize(self._worker, event.chains, event.planned, self._numerics, self.borders)
+        self._planned = localize(self._worker, event.chains, event.planned, self._numerics, kept)
+        every = self._planned.values()
+        self._deltas = self._numbered(self._deltas, 1, (local.deltas for local in every if local.deltas))
+        self._runs = self._numbered(self._runs, 0, (run for local in every for run in local.runs))
         for name, local in self._planned.items():
             if local.deltas:
-                number = self._deltas.setdefault(local.deltas, len(self._deltas))
-                self._planned[name] = replace(local, delta=number)
+                self._planned[name] = replace(local, delta=self._deltas[local.deltas])
         self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
-        for local in self._planned.values():
-            self.borders.update((span.layer, span.lineages[0]) for span in local.spans)
-            for run in local.runs:
-                self._runs.setdefault(run, len(self._runs))
+        self.borders = kept | {(span.layer, span.lineages[0]) for local in every for span in local.spans}
+        models = {chain.served_as for chain in event.chains}
+        self.ended = (self.ended | self._models) - models
+        self._models = models
         return True
+
+    def _numbered(self, known: dict[K, int], kind: int, wanted: Iterable[K]) -> dict[K, int]:
+        """``wanted``, each once, with the numbers that they have, or new ones."""
+        found: dict[K, int] = {}
+        for one in dict.fromkeys(wanted):
+            number = known.get(one, -1)
+            if number < 0:
+                number = self._following[kind]
+                self._following[kind] += 1
+            found[one] = number
+        return found
 
     def home(self, route: str) -> LocalRoute | None:
         """A route in force that begins here."""
@@ -80,18 +98,19 @@ class LocalRoutes:
 
     @property
     def plain(self) -> bool:
-        """Whether no route here ever had a delta."""
-        return len(self._deltas) == 1
+        """Whether no planned route has a delta."""
+        return not self._deltas
 
     @property
     def runs(self) -> dict[int, Run]:
-        """Every run there ever was, by number."""
+        """Those of planned routes, by number."""
         return {number: run for run, number in self._runs.items()}
 
     def fork(self) -> LocalRoutes:
         copy = LocalRoutes(self._worker, self._numerics)
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
         copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
+        copy._following, copy._models, copy.ended = self._following.copy(), self._models.copy(), self.ended.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -101,9 +120,12 @@ class LocalRoutes:
             "version": self._version,
             "planned": to_plain(list(self._planned.values())),
             "in_force": self._in_force.copy(),
-            "runs": to_plain(list(self._runs)),
+            "runs": to_plain(list(self._runs.items())),
             "borders": to_plain(self.borders),
-            "deltas": to_plain(list(self._deltas)),
+            "deltas": to_plain(list(self._deltas.items())),
+            "following": self._following.copy(),
+            "models": to_plain(self._models),
+            "ended": to_plain(self.ended),
         }
 
     @classmethod
@@ -111,19 +133,24 @@ class LocalRoutes:
         routes = cls(data["worker"], data["numerics"])
         routes._version, routes._in_force = data["version"], dict(data["in_force"])
         routes._planned = {local.route.id: local for local in from_plain(list[LocalRoute], data["planned"])}
-        routes._runs = {run: number for number, run in enumerate(from_plain(list[Run], data["runs"]))}
+        routes._runs = dict(from_plain(list[tuple[Run, int]], data["runs"]))
         routes.borders = set(from_plain(list[Border], data["borders"]))
-        routes._deltas = {deltas: number for number, deltas in enumerate(from_plain(list[Deltas], data["deltas"]))}
+        routes._deltas = dict(from_plain(list[tuple[Deltas, int]], data["deltas"]))
+        routes._following = list(data["following"])
+        routes._models, routes.ended = set(data["models"]), set(data["ended"])
         return routes
 
     def check(self) -> None:
         assert self._in_force.keys() <= self._planned.keys(), "a route is in force and not known"
-        assert list(self._runs.values()) == list(range(len(self._runs))), "runs are numbered wrongly"
+        every = self._planned.values()
+        assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
+        assert self._deltas.keys() == {local.deltas for local in every if local.deltas}, "deltas of no route are kept"
+        for numbers, following in zip(([*self._runs.values()], [*self._deltas.values()]), self._following, strict=True):
+            assert len({*numbers}) == len(numbers), "a number is given twice"
+            assert all(number < following for number in numbers), "a number will be given again"
         found = {(span.layer, span.lineages[0]) for local in self._planned.values() for span in local.spans}
         assert found <= self.borders, "a border of spans is not kept"
-        assert list(self._deltas.values()) == list(range(len(self._deltas))), "lists of deltas are numbered wrongly"
-        assert all(self._deltas[local.deltas] == local.delta for local in self._planned.values()), "a wrong number of deltas"
-        assert all(run in self._runs for local in self._planned.values() for run in local.runs), "a run has no number"
+        assert all(self._deltas.get(local.deltas, 0) == local.delta for local in every), "a wrong number of deltas"
 
 
 def layouts(event: RoutesChanged) -> list[KvLayout]:

@@ -10,6 +10,7 @@ from blockwright.policies.plan.sweep_plan import Edit
 from blockwright.policies.sweep.announcements import Announcements
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.countdown import Absences
 from blockwright.policies.sweep.events import ComponentsPlaced, Effect
 from blockwright.policies.sweep.fair_share import FairShare
 from blockwright.policies.sweep.leases import LeaseBook
@@ -89,14 +90,23 @@ class Parts:
         shares, reserve = config.tenant_kv_share, config.kv_reserve
         self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule, shares, reserve)
         self.leases = LeaseBook(config.worker)
+        self.absences = Absences()
         self.announcements = Announcements()
         self.routes = LocalRoutes(config.worker, config.numerics)
         self.outgoing = Outgoing()
 
+    def forget(self) -> None:
+        """Accounts of models that are served no more, once they have neither sequences nor pages, nor a counter above those
+        of whoever waits: they are as good as new."""
+        if self.routes.ended:
+            living = {self.rows.tenant[s] for s in self.rows.live()}
+            idle = [name for name in sorted(self.routes.ended) if name not in living and self.memory.forget(name)]
+            self.routes.ended.difference_update([name for name in idle if self.queue.forget(name)])
+
     def fork(self) -> Parts:
         copy = Parts(self.config)
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
-        copy.memory, copy.leases = self.memory.fork(), self.leases.fork()
+        copy.memory, copy.leases, copy.absences = self.memory.fork(), self.leases.fork(), self.absences.fork()
         copy.announcements, copy.routes, copy.outgoing = self.announcements.fork(), self.routes.fork(), self.outgoing.fork()
         return copy
 
@@ -108,6 +118,7 @@ class Parts:
             "queue": self.queue.snapshot(),
             "memory": self.memory.snapshot(),
             "leases": self.leases.snapshot(),
+            "absences": self.absences.snapshot(),
             "announcements": self.announcements.snapshot(),
             "routes": self.routes.snapshot(),
             "outgoing": self.outgoing.snapshot(),
@@ -121,6 +132,7 @@ class Parts:
         parts.rows = RowTable.restore(data["rows"])
         parts.memory = WorkerMemory.restore(data["memory"])
         parts.leases = LeaseBook.restore(data["leases"])
+        parts.absences = Absences.restore(data["absences"])
         parts.announcements = Announcements.restore(data["announcements"])
         parts.routes = LocalRoutes.restore(data["routes"])
         parts.outgoing = Outgoing.restore(data["outgoing"])
@@ -132,6 +144,7 @@ class Parts:
         rows.check(self.config.max_rows)
         self.routes.check()
         self.leases.check(set(live))
+        self.absences.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]
         self.queue.check(waiting, [rows.key(s) for s in running])

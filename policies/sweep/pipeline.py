@@ -137,10 +137,16 @@ class Pipeline:
             self._refuse(leases.home(s), leases.number(s), "route")
             self._sequences.drop(s)
 
-    def arrived(self, flight: Flight) -> None:
+    def arrived(self, flight: Flight, now: float) -> None:
         """Rows have come."""
         for s in self._parts.leases.arrive(flight) or ():
             self._parts.rows.hold(s)
+            self._parts.absences.come(s, now)
+
+    def passed(self, s: int, now: float) -> None:
+        """A row of a guest has been computed. Its countdown begins, unless another one of its rows is here."""
+        if not self._parts.rows.open[s] and self._parts.rows.status[s] == Status.RUNNING:
+            self._parts.absences.leave(s, self._parts.leases.home(s), now)
 
     def cancel_flights(self) -> None:
         """Flights of guests that all leave are not planned: what would compute them may be gone. The device forgets them."""
@@ -156,6 +162,7 @@ class Pipeline:
         sequences.
         """
         rows, worker = self._parts.rows, event.worker
+        self._parts.absences.lose(worker)
         for s in rows.live():
             if rows.is_guest(s):
                 if self._parts.leases.home(s) == worker:

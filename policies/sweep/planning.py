@@ -15,7 +15,7 @@ from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.events import LeaseGranted, Preempted, Progressed, Send
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline
-from blockwright.policies.sweep.preemption import Promises, choose_victim
+from blockwright.policies.sweep.preemption import Promises, choose_victim, overdue_guest
 from blockwright.policies.sweep.queue import Rank
 from blockwright.policies.sweep.sequences import Sequences
 
@@ -28,9 +28,11 @@ class Planner:
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline) -> None:
         self._parts, self._sequences, self._pipeline = parts, sequences, pipeline
         self._rows = parts.rows
+        self._now = 0.0  # of the plan being made
 
-    def pick(self) -> BatchBuilder:
+    def pick(self, now: float) -> BatchBuilder:
         """The rows of the next plan; the state already counts on it."""
+        self._now = now
         batch = BatchBuilder(self._parts.config.sweep_tokens)
         self._take_flights(batch)
         prompts = self._pick_decodes(batch)
@@ -59,7 +61,7 @@ class Planner:
         """Decoding rows, oldest first. Returns the sequences whose prompts go on, in the order in which they may.
 
         Most rows of most plans need only a place; they are picked by one loop over columns, which stops where more is to be
-        decided. A preemption on the way takes out younger rows than the one at which the loop stands.
+        decided. A preemption on the way may take out rows before or behind the one at which the loop stands.
         """
         rows, running = self._rows, self._parts.queue.running
         prompts: list[int] = []
@@ -74,16 +76,15 @@ class Planner:
             s, start = running[at], rows.planned[running[at]]
             waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # for its last token
             if rows.place[s] == Place.LOCAL:
-                if waits or batch.budget <= 0 or not self._grow(batch, s, start + 1):
-                    at += 1
-                continue  # with its page the loop picks it
-            at += 1
-            if waits or batch.budget <= 0 or self._parts.leases.is_away(s):
+                paged = not waits and batch.budget > 0 and self._grow(batch, s, start + 1)
+                at = running.index(s) + (not paged)  # with its page the loop picks it
                 continue
-            quota = self._pipeline.microbatch() if quota < 0 else quota
-            if quota:
-                quota -= 1
-                self._pick(batch, s, 1)
+            if not waits and batch.budget > 0 and not self._parts.leases.is_away(s):
+                quota = self._pipeline.microbatch() if quota < 0 else quota
+                if quota:
+                    quota -= 1
+                    self._pick(batch, s, 1)
+            at = running.index(s) + 1
         batch.decodes = len(batch.picked)
         if len({rows.tenant[s] for s in prompts}) > 1:
             prompts.sort(key=self._rank)
@@ -204,12 +205,23 @@ class Planner:
                 batch.capped.add(rows.tenant[s])
                 continue
             if not self._fits(s, found, promises):
+                if self._dismiss_overdue(s):
+                    continue
                 break
             queue.remove(rows.key(s), rows.tenant[s])
             self._start(s, found)
             if not rows.is_guest(s):
                 self._pick_chunk(batch, s)
                 promises.add(rows, s)
+
+    def _dismiss_overdue(self, s: int) -> bool:
+        """Make room for the start of ``s`` at the cost of a guest that should have been back; its home starts it again."""
+        guest = overdue_guest(self._rows, self._parts.absences.overdue(self._now), s)
+        if guest is None:
+            return False
+        self._parts.outgoing.count("preemptions")
+        self._pipeline.dismiss(guest)
+        return True
 
     def _overtakes(self, s: int, running: int) -> bool:
         """Whether ``s`` starts before the prompt of ``running`` goes on: its account was given less."""
@@ -250,7 +262,7 @@ class Planner:
         pages = memory.pages
         need = promises.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
         for handle in (handle for handles in found for handle in handles if handle is not None):
-            if pages.references(handle) or pages.account(handle) != account:  # it is there already, or another's
+            if pages.references(handle):  # whoever lists it pays for it already
                 need -= pages.page_bytes(pages.span(handle))
         return memory.within_cap(account, need)
 
@@ -264,7 +276,7 @@ class Planner:
         for handles in found:  # pin first: taking a page for another span may evict
             for handle in handles:
                 if handle is not None:
-                    pages.share(handle)
+                    pages.share(handle, rows.tenant[s])
         whole = next((page for page, handles in enumerate(found) if None in handles), len(found))
         for handles in found:
             self._complete_page(s, handles)

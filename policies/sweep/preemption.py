@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.memory.worker_memory import WorkerMemory
 from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.queue import SequenceQueue
 from blockwright.policies.sweep.rows import RowTable
 
@@ -21,20 +22,31 @@ def choose_victim(
 ) -> int | None:
     """The running sequence that gives its memory up for ``s``; None: ``s`` has to wait.
 
-    Only younger ones than ``s`` may be chosen, so that two sequences cannot take memory from one another for ever. The
-    oldest is never chosen and may choose anybody, so it always ends, and then the next oldest: the work done grows. Among
-    the candidates the one that loses the least of its own work goes; of equals the youngest. Where they are of several
-    accounts, one goes of that which was given most. ``running``: those who may give way, or all; oldest first. ``busy`` ones
-    are in the plan that is being made: their pages are about to be written.
+    Only later ones than ``s`` may be chosen: of its own account by priority, then arrival, of others by arrival alone, as
+    anybody may name any priority. The first of the account that has the oldest is never chosen and may choose anybody, so it
+    always ends, and then the next: the work done grows. Among the candidates the one that loses the least of its own work
+    goes; of equals the youngest. Where they are of several accounts, one goes of that which was given most. ``running``:
+    those who may give way, or all. ``busy`` ones are in the plan that is being made: their pages are about to be written.
     """
-    oldest = running[0]
-    victims = [v for v in running if v not in (s, oldest) and v not in busy and (s == oldest or rows.key(v) > rows.key(s))]
+    oldest = rows.tenant[min(running, key=rows.age)]
+    first = min([v for v in running if rows.tenant[v] == oldest], key=rows.key)
+    victims = [v for v in running if v not in (s, first) and v not in busy and (s == first or _is_later(rows, v, s))]
     if not victims:
         return None
     if len({rows.tenant[v] for v in victims}) > 1:
         most = max(queue.rank(rows.key(v), rows.tenant[v]) for v in victims)
         victims = [v for v in victims if queue.rank(rows.key(v), rows.tenant[v]) == most]
     return min(victims, key=lambda v: (private_work(rows, pages, v), -rows.priority[v], -rows.submission[v].arrival))
+
+
+def _is_later(rows: RowTable, v: int, s: int) -> bool:
+    return rows.key(v) > rows.key(s) if rows.tenant[v] == rows.tenant[s] else rows.age(v) > rows.age(s)
+
+
+def overdue_guest(rows: RowTable, overdue: Sequence[int], s: int) -> int | None:
+    """The guest that gives its memory up for the start of ``s``: of those whose countdowns are over and that are younger,
+    the one that left first."""
+    return next((g for g in overdue if rows.status[g] == Status.RUNNING and _is_later(rows, g, s)), None)
 
 
 def private_work(rows: RowTable, pages: PageTable, s: int) -> int:

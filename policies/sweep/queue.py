@@ -1,8 +1,8 @@
 """The two orders of a worker's sequences: who starts next, and who runs, oldest first.
 
-Who starts next: the lowest priority class first; within it the account with the least counter (``fair_share.py``); within an
-account by key. A key is (priority, arrival, sequence): lower priorities first, then earlier arrivals. A sequence keeps its
-key for life, so one that was preempted returns to its old place. With one account the order is that of the keys.
+Who starts next: the account with the least counter (``fair_share.py``), but whatever asks to go after all others' work last;
+within an account by key. A key is (priority, arrival, sequence): lower priorities first, then earlier arrivals. A sequence
+keeps its key for life, so one that was preempted returns to its old place. With one account the order is that of the keys.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from bisect import bisect_left, insort
 from collections.abc import Container
 
 from blockwright.policies.plain import Plain
-from blockwright.policies.requests.urgency import priority_class
+from blockwright.policies.requests.urgency import shared_class
 from blockwright.policies.sweep.fair_share import FairShare, Flow
 
 Key = tuple[int, float, int]
-Rank = tuple[int, int]  # priority class, counter of the account: lower goes first
+Rank = tuple[int, int]  # shared class, counter of the account: lower goes first
 
 
 class SequenceQueue:
@@ -82,6 +82,10 @@ class SequenceQueue:
         place = _place(self._running_keys, key)
         del self._running_keys[place], self.running[place]
 
+    def forget(self, account: str) -> bool:
+        """Of an account without sequences: see ``FairShare``."""
+        return self.share.forget(account, self._waiting)
+
     def fork(self) -> SequenceQueue:
         copy = SequenceQueue(self.share.fork())
         copy._waiting = {flow: keys.copy() for flow, keys in self._waiting.items()}
@@ -118,7 +122,7 @@ class SequenceQueue:
 
 
 def _flow(key: Key, account: str) -> Flow:
-    return (priority_class(key[0]), account)
+    return (shared_class(key[0]), account)
 
 
 def _place(keys: list[Key], key: Key) -> int:

@@ -67,6 +67,11 @@ class RowTable(Columns):
                 ]
                 self.route[s] = route
 
+    def borders(self) -> set[Border]:
+        """Those between the spans of all sequences' routes."""
+        routes = {id(self.route[s]): self.route[s] for s in self.live()}
+        return {(span.layer, span.lineages[0]) for route in routes.values() for span in route.spans}
+
     def reroute(self, s: int, route: LocalRoute) -> None:
         """The routes were published again; this one has the same components and spans."""
         self.route[s], self.delta[s] = route, route.delta

@@ -111,9 +111,10 @@ class Sequences:
             return
         self.charge(s, max(rows.length[s], rows.computed[s]))
         for handle in rows.handles(s):
-            parts.memory.pages.release(handle)
+            parts.memory.pages.release(handle, rows.tenant[s])
         rows.clear(s)
         lease = parts.leases.end(s)
+        parts.absences.end(s)
         if lease is not None and not rows.is_guest(s):
             for host in hosts(rows.route[s].route)[: lease.granted + 1]:  # the last may just have been asked
                 parts.outgoing.tell(Send(host, LeaseReturned(lease.home, lease.number)))

@@ -16,7 +16,9 @@ from __future__ import annotations
 import hashlib
 from typing import TypeVar, assert_never
 
+from blockwright.policies.cluster.scaling import RouteQueue
 from blockwright.policies.memory.packed_tensor import Shortage
+from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plain import Plain
 from blockwright.policies.plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from blockwright.policies.sweep import forecast
@@ -84,7 +86,7 @@ class SweepState:
             case LeaseReturned():
                 self._pipeline.given_back(event)
             case Flight():
-                self._pipeline.arrived(event)
+                self._pipeline.arrived(event, now)
             case FlightDone():
                 self._pipeline.returned(event)
             case ComponentsWanted():
@@ -106,12 +108,12 @@ class SweepState:
     def _change_routes(self, event: RoutesChanged) -> None:
         """Sequences go on where their components are still in force, cached pages stay; all others go back."""
         parts, rows = self.parts, self.parts.rows
-        known = len(parts.routes.borders)
-        if not parts.routes.change(event):
+        kept = parts.memory.pages.borders() | rows.borders()
+        if not parts.routes.change(event, kept):
             return
         for layout in layouts(event):
             parts.memory.add_layout(layout)
-        if len(parts.routes.borders) > known:
+        if len(parts.routes.borders) > len(kept):
             rows.cut(parts.routes.borders, parts.memory.pages.cut(parts.routes.borders))
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
@@ -122,6 +124,8 @@ class SweepState:
             else:
                 self._pipeline.abandon(s, "route")
         self._pipeline.cancel_flights()
+        parts.memory.pages.forget_spans()
+        parts.forget()
 
     def _place_components(self, event: ComponentsWanted) -> None:
         """Reserve their room. The next plan maps their memory, so the effect that has them loaded comes with that plan.
@@ -148,6 +152,7 @@ class SweepState:
         for component, tensors in self.parts.memory.release(event.components, event.holder):
             outgoing.withdraw(component)
             outgoing.tell(ComponentGone(component, tensors))
+        self.parts.forget()
 
     # plans -----------------------------------------------------------------------------------------------------------
 
@@ -155,7 +160,7 @@ class SweepState:
         """The next sweep, or None when there is nothing to do. The plan is open until ``commit``."""
         parts = self.parts
         self._sequences.expire(now)
-        batch = self._planner.pick()
+        batch = self._planner.pick(now)
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
         if not sequences and not parts.memory.pending and not parts.leases.pending:
@@ -193,7 +198,7 @@ class SweepState:
             if at == len(batch):
                 break
             drawn = [] if tokens[at] < 0 else [tokens[at]]
-            self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns)
+            self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns, now)
             at += 1
         returns.send()
 
@@ -205,6 +210,7 @@ class SweepState:
         logprob: TokenLogprob | None,
         scores: list[TokenLogprob] | None,
         returns: Returns,
+        now: float,
     ) -> None:
         """Whatever a row of a plan may be: a prompt, a guest, away, leaving, at its end."""
         rows, sequences, s, start, count = self.parts.rows, self._sequences, plan.sequences[i], plan.start[i], plan.count[i]
@@ -218,6 +224,8 @@ class SweepState:
             sequences.score(s, start, scores)
         sequences.advance(s, start + count, tokens, [] if logprob is None else [logprob])
         rows.close(s)
+        if rows.is_guest(s):
+            self._pipeline.passed(s, now)
         sequences.settle(s)
 
     # forecasts -------------------------------------------------------------------------------------------------------
@@ -268,6 +276,22 @@ class SweepState:
         for s in rows.live():
             found.setdefault(rows.route[s].route.application, []).extend(rows.handles(s))
         return {application: self.parts.memory.pages.use(handles) for application, handles in found.items()}
+
+    def queues(self) -> list[RouteQueue]:
+        """Who runs and waits on each route that anybody is on, and how many tokens would fit."""
+        rows, memory = self.parts.rows, self.parts.memory
+        found: dict[str, tuple[LocalRoute, list[int]]] = {}
+        for s in rows.live():
+            if rows.status[s] != Status.LEAVING:
+                _, counts = found.setdefault(rows.route[s].route.id, (rows.route[s], [0, 0, 0]))
+                counts[0 if rows.status[s] == Status.RUNNING else 1] += 1
+                counts[2] += rows.known[s]
+        queues = []
+        for local, (running, waiting, tokens) in found.values():
+            hop = local.route.hops[local.hop]
+            limit = memory.pages_of(local.spans, "") * self.config.page_size if local.spans else 1 << 62
+            queues.append(RouteQueue(local.route.application, hop.first, hop.last, running, waiting, tokens, limit))
+        return queues
 
     @property
     def next_deadline(self) -> float:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
 
 from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.state import HOPELESS
 from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
-from blockwright.policies.model.partition import cut_blocks, place
+from blockwright.policies.model.partition import cut_blocks, hop_borders, place
 from blockwright.policies.requests.admission import capacity_tokens
 from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.sweep.events import RoutesChanged
@@ -156,20 +155,17 @@ class Reference:
 
     def needs(self, name: str, application: str) -> Iterator[LoadBlock]:
         hops = [h for r in self.planned() if r.application == application for h in r.hops if h.worker == name]
-        here, one = self.held[name].resident.get(application, set()), self.applications[application]
-        borders = [0, *accumulate(len(block.components) for block in self.blocks[application])]
-        for hop in sorted(hops, key=lambda hop: hop.first):
-            inside = [(a, b) for a, b in pairwise(borders) if hop.first <= a and b <= hop.last]
-            lacking = [depth for a, b in inside for depth in range(a, b) if not here >= set(range(a, b))]
-            if lacking:
-                first = lacking[0]
-                last = next(depth for depth in range(first, hop.last + 1) if depth not in lacking)
-                parts = one.components[first:last]
-                ids, deltas = [c.shared for c in parts], [c.delta for c in parts]
+        first, here = 0, self.held[name].resident.get(application, set())
+        for block in self.blocks[application]:
+            last = first + len(block.components)
+            if any(h.first <= first and last <= h.last for h in hops) and not here >= set(range(first, last)):
+                ids = [c.shared for c in block.components]
+                deltas = [c.delta for c in block.components]
+                one = self.applications[application]
                 layers = sum(c.kv is not None for c in one.components)
-                yield LoadBlock(
-                    one.checkpoint, first, last, ids, application, [], "", deltas, length=one.max_length, layers=layers
-                )
+                block = LoadBlock(one.checkpoint, first, last, ids, application, [], "", deltas)
+                yield replace(block, length=one.max_length, layers=layers)
+            first = last
 
     def publish(self) -> None:
         version, routes = self.published.version + 1, {}
@@ -194,7 +190,8 @@ class Reference:
         """What the applications alone decide."""
         chains = {a.name: a.components for a in self.applications.values()}
         spans = {a.name: a.span for a in self.applications.values()}
-        self.blocks, self.known = cut_blocks(chains, spans), place(chains, list(self.workers), spans, version=0)
+        hops = {name: hop_borders(components, spans[name])[:-1] for name, components in chains.items()}
+        self.blocks, self.known = cut_blocks(chains, hops), place(chains, list(self.workers), spans, version=0)
         self.cuts = {**self.blocks, **self.cuts}  # as first published
 
     def planned(self) -> list[Route]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import GatewayConfig
 from blockwright.actors.topology import make_gateway
@@ -119,8 +120,10 @@ class StandIn(Actor):
         return BlockLoaded(len(block.ids), 0.0)
 
     @endpoint(concurrent=True)
-    async def unload(self, holder: str, ids: list[bytes]) -> int:
+    async def unload(self, holder: str, ids: list[bytes], block: str) -> int:
         FATE.unloaded.append((self.config.name, holder, len(ids)))
+        if block:
+            self.node.ref(f"{self.config.name}/{block}").ended.cast()
         return len(ids)
 
     @endpoint
@@ -139,6 +142,7 @@ class StandIn(Actor):
 
 async def start(node: Node, config: WorkerConfig) -> None:
     await node.spawn(StandIn(config), name="worker")
+    await node.spawn(Blocks("head/controller"), name="blocks")
 
 
 async def start_gateway(node: Node, config: GatewayConfig) -> None:

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from blockwright.actors.controller.additions import Conflict
 from blockwright.actors.controller.messages import (
     Add,
     Added,
@@ -30,6 +29,7 @@ from blockwright.actors.controller.view import application_view, cluster_view
 from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.port import Census, ModelInfo
 from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.cluster.application_life import Conflict
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
 
@@ -206,7 +206,7 @@ def test_the_view_shows_models_and_what_ends_beside_them() -> None:
     load_all(bench, bench(Add(named("b", "eAmBxz", name="b~2"), "b")))
     use = {"a": (40, 10), "b~2": (20, 10)}
     census = [{"b": Census(running=2, waiting={"capacity": 1})}, {"b": Census(running=1)}]
-    view = cluster_view(bench.state, {"w0": replace(STATUS, kv_by_application=use)}, census, [])
+    view = cluster_view(bench.state, {"w0": replace(STATUS, kv_by_application=use)}, {}, census, [])
     shown = view["applications"]
     assert list(shown) == ["a", "b (#1)", "b"]
     assert [(one["model"], one["base"], one["state"]) for one in (shown["a"], shown["b"])] == [

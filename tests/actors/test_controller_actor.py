@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.conditions import Published
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import (
@@ -51,8 +52,9 @@ class Worker(Actor):
         return BlockLoaded(1, 0.0)
 
     @endpoint
-    async def unload(self, holder: str, ids: list[bytes]) -> None:
+    async def unload(self, holder: str, ids: list[bytes], block: str) -> int:
         self.unloaded.append((holder, self.told[-1]))
+        return len(ids)
 
     @endpoint
     async def routes(self, update: RoutesChanged) -> None:
@@ -103,6 +105,7 @@ class Rig:
         self.workers = [Worker() for _ in others]
         for node, worker in zip(others, self.workers, strict=True):
             await node.spawn(worker, name="worker")
+            await node.spawn(Blocks("head/controller"), name="blocks")
             head.peering.greet(node.id, node.endpoint)
         await head.spawn(self.gateway, name="gateway")
         self.progress = Published(Progress())
@@ -242,7 +245,7 @@ async def test_a_publication_that_waited_does_not_reach_the_next_life_of_a_worke
 async def test_components_go_after_the_publication_that_withdraws_them(rig: Rig) -> None:
     await asyncio.gather(*rig.controller.handle(Undeploy("b")))
     assert rig.gateway.updates[-1].withdrawn == ["b"]
-    assert [worker.unloaded for worker in rig.workers] == [[("b", rig.gateway.updates[-1].version)]] * 2
+    assert [{*worker.unloaded} for worker in rig.workers] == [{("b", rig.gateway.updates[-1].version)}] * 2
 
 
 async def test_what_it_publishes_of_itself_changes_with_its_state(rig: Rig) -> None:

@@ -237,14 +237,14 @@ def test_an_application_that_is_known_with_another_chain_is_refused_and_nothing_
     assert (state.publication(), "new" in state.served) == (before, False)
 
 
-def test_a_load_that_was_refused_does_not_keep_the_others_from_service() -> None:
+def test_a_load_that_was_refused_half_way_does_not_keep_the_others_from_service() -> None:
     state = at_rest(1, 1)
     effects = state.handle(Serve((application("b", "eAnBh"), application("c", "eAoBh"))), 0.0)
     refused = False
     for effect in effects:
         if isinstance(effect, Load):
             load = effect.load
-            refuse = load.holder == "b"
+            refuse = load.holder == "b" and load.first > 0
             refused |= refuse
             news = LoadFailed("w0", 1, load, "no room") if refuse else Loaded("w0", 1, load)
             effects += state.handle(news, 0.0)

@@ -144,7 +144,7 @@ def test_applications_come_into_force_one_after_the_other():
     bench(Serve((application("a"), application("b", "eAmCoh"))))
     publishes = kinds(bench.up("w0"), Published)
     assert [[r.id for r in p.update.routes] for p in publishes[:2]] == [["a@w0"], ["a@w0", "b@w0"]]
-    assert bench.loads == [("w0", "a"), ("w0", "b")], "all blocks of a hop at once"
+    assert bench.loads == [("w0", "a")] * 3 + [("w0", "b")] * 3, "block by block: before, within and after the difference"
 
 
 def test_a_death_ends_its_routes_at_once():
@@ -240,7 +240,7 @@ def test_what_cannot_be_loaded_later_is_left_out_and_shown():
     bench.manual = True
     (load,) = kinds(bench(Deploy("a")), Load)
     assert bench(LoadFailed("w0", 1, load.load, "no room")) == []
-    assert cluster_view(bench.state, {}, [], [])["applications"]["a"]["refused"] == {"w0": "no room"}
+    assert cluster_view(bench.state, {}, {}, [], [])["applications"]["a"]["refused"] == {"w0": "no room"}
     assert kinds(bench(Deploy("a")), Load), "asked again, tried again"
 
 
@@ -327,7 +327,7 @@ def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
         components=[], waiting=1, running=2, sweep=5, sweep_age=0.0, counters={"shared_pages": 6.0},
         kv_by_tenant={"ann": 10}, served_by_tenant={}, kv_cap_hits={}, parameters_by_application={"base": (7, 3)},
     )  # fmt: skip
-    view = cluster_view(bench.state, {"w0": status}, [], [])
+    view = cluster_view(bench.state, {"w0": status}, {}, [], [])
     w0, w1 = view["workers"]
     assert (w0["id"], w0["pid"], w0["state"], w0["device"]) == ("w0", 77, "ready", "cpu")
     assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 10, "free": 30}

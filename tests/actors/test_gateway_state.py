@@ -99,6 +99,8 @@ def test_virtual_tokens_are_the_workers_business_alone():
     assert (view.prompt_tokens, view.computed_tokens, view.emitted_tokens) == (5, 5, 1)
     progress = QueuePositions(bench.state.active, bench.state.table).progress(bench.state.active["r"], 0.0)
     assert (progress.prompt, progress.computed, progress.cached) == (5, 5, 1)
+    (again,) = (effect.submission for effect in bench.die("w0") if isinstance(effect, Submit))
+    assert (again.tokens, again.prompt_length, again.max_length) == ([*tokens, 9], 8, 12)
 
 
 def test_the_same_id_twice_and_an_empty_prompt_are_refused():

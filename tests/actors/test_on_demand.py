@@ -31,7 +31,7 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
-from blockwright.actors.worker.messages import BlockRefused
+from blockwright.actors.worker.messages import NoRoom
 from blockwright.policies.cluster.demand import PATIENCE, Use
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 
@@ -74,7 +74,7 @@ class House:
                 if lacking > 0:
                     names = {name for holders in held.values() for name in holders}
                     owned = {name: SIZE * sum(holders == {name} for holders in held.values()) for name in names}
-                    why = BlockRefused("no room", lacking * SIZE, len(set(load.ids)) > self.room, owned)
+                    why = NoRoom("no room", lacking * SIZE, len(set(load.ids)) > self.room, owned)
                     return [LoadRefused(worker, incarnation, load, why)]
                 for id in load.ids:
                     held.setdefault(id, set()).add(load.holder)
@@ -118,7 +118,7 @@ class House:
         return sorted(route.application for route in self.state.table.news().routes)
 
     def states(self) -> dict[str, str]:
-        return {name: one["state"] for name, one in cluster_view(self.state, {}, [], [])["applications"].items()}
+        return {name: one["state"] for name, one in cluster_view(self.state, {}, {}, [], [])["applications"].items()}
 
 
 def house(**options: Any) -> House:

@@ -100,7 +100,7 @@ async def test_a_load_that_fails_half_way_leaves_nothing_and_can_be_repeated(
     whole = file.read_bytes()
     specs = Checkpoint.open(broken).specs(16, "float32")
     down = next(spec.tensors["down"] for spec in specs[4:] if "down" in spec.tensors)
-    monkeypatch.setattr(rig.worker, "_read_specs", lambda block, *_: _ready(specs))
+    monkeypatch.setattr(rig.worker._block_loader, "_read", lambda block, *_: _ready(specs))
     file.write_bytes(whole[: down.offset + down.nbytes // 2])
     with pytest.raises(RemoteError, match=r"CheckpointError.*down_proj\.weight cannot be read"):
         await rig.load_known("b", broken, specs)

@@ -21,6 +21,7 @@ root: one for one, at most 0 restarts in 5 s
     w0: process of blockwright.actors.worker.main:start
       root: one for one, at most 0 restarts in 5 s
         worker: Worker
+        blocks: Blocks
   gateways: one for one, never gives up"""
 APART = """\
 root: one for one, at most 0 restarts in 5 s
@@ -33,6 +34,7 @@ root: one for one, at most 0 restarts in 5 s
     w0: process of blockwright.actors.worker.main:start
       root: one for one, at most 0 restarts in 5 s
         worker: Worker
+        blocks: Blocks
   gateways: one for one, never gives up
     g0: process of blockwright.api.serve.gateway_process:start
       root: one for one, at most 0 restarts in 5 s
@@ -76,6 +78,6 @@ def test_what_the_tree_names_is_there() -> None:
 
     every = actors(tree(Settings(gateways=2, requests_per_minute={"*": 5})))
     assert {load_class(child.actor).__name__ for child in every} == {
-        "Applications", "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker",
+        "Applications", "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker", "Blocks",
     }  # fmt: skip
     assert all(child.drain == 0.0 for child in every)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import BlockLoaded, BlockRefused, LoadBlock, Submission, SweepReport, WorkerConfig
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom, Submission, SweepReport, WorkerConfig
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
@@ -22,7 +22,7 @@ from blockwright.tests.waiting import PATIENCE
 from blockwright.zoo.source import open_source
 
 GREEDY = SamplingParams(temperature=0.0)
-ANSWER: Any = BlockLoaded | BlockRefused
+ANSWER: Any = BlockLoaded | NoRoom
 
 
 class Ear(Actor):
@@ -108,7 +108,7 @@ class Rig:
         block = LoadBlock(str(path), 0, len(components), ids, application, hashes, deltas=deltas, length=length, layers=8)
         self.loads[application] = block
         answer: Any = await self.ref.load(block, returns=ANSWER)
-        if isinstance(answer, BlockRefused):
+        if isinstance(answer, NoRoom):
             raise MemoryError(answer.message)
         self.added[application] = answer.new_bytes
         return self.added[application]

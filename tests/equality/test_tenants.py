@@ -1,4 +1,5 @@
-"""Twenty tenants with adapters over one base, in the same sweeps: each answers as peft does with its adapter alone."""
+"""Twenty tenants with adapters of every form over one base, in the same sweeps: each answers as with its adapter alone, in
+peft or, for bottlenecks, in torch."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.tests.adapters import base_model, greedy, make_adapter, peft_model
+from blockwright.tests.adapters import base_model, bottleneck_model, greedy, make_adapter, make_bottleneck, peft_model
 from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.gpu.reference import prompt_of
 
@@ -30,6 +31,7 @@ SHAPES: list[dict[str, Any]] = [
     },  # shares the KV of the layers below with the base
     {"kind": "PromptTuningConfig", "num_virtual_tokens": 7, "spread": 0.6},
     {"kind": "PrefixTuningConfig", "num_virtual_tokens": 20, "spread": 0.6},
+    {"mh_adapter": True, "reduction_factor": 4, "non_linearity": "swish", "original_ln_before": False},
 ]
 TENANTS = 20
 
@@ -40,13 +42,18 @@ class Tenants:
     def __init__(self, base: Path, folder: Path) -> None:
         self.base = base
         shapes = ((f"t{i}", SHAPES[i % len(SHAPES)]) for i in range(TENANTS))
-        made = {name: make_adapter(base, folder / name, seed=i, **shape) for i, (name, shape) in enumerate(shapes)}
+        made = {
+            name: (make_bottleneck if "mh_adapter" in shape else make_adapter)(base, folder / name, seed=i, **shape)
+            for i, (name, shape) in enumerate(shapes)
+        }
         self.applications = {"base": base} | made
         self._models: dict[str, Any] = {}
 
     def model(self, name: str) -> Any:
         if name not in self._models:
-            self._models[name] = base_model(self.base) if name == "base" else peft_model(self.base, self.applications[name])
+            folder = self.applications[name]
+            make = bottleneck_model if (folder / "adapter.safetensors").is_file() else peft_model
+            self._models[name] = base_model(self.base) if name == "base" else make(self.base, folder)
         return self._models[name]
 
     def expected(self, name: str, prompt: tuple[int, ...]) -> list[int]:
@@ -84,6 +91,18 @@ async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: s
 async def test_over_a_pipeline(tenants: Tenants) -> None:
     async with serve(tenants.applications, workers=2, pipeline=2) as server:
         await ask_all(server, tenants, (40, 9))
+
+
+async def test_a_worker_is_killed(tenants: Tenants) -> None:
+    """The second of a pipeline, while all tenants are being answered."""
+    async with serve(tenants.applications, workers=2, pipeline=2, heartbeat=0.02, silence=1.0) as server:
+        asked = asyncio.create_task(ask_all(server, tenants, (40,)))
+        state = server.running.port.state
+        await server.running.port.until(lambda: sum(2 < record.emitted < 20 for record in state.active.values()) > 5)
+        server.running.launcher.kill(server.running.cluster.members()["w1"].id)
+        await asked
+        attempts = [view.attempt for view in state.past.values()]
+    assert max(attempts) > 1, "nothing was running when the worker died"
 
 
 async def test_virtual_tokens_are_nobodys_business(tenants: Tenants) -> None:

@@ -194,3 +194,23 @@ def test_deltas_can_be_detached_unloaded_and_loaded_again(make: type, checkpoint
     assert rig.generate(2, prompt(3), 8) != first
     rig.tenant[3] = 1
     assert rig.generate(3, prompt(3), 8) == first
+
+
+@BACKENDS
+def test_a_delta_is_packed_in_slices(
+    make: type, checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = checkpoint("llama")
+    folder = make_adapter(base, tmp_path / "a", r=30)
+    for module in ("native.deltas", "reference.backend", "parameters"):
+        monkeypatch.setattr(f"blockwright.gpu.{module}.SLICE", 4096)
+    rig = TenantRig(make("float32"), base, [folder])
+    rig.tenant[1] = 1
+    assert rig.generate(1, prompt(5), 12) == greedy(peft_model(base, folder), prompt(5), 12)
+    rig.executor.detach(0, 1)
+    backend = rig.executor.backend
+    for spec in (spec for spec in rig.specs if spec.delta is not None):
+        (part,) = backend.parts(spec)
+        rig.executor.unload(spec.name, [part.id])
+        steps = sum(1 for _ in rig.executor.load(spec, [rig.placing.offsets[part.id]]))
+        assert steps > spec.delta.nbytes / (2 * 8192), "a slice, and what is packed together with its last row"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.backend import Backend
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec, tensor_shapes
+from blockwright.gpu.parameters import ResidentParameters
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
@@ -20,6 +25,7 @@ from blockwright.policies.memory.residence import Residence
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.cap import CAP
 from blockwright.tests.checkpoints import PRESETS, fused_as_phi3, with_tensors
+from blockwright.tests.gpu.rig import placing
 
 MakeCheckpoint = Callable[..., Path]
 BACKENDS = pytest.mark.parametrize("name", ["torch", "native"])
@@ -123,3 +129,51 @@ def test_twenty_lora_tenants_take_what_their_tensors_take(checkpoint: MakeCheckp
     assert 0 < max(added[1:]) < 0.01 * added[0]
     assert residence.used * chunk == pytest.approx(sum(found.values()), rel=0.02)
     residence.check()
+
+
+def rewrite(path: Path, name: str) -> None:
+    """Save a file again in place, with another tensor of that name."""
+    tensors = load_file(path)
+    save_file(tensors | {name: tensors[name] + 1}, path, metadata={"format": "pt"})
+
+
+@BACKENDS
+def test_a_file_that_was_written_again_in_place_is_refused(checkpoint: MakeCheckpoint, name: str, tmp_path: Path) -> None:
+    """Packed tensors are shared by the hash that they had when they were added: the next tenant must not meet others."""
+    backend, kept = open_backend(name, "float32", 1, CAP), checkpoint("llama")
+    path = Path(shutil.copytree(kept, tmp_path / "base"))
+    adapter = make_adapter(path, tmp_path / "adapter")
+    spec, delta = open_adapter(adapter, Checkpoint.open(path)).specs(16, "float32")[1].loads()
+    places, arena = placing(backend, [spec, delta]), Arena("parameters", 1 << 24, 1 << 16)
+    arena.commit(0, arena.chunks)
+    resident = ResidentParameters(backend, arena)
+
+    def load(one: ComponentSpec) -> None:
+        list(resident.load(one, [places.offsets[part.id] for part in backend.parts(one)]))
+
+    rewrite(path / "model.safetensors", "model.layers.0.self_attn.v_proj.weight")
+    rewrite(adapter / "adapter_model.safetensors", "base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight")
+    with pytest.raises(CheckpointError, match=r"base/model.*v_proj.weight is not what it was.*replace the application"):
+        load(spec)
+    with pytest.raises(CheckpointError, match=r"adapter_model.*is not what it was when the model was added"):
+        load(delta)
+    assert not resident.components
+    assert not resident.deltas
+    load(specs(kept)[1])
+    (found,) = resident.components.values()
+    other = ResidentParameters(backend, fresh := Arena("parameters", 1 << 24, 1 << 16))
+    fresh.commit(0, fresh.chunks)
+    list(other.load(specs(kept)[1], [places.offsets[part.id] for part in backend.parts(spec)]))
+    assert torch.equal(arena.memory, fresh.memory), "of the refused one nothing is left where others look"
+    assert found.spec.name == spec.name
+
+
+def test_a_configuration_that_was_written_again_is_refused(checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    """The tensors are the same, and mean something else."""
+    path = Path(shutil.copytree(checkpoint("llama"), tmp_path / "base"))
+    found = specs(path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.5}))
+    known = [spec.component.id for spec in found], 0, [spec.hashes for spec in found]
+    with pytest.raises(CheckpointError, match="another configuration than it had; the folder has changed"):
+        Checkpoint.open(path).specs_with_ids(16, "float32", *known)

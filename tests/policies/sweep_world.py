@@ -212,6 +212,7 @@ class World:
         self.chains = {c.application: c for c in chains}
         self.routes = {r.id: r for r in routes}
         self.workers: dict[str, FakeWorker] = {}
+        self.now = 0.0  # seconds; passes when the test says so
         self.update = RoutesChanged(1, chains, routes, routes)
         self.numbers = {"budget": budget, "page_size": page_size, **config}
         for name in workers:
@@ -225,7 +226,7 @@ class World:
         """A worker, or the next life of one that was killed."""
         config = SweepConfig(worker=name, numerics="fake", slot_unit=32 * 1024, **self.numbers)  # type: ignore[arg-type]
         state = SweepState(config)
-        state.apply(self.update, 0.0)
+        state.apply(self.update, self.now)
         device = FakeDevice(state, {name: r.application for name, r in self.routes.items()}, chains=self.chains)
         device.compose()
         self.workers[name] = FakeWorker(name, state, device)
@@ -242,7 +243,7 @@ class World:
         self.routes |= {r.id: r for r in routes}
         self.update = RoutesChanged(self.update.version + 1, chains, routes, routes)
         for worker in self.workers.values():
-            worker.state.apply(self.update, 0.0)
+            worker.state.apply(self.update, self.now)
             worker.device.applications.update({name: r.application for name, r in self.routes.items()})
             worker.device.compose()
             self.collect(worker)
@@ -253,19 +254,19 @@ class World:
     def submit(self, sub: Submission) -> None:
         self.emitted.setdefault(sub.request, sub.tokens[sub.prompt_length :])
         worker = self.workers[self.routes[sub.route].home]
-        worker.state.apply(sub, 0.0)
+        worker.state.apply(sub, self.now)
         self.collect(worker)
 
     def cancel(self, request: str) -> None:
         for worker in self.workers.values():
-            worker.state.apply(Cancelled(request), 0.0)
+            worker.state.apply(Cancelled(request), self.now)
             self.collect(worker)
 
     def start_plan(self, worker: FakeWorker) -> bool:
         """Plan and execute; the commit comes later, so that the next plan is made before the tokens are known."""
         if len(worker.open) == 2:
             return False
-        plan = worker.state.plan(0.0)
+        plan = worker.state.plan(self.now)
         spoke = self.collect(worker)
         if plan is None:
             return spoke
@@ -277,7 +278,7 @@ class World:
         if not worker.open:
             return False
         plan, result = worker.open.pop(0)
-        worker.state.commit(plan, result, 0.0)
+        worker.state.commit(plan, result, self.now)
         for departure in plan.departures:
             flight = Flight(departure.home, 0, departure.width, departure.rows)
             self.wire.setdefault((worker.name, departure.worker), []).append(flight)
@@ -291,9 +292,9 @@ class World:
             return
         if isinstance(message, Flight):
             worker.flight_numbers += 1
-            worker.state.apply(Flight(message.home, worker.flight_numbers, message.width, message.rows), 0.0)
+            worker.state.apply(Flight(message.home, worker.flight_numbers, message.width, message.rows), self.now)
         else:
-            worker.state.apply(message, 0.0)  # type: ignore[arg-type]
+            worker.state.apply(message, self.now)  # type: ignore[arg-type]
         if isinstance(message, RoutesChanged):
             worker.device.compose()
         self.collect(worker)
@@ -303,7 +304,7 @@ class World:
         del self.workers[name]
         self.wire = {pair: m for pair, m in self.wire.items() if name not in pair}
         for worker in self.workers.values():
-            worker.state.apply(PeerLost(name), 0.0)
+            worker.state.apply(PeerLost(name), self.now)
             self.collect(worker)
 
     def collect(self, worker: FakeWorker) -> bool:

@@ -145,7 +145,7 @@ class House:
 
         backend: Any = SimulatedBackend()
         worker = Worker(self._config(node.name), backend, self.failed, open_device=open_device, read_specs=self._read)
-        await start_inside(node, INSIDE_WORKER, {"worker": worker})
+        await start_inside(node, INSIDE_WORKER, {"worker": worker, "blocks": (f"{HEAD}/controller",)})
         self.workers[node.name] = worker
 
     async def _read(self, block: LoadBlock, page_size: int, kv_dtype: str) -> Any:

@@ -6,10 +6,13 @@ import asyncio
 import itertools
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from blockwright.actors.config import Settings
+from blockwright.tests.adapters import greedy as peft_greedy
+from blockwright.tests.adapters import make_adapter, peft_model
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.system.client import NEW, Answer, Client, body, check
 from blockwright.tests.system.conftest import STREAMS, slow
@@ -94,6 +97,30 @@ async def test_kill_9_while_a_prompt_is_being_prefilled(replicas: Server) -> Non
         assert answer.tokens[: len(reference)] == reference
         check([answer], [answer.tokens])
         await client.ready()
+
+
+async def test_kill_9_of_a_worker_while_three_adapters_stream(
+    serve: Callable[..., Server], model: Path, tmp_path: Path
+) -> None:
+    folders = {name: make_adapter(model, tmp_path / name, seed) for seed, name in enumerate("abc")}
+    server = serve(
+        arguments=[word for name, folder in folders.items() for word in ("--app", f"{name}={folder}")], chunk_size=16
+    ).whole()
+    asked = [body(index, model="abc"[index % 3]) for index in range(12)]
+    async with Client(server) as client:
+        await client.ready()
+        undisturbed = [client.begin(request) for request in asked]
+        await client.finished()
+        assert undisturbed[0].tokens == peft_greedy(peft_model(model, folders["a"]), asked[0]["prompt"], NEW)
+        with slow(server):
+            answers = [client.begin(request) for request in asked]
+            await until(lambda: begun(answers))
+            await client.kill("w0")
+        await client.finished()
+        check(answers, [answer.tokens for answer in undisturbed])
+        assert await deaths(client, answers)
+        await client.ready()
+    server.stop()
 
 
 @pytest.mark.parametrize("victim", ["w0", "w1"])

@@ -17,7 +17,7 @@ from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.gpu.weights.identity import hash_tensor
 from blockwright.tests.actors.worker_rig import Rig
-from blockwright.tests.adapters import base_model, greedy, make_adapter, peft_model
+from blockwright.tests.adapters import base_model, greedy, make_adapter, make_bottleneck, peft_model
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.zoo.models import files, tensor_files
 from blockwright.zoo.add import add
@@ -63,6 +63,21 @@ def test_what_is_opened_is_the_folder_over_its_base(checkpoint: Make, tmp_path: 
 
 def deltas_of(spec: ComponentSpec) -> set[str]:
     return {hash_tensor(ref).hex() for ref in spec.delta.tensors.values()} if spec.delta is not None else set()
+
+
+@pytest.mark.parametrize("form", ["PromptTuningConfig", "PrefixTuningConfig", "bottleneck"])
+def test_every_form_is_stored(checkpoint: Make, tmp_path: Path, form: str) -> None:
+    base, zoo, folder = checkpoint("llama"), tmp_path / "zoo", tmp_path / "adapter"
+    if form == "bottleneck":
+        make_bottleneck(base, folder, mh_adapter=True)
+    else:
+        make_adapter(base, folder, kind=form, num_virtual_tokens=3)
+    add(zoo, str(base), "base")
+    add(zoo, str(folder), "tuned", base="base")
+    ours, theirs = open_source(zoo / "chains" / "tuned"), open_adapter(folder, Checkpoint.open(base))
+    assert contents(ours.specs(16, "float32")) == contents(theirs.specs(16, "float32"))
+    assert ours.virtual == theirs.virtual
+    assert not verify(zoo).faults
 
 
 def test_an_adapter_over_an_application_of_a_zoo_is_that_over_its_folder(checkpoint: Make, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.actors.worker.sweep_sizes import SweepSizes
-from blockwright.api.http.metrics import REASONS, Metrics
+from blockwright.api.http.metrics import KEEP, REASONS, Metrics
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime import Actor, Node, RemoteError, endpoint
 from blockwright.tests.api.fake_port import tokens_emitted
@@ -172,3 +172,26 @@ async def test_what_the_actor_runtime_counts() -> None:
     assert after["blockwright_runtime_messages_failed_total", "fails,head"] == 1
     assert after["blockwright_runtime_dead_letters_total", "NoSuchActor,head"] == 1
     await node.stop()
+
+
+def test_models_that_come_and_go_leave_nothing_for_ever() -> None:
+    """The last numbers of each can be read for a while; requests under way are never lost."""
+    now, served, sizes = [0.0], {"base"}, []
+    metrics = Metrics(dict, clock=lambda: now[0], models=lambda: served)
+    metrics.begin("base", 1, 1, 1)
+    running = metrics.begin("long", 1, 1, 1)
+    for number in range(300):
+        name = f"app{number:03}"
+        served.add(name)
+        metrics.begin(name, 1, 1, 1).close(complete=True)
+        metrics.rejected(name, "queue_full")
+        served.discard(name)
+        text = metrics.render({}).decode()
+        assert f'model_name="{name}"' in text
+        sizes.append(len(text))
+        now[0] += KEEP / 10
+    assert max(sizes) <= sizes[15]
+    assert 'model_name="app200"' not in text
+    assert 'model_name="long"' in text
+    running.close(complete=True)
+    assert metrics.active == 1

@@ -111,6 +111,7 @@ def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Fold
         ("init_lora_weights", "pissa", "init_lora_weights is 'pissa', which changes the base's weights"),
         ("r", 0, "r is 0, not an integer"),
         ("r", 5, r"lora_A.weight has shape \[4, 112\] where .*down_proj .* ask for \[5, 112\]; name the base"),
+        ("r", 65, "the rank of .* is 65, more than its 64 rows or its width [0-9]*; merge the adapter"),
         ("rank_pattern", {"q_proj": "x"}, "the rank of model.layers.0.self_attn.q_proj is 'x', not 1 to 4096"),
         ("rank_pattern", {"(": 3}, "is no regular expression"),
         ("alpha_pattern", {"q_proj": None}, "the alpha of .*q_proj is None, not a number"),

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.gpu.weights.loader import read_tensors
+from blockwright.gpu.weights.loader import read_rows
 from blockwright.tests.adapters import make_adapter
 
 Checkpoints = Callable[..., Path]
@@ -48,7 +48,7 @@ def test_a_prompt_is_a_delta_of_the_embedding_a_prefix_of_every_attention(
     assert list(prefix.deltas) == [1, 3, 5]
     whole = load_file(made["prefix"] / "adapter_model.safetensors")["prompt_embeddings"]
     for layer, (_, refs) in enumerate(prefix.deltas.values()):
-        assert torch.equal(read_tensors(refs)["prefix"], whole[:, layer * 64 : (layer + 1) * 64])
+        assert torch.equal(read_rows(refs["prefix"], 0, refs["prefix"].shape[0]), whole[:, layer * 64 : (layer + 1) * 64])
     ids = {spec.component.id for spec in prefix.specs(16, "float32")} - {s.component.id for s in base.specs(16, "float32")}
     assert len(ids) == 3
 

@@ -27,7 +27,7 @@ def cached(chunks: int, *spans: Span) -> PageTable:
         handle = pages.take(span, "")
         assert handle is not None
         pages.publish(handle, bytes([place]))
-        pages.release(handle)
+        pages.release(handle, "a")
     return pages
 
 
@@ -40,8 +40,8 @@ def test_the_page_unused_for_longest_gives_way() -> None:
     for place in (0, 1, 3):  # used again: the third is the oldest now
         handle = pages.find(bytes([place]), SPAN)
         assert handle is not None
-        pages.share(handle)
-        pages.release(handle)
+        pages.share(handle, "a")
+        pages.release(handle, "a")
     assert eviction.take_page(pages, SPAN, "") is not None
     assert present(pages, *[SPAN] * 4) == [True, True, False, True]
     assert pages.evicted == 1

@@ -24,13 +24,13 @@ def test_a_private_page_is_freed_and_a_published_one_stays_as_cache() -> None:
     assert private is not None
     assert known is not None
     pages.publish(known, b"hash")
-    pages.release(private)
-    pages.release(known)
+    pages.release(private, "a")
+    pages.release(known, "a")
     pages.check({})
     assert pages.find(b"hash", SPAN) == known
     assert pages.find(b"hash", OTHER) is None
     assert pages.cached == 1
-    pages.share(known)
+    pages.share(known, "a")
     assert pages.cached == 0
     pages.check({known: 1})
 
@@ -41,7 +41,7 @@ def test_no_room_is_an_answer_even_where_something_is_cached() -> None:
     assert handle is not None
     assert pages.take(SPAN, "") is None
     pages.publish(handle, b"hash")
-    pages.release(handle)
+    pages.release(handle, "a")
     assert pages.take(SPAN, "") is None
 
 
@@ -52,7 +52,7 @@ def test_equal_pages_made_twice_stay_private() -> None:
     assert second is not None
     pages.publish(first, b"hash")
     pages.publish(second, b"hash")
-    pages.release(second)
+    pages.release(second, "a")
     assert pages.find(b"hash", SPAN) == first
     assert pages.cached == 0
 
@@ -61,7 +61,7 @@ def test_whoever_made_a_page_pays_for_it() -> None:
     pages = table(4)
     handles = [pages.take(span, account) for span, account in ((SPAN, "a"), (OTHER, "b"), (OTHER, "a"))]
     assert pages.accounts.all_held() == {"a": 4 * CHUNK // 4, "b": CHUNK // 4}
-    pages.share(handles[0])  # type: ignore[arg-type]
+    pages.share(handles[0], "a")  # type: ignore[arg-type]
     assert pages.shared_now() == 1
 
 
@@ -73,7 +73,7 @@ def test_a_border_splits_handles_and_moves_no_slot() -> None:
     assert other is not None
     slots = {handle: pages.slots(handle) for handle in (listed, cached)}
     pages.publish(cached, b"hash")
-    pages.release(cached)
+    pages.release(cached, "a")
     pieces = pages.cut({(1, b"l1"), (3, b"other"), (2, b"foreign")})
     assert set(pieces) == {listed, cached}
     for handle, (lower, upper) in pieces.items():

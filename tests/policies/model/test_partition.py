@@ -14,9 +14,9 @@ def components(ids: str, sizes: list[int] | None = None) -> list[Component]:
     return [Component(c.encode() * 16, Kind.MLP, (sizes or [1] * len(ids))[i], 8, 8) for i, c in enumerate(ids)]
 
 
-def cuts(chains: dict[str, str], spans: dict[str, int] | None = None) -> dict[str, str]:
+def cuts(chains: dict[str, str], hops: dict[str, list[int]] | None = None) -> dict[str, str]:
     """Blocks as text: ids with bars between blocks."""
-    blocks = cut_blocks({name: components(ids) for name, ids in chains.items()}, spans)
+    blocks = cut_blocks({name: components(ids) for name, ids in chains.items()}, hops)
     return {name: "|".join("".join(chr(c.id[0]) for c in b.components) for b in bs) for name, bs in blocks.items()}
 
 
@@ -37,7 +37,7 @@ def test_three_models_are_cut_where_the_set_of_sharers_changes():
 
 
 def test_a_hop_border_of_one_is_a_border_of_all_that_share_the_place():
-    assert cuts({"a": "123456", "b": "123456"}, {"a": 2}) == {"a": "123|456", "b": "123|456"}
+    assert cuts({"a": "123456", "b": "123456"}, {"a": [0, 3]}) == {"a": "123|456", "b": "123|456"}
 
 
 @given(sizes=st.lists(st.integers(0, 20), min_size=1, max_size=9), span=st.integers(1, 4))

@@ -27,6 +27,13 @@ def test_all_workers_of_a_route_count():
     assert choose(routes, {"w1": 9, "w2": 4, "w3": 4}) == route("w2", "w3")
 
 
+def test_the_longer_way_is_taken_while_the_short_one_has_no_room():
+    routes, capacity = [route("w0", "w1"), route("w0")], {"m@w0": 100, "m@w0+w1": 180}
+    assert choose(routes, {"w0": 60}, tokens=40, capacity=capacity) == route("w0")
+    assert choose(routes, {"w0": 61}, tokens=40, capacity=capacity) == route("w0", "w1")
+    assert choose(routes, {"w0": 61, "w1": 170}, tokens=40, capacity=capacity) == route("w0"), "or where less is in excess"
+
+
 def test_closed_workers_and_avoided_routes_are_not_taken():
     routes = [route("w0"), route("w1")]
     assert choose(routes, {}, closed={"w0"}) == route("w1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_variants_share_runs_and_the_kv_below_their_first_delta() -> None:
     assert [a == b for a, b in zip(*lines, strict=True)] == [True] * 4 + [False] * 2
 
 
-def test_routes_with_equal_deltas_have_one_number_for_good() -> None:
+def test_routes_with_equal_deltas_have_one_number_while_they_are_planned() -> None:
     twin = Chain("twin", UPPER.blocks, UPPER.max_length)
     world = World(["w0"], [BASE, UPPER, twin], [replica("w0", c) for c in (BASE, UPPER, twin)])
     routes = world.workers["w0"].state.parts.routes
@@ -50,6 +51,12 @@ def test_routes_with_equal_deltas_have_one_number_for_good() -> None:
     again = LocalRoutes.restore(routes.snapshot())
     again.check()
     assert again.snapshot() == routes.snapshot() == routes.fork().snapshot()
+    world.serve([BASE, twin], [replica("w0", BASE), replica("w0", twin)])
+    assert {local.delta for local in routes.planned()} == {0, 1}
+    world.serve([BASE], [replica("w0", BASE)])
+    assert routes.plain
+    world.serve([BASE, UPPER], [replica("w0", BASE), replica("w0", UPPER)])
+    assert {local.delta for local in routes.planned()} == {0, 2}, "a plan under way may still name the first"
 
 
 def test_a_model_without_deltas_has_none_in_its_steps() -> None:
@@ -87,6 +94,27 @@ def test_equal_deltas_over_different_bases_are_met_in_the_runs_of_both() -> None
     plan = worker.state.plan(0.0)
     assert plan is not None
     assert [step.delta for step in plan.steps if step.delta] == [[1], [1]]
+
+
+def test_the_rows_of_a_run_are_sorted_once_however_many_applications_share_it() -> None:
+    tenants = [variant(BASE, f"t{i:02}", [4]) for i in range(20)]
+    world = World(["w0"], tenants, [replica("w0", c) for c in tenants])
+    state, sorted_times = world.workers["w0"].state, 0
+    for i, target in enumerate(tenants):
+        world.submit(submission(f"r{i}", [1, 2, i], 6, f"{target.application}@w0", arrival=float(-i)))
+
+    def note(_: object, event: str, called: object) -> None:
+        nonlocal sorted_times
+        sorted_times += event == "c_call" and called is sorted
+
+    sys.setprofile(note)
+    try:
+        plan = state.plan(0.0)
+    finally:
+        sys.setprofile(None)
+    assert plan is not None
+    assert [step.batch for step in plan.steps] == [list(range(20))] * 2
+    assert sorted_times < 10
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -69,7 +69,30 @@ def test_an_account_of_weight_two_starts_twice_as_often() -> None:
     assert drained(made, pushed(made, "aaaabbbb")) == [0, 4, 5, 6, 1, 7, 2, 3]
 
 
-def test_the_class_goes_first_and_each_class_has_its_own_counters() -> None:
+def test_a_tier_above_the_default_goes_first_within_its_account_alone() -> None:
+    made = queue()
+    keys = {s: (key(s, urgency("priority" if s in (2, 4) else "default", 0)), "aaaab"[s]) for s in range(5)}
+    for waiting in keys.values():
+        made.push(*waiting)
+    made.charge_prompt(*keys[4], 15)
+    assert drained(made, keys) == [2, 0, 4, 1, 3]
+
+
+def test_priorities_preempt_within_an_account_and_age_between_accounts() -> None:
+    """Two requests that fit alone: an urgent one takes memory from those of its own account, not from others."""
+    for tenants, first in (("aa", "late"), ("ab", "early")):
+        made = world(budget=9 * 64 * 1024, prefix_cache=False)
+        for i, (name, tier) in enumerate((("early", "default"), ("late", "priority"))):
+            fields = {"tenant": tenants[i], "priority": urgency(tier, -100 * i), "arrival": float(i)}
+            made.submit(submission(name, [i] * 4, 32, "base@w0", **fields))
+            made.start_plan(made.workers["w0"])
+            made.end_plan(made.workers["w0"])
+        made.run()
+        assert made.workers["w0"].state.counters["preemptions"]
+        assert next(iter(made.finished)) == first
+
+
+def test_the_later_class_goes_last_and_has_its_own_counters() -> None:
     made = queue()
     keys = {0: (key(0, urgency("flex", 0)), "a"), 1: (key(1), "b"), 2: (key(2), "b"), 3: (key(3), "c")}
     made.charge_prompt(*keys[1], 100)

@@ -12,6 +12,7 @@ import pytest
 
 from blockwright.policies.plan.cost import Coefficients, cost
 from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.requests.urgency import urgency
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
@@ -24,13 +25,14 @@ ROUTE = replica("w0", TARGET)
 PROMPT, ANSWER, ROWS, SECONDS = 64, 48, 32, 60.0
 
 
-def requests(tenant: str, gap: float, prompt: int, seed: int) -> list[Submission]:
+def requests(tenant: str, gap: float, prompt: int, seed: int, tier: str = "default") -> list[Submission]:
     """Poisson arrivals for a minute; no two prompts share anything."""
     chance, found, now = random.Random(f"{tenant} {seed}"), [], 0.0
     while (now := now + chance.expovariate(1 / gap)) < SECONDS:
         tokens = [chance.randrange(1 << 20) for _ in range(prompt)]
         name = f"{tenant}{len(found)}"
-        found.append(submission(name, tokens, prompt + ANSWER, ROUTE.id, page_size=16, tenant=tenant, arrival=now))
+        fields = {"tenant": tenant, "arrival": now, "priority": urgency(tier, 0)}
+        found.append(submission(name, tokens, prompt + ANSWER, ROUTE.id, page_size=16, **fields))
     return found
 
 
@@ -46,7 +48,7 @@ def latencies(asked: list[Submission], accounts: dict[str, str], **more: object)
     while at < len(arrivals) or state.running or state.waiting:
         while at < len(arrivals) and arrivals[at].arrival <= now:
             came, at = arrivals[at], at + 1
-            fields = {"tenant": accounts[came.tenant], "arrival": came.arrival}
+            fields = {"tenant": accounts[came.tenant], "arrival": came.arrival, "priority": came.priority}
             again = submission(came.request, came.tokens, came.max_length, ROUTE.id, page_size=16, **fields)
             state.apply(again, now)
         plan = state.plan(now)
@@ -75,6 +77,12 @@ def test_a_flooding_tenant_does_not_double_the_median_latency_of_a_steady_one(pr
     first_come = median(latencies(steady + flood, dict.fromkeys(own, "all"))["steady"])
     assert fair < 2 * alone
     assert first_come > 4 * alone
+
+
+def test_nor_does_one_that_asks_for_a_higher_tier() -> None:
+    steady, flood = requests("steady", 1.5, PROMPT, 0), requests("flood", 1 / 70, PROMPT, 0, "priority")
+    own = {"steady": "steady", "flood": "flood"}
+    assert median(latencies(steady + flood, own)["steady"]) < 2 * median(latencies(steady, own)["steady"])
 
 
 def test_the_steady_tenant_gets_its_weight() -> None:

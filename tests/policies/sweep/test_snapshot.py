@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from blockwright.policies import COMPILED
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
+from blockwright.policies.model.chain import Chain
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import ComponentsWanted, Event, Started
 from blockwright.policies.sweep.state import SweepState
 
-from ..sweep_world import World, chain, pipeline, replica, submission
+from ..sweep_world import World, chain, pipeline, replica, submission, variant
 
 # Compiled objects have no attributes to be found by name: these tests look into the sources (make test runs both forms).
 looks_inside = pytest.mark.skipif(COMPILED, reason="compiled objects cannot be looked into")
@@ -33,15 +34,18 @@ PARTS = ("rows", "queue", "memory", "leases", "announcements", "routes", "outgoi
 def world() -> World:
     """Two workers with pipelines and replicas, little memory and few rows; one account has a cap."""
     target = chain("base")
-    routes = [pipeline(["w0", "w1"], target), replica("w0", target)]
-    return World(["w0", "w1"], [target], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4, sweep_tokens=64,
-                 tenant_weights={"b": 2}, tenant_kv_share={"a": 0.15}, kv_reserve=0.1)  # fmt: skip
+    tuned, former = variant(target, "tuned", [1]), Chain("a", target.blocks, 1000)
+    routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned)]
+    more = {"tenant_weights": {"b": 2}, "tenant_kv_share": {"a": 0.15}, "kv_reserve": 0.1}
+    return World(["w0", "w1"], [target, tuned, former], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4,
+                 sweep_tokens=64, **more)  # fmt: skip
 
 
 def busy(moves: int = 60, seed: int = 1) -> World:
-    """In the middle of everything: guests, flights, parked and waiting sequences, a component to be placed."""
+    """In the middle of everything: guests, flights, parked and waiting sequences, a component to be placed, the account of a
+    model that went."""
     made = world()
-    routes = list(made.routes)
+    routes = list(made.routes.values())
     for number, worker in enumerate(made.workers.values()):
         worker.state.apply(Started(number), 0.0)
         worker.state.apply(ComponentsWanted(1, "base", [WantedComponent(b"component", [PackedTensor(b"q", 100_000)])]), 0.0)
@@ -49,7 +53,8 @@ def busy(moves: int = 60, seed: int = 1) -> World:
     for i in range(10):
         prompt = list(range(12)) if i % 3 else [chance.randrange(40) for _ in range(chance.randint(1, 20))]
         more = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2), "priority": i % 2}
-        made.submit(submission(f"r{i}", prompt, len(prompt) + 12, routes[i % 2], stop=[3], **more))
+        made.submit(submission(f"r{i}", prompt, len(prompt) + 12, routes[i % 2].id, stop=[3], **more))
+    made.serve([one for one in made.update.chains if one.application != "a"], routes)
     for _ in range(moves):
         kind, what = chance.choice(made.moves())
         made._move(kind, what)

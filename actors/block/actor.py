@@ -1,0 +1,99 @@
+"""The actor of one deployed block, on its worker's node.
+
+Owns the block's life, knows who holds it and when it is of no use any more, and has the worker load and unload it. Nothing
+that a sweep waits for passes here, and no message comes for each use: the counts are asked for when somebody wants them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from blockwright.actors.block.messages import BlockStatus, LastUse
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom
+from blockwright.policies.cluster.block_life import BlockLife
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
+from blockwright.runtime.actor.ref import Ref
+from blockwright.runtime.base.errors import RemoteError
+from blockwright.transport.clock import Timer
+
+LOAD_TIMEOUT = 600.0  # seconds
+ANSWER: Any = BlockLoaded | NoRoom
+
+
+class BlockRefused(Exception):
+    """The worker cannot load it; its sentence."""
+
+
+class BlockActor(Actor):
+    """See the module. worker: what computes here. blocks: who started this, counts its use, and ends it when it is gone."""
+
+    def __init__(self, name: str, worker: Ref, blocks: Ref) -> None:
+        self._name, self._worker, self._blocks = name, worker, blocks
+        self._life = BlockLife()
+        self._components = self._nbytes = 0
+        self._idle = 0.0  # seconds without use after which the controller wants to know; 0: it does not
+        self._timer: Timer | None = None
+
+    async def on_stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @endpoint(concurrent=True)
+    async def load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
+        """Make it resident for one more application. Raises BlockRefused; then nothing is counted."""
+        self._life.begin(block.holder)
+        try:
+            loaded: BlockLoaded | NoRoom = await self._worker.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
+        except RemoteError as error:
+            self._life.failed(block.holder)
+            raise BlockRefused(error.text) from None
+        except BaseException:
+            self._life.failed(block.holder)
+            raise
+        if isinstance(loaded, NoRoom):
+            self._life.failed(block.holder)
+            return loaded
+        self._life.loaded(block.holder)
+        self._components, self._nbytes = block.last - block.first, self._nbytes + loaded.new_bytes
+        self._idle = block.idle or self._idle
+        self._look_at(self.node.clock.now() + self._idle)
+        return loaded
+
+    @endpoint(concurrent=True)
+    async def unload(self, holder: str, ids: list[bytes]) -> int:
+        """An application needs it no more; bytes of the worker's pool that become free."""
+        last = self._life.release(holder)
+        freed: int = await self._worker.unload(holder, ids, self._name if last else "", returns=int)
+        return freed
+
+    @endpoint(urgent=True)
+    async def ended(self) -> None:
+        """The last open plan that may have named it has ended."""
+        if self._life.ended():
+            self._blocks.gone.cast(self._name)
+
+    @endpoint(concurrent=True)
+    async def status(self) -> BlockStatus:
+        last: LastUse = await self._blocks.last_use(self._name, returns=LastUse)
+        unused = self.node.clock.now() - last.at
+        holders = list(self._life.holders)
+        return BlockStatus(self._name, self._life.stage, holders, self._components, self._nbytes, last.use, unused)
+
+    def _look_at(self, time: float) -> None:
+        """When it may have been unused for so long; a use on the way costs nothing."""
+        if self._idle and self._timer is None:
+            self._timer = self.node.clock.call_at(time, partial(self.node.post, self.ref.address, self._look))
+
+    async def _look(self) -> None:
+        self._timer = None
+        if not self._life.holders:
+            return
+        last: LastUse = await self._blocks.last_use(self._name, returns=LastUse)
+        now = self.node.clock.now()
+        if now >= last.at + self._idle:
+            self._blocks.idle.cast(list(self._life.holders))
+            self._look_at(now + self._idle)  # should nothing come of it
+        else:
+            self._look_at(last.at + self._idle)

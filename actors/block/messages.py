@@ -1,0 +1,29 @@
+"""What the blocks of a worker say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockwright.policies.cluster.block_life import BlockStage
+from blockwright.policies.cluster.scaling import BlockUse
+
+
+@dataclass(frozen=True, slots=True)
+class LastUse:
+    """Who passes a block, and when somebody did last, by the node's clock."""
+
+    use: BlockUse
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStatus:
+    """A deployed block."""
+
+    name: str
+    stage: BlockStage
+    holders: list[str]  # applications
+    components: int
+    nbytes: int  # that its loads have added to the worker's parameters
+    use: BlockUse
+    unused: float  # seconds since a sequence passed or waited

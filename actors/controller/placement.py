@@ -1,0 +1,134 @@
+"""What belongs on which worker: the planned routes of every application, and the blocks that follow from them.
+
+Owns nothing itself: it plans into what the controller's state has of applications and workers. Where to is decided in
+``policies/cluster``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from blockwright.actors.controller.messages import Application
+from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
+from blockwright.policies.cluster.assignment import WorkerRoom, page_of, routes_of_all, routes_where_it_fits
+from blockwright.policies.cluster.scaling import PressedBlock, scale_out
+from blockwright.policies.model.chain import Route
+from blockwright.policies.model.partition import cut_blocks
+
+
+class Placement:
+    """See the module. memory: worker -> bytes for parameters (as stored) and KV, where that is known. idle: seconds without
+    use after which a block that was deployed for a burst goes again; 0: none is deployed."""
+
+    def __init__(
+        self, served: dict[str, Served], residency: Mapping[str, Residency], memory: Mapping[str, int], idle: float
+    ) -> None:
+        self._served, self._residency, self._memory, self._idle = served, residency, memory, idle
+        self.extras: dict[str, PlannedRoute] = {}  # by id: routes through blocks that were deployed for a burst
+
+    def of_all(self, new: Mapping[str, Application]) -> list[Route]:
+        """Of applications that come together. Raises ValueError."""
+        return routes_of_all(new, {worker: self._planned_room(worker) for worker in self._residency})
+
+    def of_one(self, application: Application, *, on_demand: bool) -> tuple[list[Route], bool]:
+        """Of one that comes alone, and whether others must leave for it, which ``on_demand`` allows. Raises ValueError where
+        it fits nowhere."""
+        try:
+            return routes_where_it_fits(application.name, application, self._rooms()), False
+        except ValueError:
+            if not on_demand:
+                raise
+            rooms = {worker: WorkerRoom(self._whole(worker), {}) for worker in self._residency}
+            if all(room.free is None for room in rooms.values()):
+                raise
+            return routes_where_it_fits(application.name, application, rooms), True
+
+    def plan(self, routes: Sequence[Route]) -> list[PlannedRoute]:
+        """These routes belong here from now on."""
+        pages: dict[tuple[str, int, int], tuple[int, int]] = {}  # routes of an application are mostly cut alike
+        planned = []
+        for route in routes:
+            served = self._served[route.application]
+            one = PlannedRoute(route, served)
+            for hop in route.hops:
+                stretch = route.application, hop.first, hop.last
+                if stretch not in pages:
+                    pages[stretch] = page_of(served.application.components, hop)
+                one.hops += (self._residency[hop.worker].plan(one, hop, pages[stretch]),)
+            served.planned.append(one)
+            planned.append(one)
+        self.cut()
+        return planned
+
+    def cut(self) -> None:
+        """What is shared lies in equal blocks, so those of all may be cut anew when one comes or goes."""
+        chains = {name: served.application.components for name, served in self._served.items()}
+        hops = {name: {hop.first for p in served.planned for hop in p.hops} for name, served in self._served.items()}
+        for name, cut in cut_blocks(chains, hops).items():
+            self._served[name].blocks = cut
+
+    # blocks that are deployed for a burst
+
+    def scale_out(self, worker: str, pressed: Sequence[PressedBlock]) -> PlannedRoute | None:
+        """One more route past a worker's heaviest block, if there is room; one at a time is under way."""
+        if not self._idle or any(extra.open for extra in self.extras.values()):
+            return None
+        known = {name: s.application for name, s in self._served.items() if s.deployed and s.shown and not s.draining}
+        blocks = [
+            PressedBlock(block.pressure, {name: at for name, at in block.applications.items() if name in known})
+            for block in pressed
+        ]
+        taken = {(name, worker) for worker, here in self._residency.items() for name, hops in here.hops.items() if hops}
+        taken |= {(name, worker) for worker, here in self._residency.items() for name in here.refused}
+        route = scale_out(worker, blocks, known, self._rooms(), taken)
+        if route is None:
+            return None
+        (extra,) = self.plan([route])
+        extra.idle = self._idle
+        self.extras[route.id] = extra
+        return extra
+
+    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> list[PlannedRoute]:
+        """These extra routes belong here no more. Their components are still there."""
+        found = [extra for extra in self.extras.values() if which(extra)]
+        for extra in found:
+            del self.extras[extra.route.id]
+            extra.ended = True
+            extra.served.planned.remove(extra)
+            for hop in extra.hops:
+                hop.residency.hops[extra.route.application].remove(hop)
+        if found:
+            self.cut()
+        return found
+
+    # memory
+
+    def _whole(self, worker: str) -> int | None:
+        """What a worker has for parameters and KV, as far as is known."""
+        here = self._residency[worker]
+        known = None if here.room is None else here.room + sum(self._resident(here).values())
+        return self._memory.get(worker, known)
+
+    def _rooms(self) -> dict[str, WorkerRoom]:
+        """As workers have said; one that has nothing has not been asked."""
+        found = {}
+        for name, here in self._residency.items():
+            free = here.room if here.resident else self._memory.get(name, here.room)
+            found[name] = WorkerRoom(free, self._resident(here))
+        return found
+
+    def _resident(self, here: Residency) -> dict[bytes, int]:
+        held: dict[bytes, int] = {}
+        for name, depths in here.resident.items():
+            for depth in depths:
+                held.update(self._served[name].application.tensors(depth, depth + 1))
+        return held
+
+    def _planned_room(self, worker: str) -> WorkerRoom:
+        """As it will be once all is loaded that belongs there."""
+        held: dict[bytes, int] = {}
+        for name, hops in self._residency[worker].hops.items():
+            for hop in hops:
+                held.update(self._served[name].application.tensors(hop.first, hop.last))
+        memory = self._memory.get(worker)
+        return WorkerRoom(None if memory is None else memory - sum(held.values()), held)

@@ -1,0 +1,107 @@
+"""Applications that come and go: which takes a model's requests, what may be added, when it is in service, what loads next.
+
+Pure functions of what the controller knows; its state machine acts on their answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from blockwright.policies.cluster.assignment import REMEDY
+
+DEADLY = 2  # workers that died while they loaded it: it is given up
+
+
+class Conflict(Exception):
+    """With what is served, or is being added; one sentence."""
+
+
+class Servable(Protocol):
+    """How far an application is."""
+
+    deployed: bool
+    shown: bool  # it is published; what is being added waits for that
+    draining: bool  # it takes no new requests
+
+
+S = TypeVar("S", bound=Servable)
+
+
+def serving_one(of_model: Iterable[S]) -> S | None:
+    """Of the applications of a model the one that takes its new requests, or, while there is none, that will."""
+    found = [s for s in of_model if s.deployed and not s.draining]
+    return next((s for s in found if s.shown), found[0] if found else None)
+
+
+class Incumbent(NamedTuple):
+    """What is served, or will be, as a model to which another application is added."""
+
+    name: str
+    checkpoint: str
+    same: bool  # as what is added
+    adding: bool  # it is not in service yet
+    replaced: bool  # another one is being added in its place
+
+
+def replaces(model: str, incumbent: Incumbent | None, replace: bool) -> str | None:
+    """The application that an addition replaces, or ""; None: it is served already.
+
+    Raises Conflict, LookupError (there is no such model to replace).
+    """
+    if incumbent is None:
+        if replace:
+            raise LookupError(f"model {model!r} is not served, so it cannot be replaced")
+        return ""
+    if incumbent.same:
+        return None
+    if incumbent.adding:
+        raise Conflict(f"model {model!r} is being added from {incumbent.checkpoint}; wait for that")
+    check_settled(model, incumbent.replaced)
+    if not replace:
+        raise Conflict(f"model {model!r} is served already, from {incumbent.checkpoint}; choose another name")
+    return incumbent.name
+
+
+def check_settled(model: str, replaced: bool) -> None:
+    """Raises Conflict while another version is being added in place of a model's application."""
+    if replaced:
+        raise Conflict(f"model {model!r} is being replaced; wait for that")
+
+
+class RouteProgress(NamedTuple):
+    """Of a planned route of what is being added whose workers are all up."""
+
+    whole: bool  # every hop is held
+    settled: bool  # its workers have said since what is left of their memory
+    rooms: Sequence[tuple[int, int]]  # of each hop: bytes left to KV, bytes of a page
+
+
+def verdict(deaths: int, routes: Sequence[RouteProgress]) -> str | None:
+    """ "": what is added is whole wherever its workers are up. None: not yet. Else why it cannot be.
+
+    deaths: of workers while they loaded it.
+    """
+    if deaths >= DEADLY:
+        return f"{deaths} workers died while they loaded it"
+    if not routes or not all(route.whole and route.settled for route in routes):
+        return None
+    for room, page in (hop for route in routes for hop in route.rooms):
+        if room < page:
+            return f"it leaves {room} bytes for its sequences, less than one page of {page} bytes; {REMEDY}"
+    return ""
+
+
+def first_missing(lengths: Iterable[int], hops: Sequence[tuple[int, int]], here: Container[int]) -> tuple[int, int] | None:
+    """The first block that a worker lacks, as depths (first, last exclusive); None: it has all that belong there.
+
+    lengths: components of each block of the chain. hops: stretches that belong on the worker. here: depths that it has.
+    """
+    first = 0
+    for length in lengths:
+        last = first + length
+        belongs = any(a <= first and last <= b for a, b in hops)
+        if belongs and not all(depth in here for depth in range(first, last)):
+            return first, last
+        first = last
+    return None

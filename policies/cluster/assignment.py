@@ -1,0 +1,125 @@
+"""Which workers an application goes to when it comes: everywhere if memory allows, else where it fits.
+
+Owns the rule by which the controller uses ``placement.py``: what fits on every worker goes to every worker; else those that
+come together are placed by memory and locality, and one that comes alone goes to each worker that has room for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from blockwright.policies.cluster.placement import place_by_locality
+from blockwright.policies.model.chain import Component, Hop, Route
+from blockwright.policies.model.partition import place
+
+REMEDY = "remove another application, or give workers more memory (--set memory=...)"
+
+
+class Placeable(Protocol):
+    """An application, as far as placement asks."""
+
+    @property
+    def components(self) -> tuple[Component, ...]: ...
+
+    @property
+    def max_length(self) -> int: ...
+
+    @property
+    def span(self) -> int: ...
+
+    def tensors(self, first: int = 0, last: int | None = None) -> dict[bytes, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRoom:
+    """A worker's memory: bytes besides its parameters (None: not known), and what it holds or will, as ``tensors`` says."""
+
+    free: int | None
+    held: Mapping[bytes, int]
+
+
+def page_of(components: Sequence[Component], hop: Hop) -> tuple[int, int]:
+    """A page of a sequence: its tokens, and its raw bytes in all layers of a hop."""
+    kvs = [c.kv for c in components[hop.first : hop.last] if c.kv is not None]
+    return (kvs[0].page_size if kvs else 0), sum(kv.raw_bytes for kv in kvs)
+
+
+def missing_bytes(one: Placeable, hop: Hop, room: WorkerRoom) -> int:
+    """Of the parameters of a hop, those that its worker has not."""
+    return _added(one.tensors(hop.first, hop.last), room)
+
+
+def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, WorkerRoom]) -> list[Route]:
+    """Of an application that comes alone, those of its routes whose workers have room for it and for a page of KV.
+
+    Raises ValueError where there is none: by how much the worker falls short that lacks least.
+    """
+    routes = place({name: one.components}, list(workers), {name: one.span}, version=0)
+    found: list[Route] = []
+    short: list[tuple[int, str]] = []
+    for route in routes:
+        lacks = [lack for hop in route.hops if (lack := _lack(one, hop, workers[hop.worker]))[0] > 0]
+        if lacks:
+            short.append(max(lacks))
+        else:
+            found.append(route)
+    if not found:
+        raise ValueError(min(short)[1])
+    return found
+
+
+def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerRoom]) -> list[Route]:
+    """Of applications that come together. What fits nowhere is planned everywhere: the workers refuse it in their words.
+
+    Where not everything fits, each worker keeps room for a sequence of the greatest length, if that leaves nobody out, else
+    for a page.
+    """
+    chains, spans = {name: one.components for name, one in new.items()}, {name: one.span for name, one in new.items()}
+    everywhere = place(chains, list(workers), spans, version=0)
+    free = {name: room.free for name, room in workers.items() if room.free is not None}
+    needs = {name: _needs(name, everywhere, new) for name in workers}
+    pages = [page_of(one.components, Hop("", 0, len(one.components))) for one in new.values()]
+    page = max((nbytes for _, nbytes in pages), default=0)
+    if len(free) < len(workers) or all(_added(needs[name], workers[name]) + page <= free[name] for name in workers):
+        return everywhere
+    fixed = [route for route in everywhere if spans[route.application] > 1]
+    for name in workers:
+        free[name] -= _added(_needs(name, fixed, new), workers[name])
+    single = {name: components for name, components in chains.items() if spans[name] == 1}
+    longest = max(
+        -(-one.max_length // size) * nbytes for one, (size, nbytes) in zip(new.values(), pages, strict=True) if size
+    )
+    routes: list[Route] = []
+    for kept in (longest, page):
+        routes = place_by_locality(single, {name: free[name] - kept for name in workers}, {}, version=0)
+        if {route.application for route in routes} == single.keys():
+            break
+    placed = {route.application for route in routes}
+    return routes + [route for route in everywhere if route.application not in placed]
+
+
+def _needs(worker: str, routes: Iterable[Route], new: Mapping[str, Placeable]) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for route in routes:
+        for hop in route.hops:
+            if hop.worker == worker:
+                found.update(new[route.application].tensors(hop.first, hop.last))
+    return found
+
+
+def _added(needs: Mapping[bytes, int], room: WorkerRoom) -> int:
+    return sum(nbytes for tensor, nbytes in needs.items() if tensor not in room.held)
+
+
+def _lack(one: Placeable, hop: Hop, room: WorkerRoom) -> tuple[int, str]:
+    """Bytes that are missing, and the sentence that says so."""
+    need = missing_bytes(one, hop, room) + page_of(one.components, hop)[1]
+    if room.free is None:
+        return 0, ""
+    missing = need - room.free
+    return missing, (
+        f"it needs {need} bytes on worker {hop.worker} beyond what it shares, but only {room.free} are left besides "
+        f"parameters: {missing} bytes are missing; {REMEDY}"
+    )

@@ -1,0 +1,91 @@
+"""Guests that are away: when their place is no longer kept, and who takes it."""
+
+from __future__ import annotations
+
+from blockwright.policies.sweep.countdown import Absences
+from blockwright.policies.sweep.events import GivenBack, LeaseGranted
+from blockwright.tests.policies.sweep_world import World, chain, pipeline, replica, submission
+
+
+def test_a_countdown_is_one_and_a_half_times_the_mean_of_its_home() -> None:
+    absences = Absences()
+    for guest, seconds in ((1, 2.0), (2, 4.0)):
+        absences.leave(guest, "w0", 10.0)
+        absences.come(guest, 10.0 + seconds)
+    absences.leave(1, "w0", 20.0)
+    absences.leave(2, "w0", 21.0)
+    absences.leave(3, "w9", 0.0)
+    assert absences.overdue(24.4) == []
+    assert absences.overdue(24.5) == [1]
+    assert absences.overdue(25.5) == [1, 2], "who left first comes first; of w9 nobody knows how long it takes"
+    absences.come(1, 26.0)
+    absences.end(2)
+    assert absences.overdue(99.0) == []
+
+
+def test_short_absences_are_no_reason_to_compute_anything_again() -> None:
+    absences = Absences()
+    absences.leave(1, "w0", 0.0)
+    absences.come(1, 0.001)
+    absences.leave(1, "w0", 0.001)
+    assert absences.overdue(0.9) == []
+    assert absences.overdue(1.1) == [1]
+    absences.lose("w0")
+    assert absences.overdue(1.1) == [], "another life may be slower"
+
+
+def test_copies_go_their_own_ways() -> None:
+    absences = Absences()
+    absences.leave(1, "w0", 0.0)
+    absences.come(1, 2.0)
+    absences.leave(2, "w0", 2.0)
+    for copy in (absences.fork(), Absences.restore(absences.snapshot())):
+        assert copy.snapshot() == absences.snapshot()
+        copy.end(2)
+        assert copy.overdue(9.0) == []
+        assert absences.overdue(9.0) == [2]
+    absences.check({1, 2})
+
+
+def crowded(arrival: float) -> World:
+    """A guest that takes nearly all memory of ``w1``, and whose home falls silent once rows have come back; then a local
+    sequence that came at ``arrival`` (the guest at 5) wants to start."""
+    crossing, local = chain("crossing"), chain("local", own_from=0)
+    world = World(["w0", "w1"], [crossing, local], [pipeline(["w0", "w1"], crossing), replica("w1", local)], budget=10 << 15)
+    world.submit(submission("guest", [1, 2, 3], 36, "crossing@w0+w1", arrival=5.0))
+    home, host = world.workers["w0"], world.workers["w1"]
+    while len(world.emitted["guest"]) < 4:
+        for worker in (home, host):
+            world.start_plan(worker)
+            world.end_plan(worker)
+        for pair in [pair for pair, messages in world.wire.items() if messages]:
+            world.deliver(pair)
+        world.now += 0.01
+    while host.open or world.start_plan(host):
+        world.end_plan(host)
+    world.submit(submission("here", [4, 5, 6, 7], 16, "local@w1", arrival=arrival))
+    world.start_plan(host)
+    assert not host.state.running, "the guest is expected back"
+    world.now += 2.0
+    world.start_plan(host)
+    return world
+
+
+def test_an_older_sequence_gets_the_place_of_a_guest_that_is_overdue() -> None:
+    world = crowded(arrival=1.0)
+    assert world.workers["w1"].state.running == 1
+    assert any(isinstance(m, LeaseGranted) and m.refused == "route" for m in world.wire["w1", "w0"])
+    world.run()
+    assert world.finished == {"here": "length"}
+    assert [(given.request, given.reason) for given in world.returned] == [("guest", "route")]
+    assert isinstance(world.returned[0], GivenBack)
+    world.assert_quiet()
+
+
+def test_a_younger_one_waits_however_late_the_guest_is() -> None:
+    world = crowded(arrival=9.0)
+    assert not world.workers["w1"].state.running
+    world.run()
+    assert world.finished == {"here": "length", "guest": "length"}
+    assert not world.returned
+    world.assert_quiet()
