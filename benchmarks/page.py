@@ -24,6 +24,7 @@ import serving
 import sweep
 import tenants
 from harness import BESIDE, OURS, ROOT, Bar, Report
+from tenants_models import ALONE, MERGED
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -134,12 +135,11 @@ def of_contended(result: Result) -> str:
 
 
 def of_tenants(result: Result) -> str:
-    peers = (tenants.MERGED, tenants.ALONE)
     rows = []
     for case in result.cases("out_tok_per_s"):
         if case.startswith("20apps/"):
             for metric, digits in (("out_tok_per_s", "tokens/s"), ("p50_s", "median, s"), ("p95_s", "P95, s")):
-                ratios = " / ".join(result.ratio(case, metric, peer) for peer in peers)
+                ratios = " / ".join(result.ratio(case, metric, peer) for peer in (MERGED, ALONE))
                 cells = (result.text(case, metric, subject) for subject in tenants.SUBJECTS)
                 rows.append((" ".join(case.split("/")[1:]), digits, *cells, ratios))
     weights = {s: result.text("20apps/weights", "weight_bytes", s, 1e-6) for s in (*tenants.SUBJECTS, tenants.DISTINCT)}
@@ -155,7 +155,7 @@ better baseline does so. The bars: closed 1.5 and 1.9 times the tokens, at 90 % 
 {table(("", "", "shared", "merged", "per-model", "ratios"), rows)}
 
 Parameters take {weights[OURS]} MB (distinct tensors: {weights[tenants.DISTINCT]}, bar 1.02 times; merged
-{weights[tenants.MERGED]}, per-model {weights[tenants.ALONE]}), one more LoRA {added} % of a model's (bar 1 %). Eight LoRA
+{weights[MERGED]}, per-model {weights[ALONE]}), one more LoRA {added} % of a model's (bar 1 %). Eight LoRA
 tenants with the load of one: {same} times its tokens (bar 0.85). A LoRA that is added while 16 streams run delays them by
 {late[0]} sweeps (bar 2; without an addition {late[1]})."""
 

@@ -19,9 +19,8 @@ from models import EOS, SIZES
 from server import Served, ServerError
 
 TRACE = Path(__file__).parent / "azure_conversation.json"
-SHORTER = 8  # a production trace's lengths are for larger machines
+SHORTER = 16  # a production trace's lengths are for larger machines
 LENGTHS = (8, 48)
-WORKLOADS = ("poisson", "azure")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from demo_checkpoint import write_folder
 from torch import Tensor, nn
 
 from blockwright.api.demo.checkpoint import EOS, encode
+from blockwright.api.demo.family import FAMILY
 from blockwright.api.demo.tasks import TASKS, Example, Task, accuracy, examination, training_stream
 
 IGNORED = -100  # label of positions that are not learned: the prompt and the padding
@@ -280,7 +281,7 @@ def main() -> None:
     if options.family is not None:
         import demo_family  # which is made of this module
 
-        demo_family.make(options.family or list(demo_family.FAMILY), options.out, options.out.parent / "demo-family")
+        demo_family.make(options.family or list(FAMILY), options.out, options.out.parent / "demo-family")
         return
     torch.manual_seed(options.seed)
     started = time.monotonic()

@@ -23,7 +23,6 @@ from blockwright.api.openai.applications import decimal_size
 HOT = "mirror"  # the member that is added while the others stream
 SEED = 9
 PROMPTS = 12  # for each tenant
-AT_ONCE = 32
 GOOD, POOR = 0.8, 0.25  # share of right answers: at least of a tenant, at most of the foundation alone
 
 
@@ -100,14 +99,8 @@ def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:
 
 
 async def sit(session: aiohttp.ClientSession, outcomes: Iterable[ExampleOutcome], begun: asyncio.Event) -> None:
-    """Ask all, ``AT_ONCE`` at a time. ``begun``: set when the first text comes."""
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(outcome: ExampleOutcome) -> None:
-        async with gate:
-            await ask(session, outcome, lambda _: begun.set())
-
-    await asyncio.gather(*(one(outcome) for outcome in outcomes))
+    """Ask all at once. ``begun``: set when the first text comes."""
+    await asyncio.gather(*(ask(session, outcome, lambda _: begun.set()) for outcome in outcomes))
 
 
 async def watching(session: aiohttp.ClientSession, watch: AppsSeen) -> None:

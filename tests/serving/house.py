@@ -54,6 +54,7 @@ class Plan:
     memory: int  # bytes of each worker
     max_rows: int
     chunk_size: int
+    rooms: dict[str, int] = field(default_factory=dict)  # worker -> bytes that placement counts on; empty: any
 
     def components(self, application: str) -> tuple[Component, ...]:
         return next(a.components for a in self.applications if a.name == application)
@@ -97,7 +98,7 @@ class House:
         """Start everything, by the product's own supervision tree; on the head."""
         sim, plan = self.sim, self.plan
         configs = {name: self._config(name) for name in plan.workers}
-        self.state = ControllerState(plan.workers, stall_timeout=3.0)
+        self.state = ControllerState(plan.workers, 3.0, memory=plan.rooms, block_idle=2.0 if plan.rooms else 0.0)
         limits = {"*": 1 << 30}
         settings = Settings(workers=len(plan.workers), gateways=1 + len(plan.gateways), tokens_per_minute=limits)
         gateway = self._gateway(HEAD, list(plan.gateways))
