@@ -91,13 +91,8 @@ class Fleet:
             module = name.removesuffix(".weight")
             if module.rpartition(".")[2] not in targets:
                 continue
-<<<<<<< HEAD
-            parts = {"beft_bias": (shape[0],)}
-            if kind != "bitfit":
-=======
             parts: dict[str, tuple[int, ...]] = {"beft_bias": (shape[0],)}
-            if kind == "lora":
->>>>>>> main
+            if kind != "bitfit":
                 parts = {"lora_A.weight": (RANK, shape[1]), "lora_B.weight": (shape[0], RANK)}
             for part, sizes in parts.items():
                 drawn = SPREAD * torch.randn(sizes, generator=generator)
