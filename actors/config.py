@@ -97,6 +97,12 @@ class Settings:
         dict[str, float],
         "tenant or application, as above: most of a worker's KV memory that it may hold, 0 to 1; * for others",
     ] = field(default_factory=dict)
+    on_demand: Annotated[
+        bool, "load applications that do not fit beside the others when they are asked for; no: refuse them"
+    ] = True
+    kv_reserve: Annotated[
+        float, "with on_demand: part of the memory that the largest application leaves that others leave to KV, 0 to 0.9"
+    ] = 0.1
     app_roots: Annotated[
         str, "folders, with commas between, below which applications that are added at run time must lie; empty: none can be"
     ] = ""
@@ -238,6 +244,8 @@ class Settings:
         for account, share in self.tenant_kv_share.items():
             if not 0 < share <= 1:
                 raise SettingsError(f"tenant_kv_share.{account} is {share}; give more than 0, at most 1 (all KV memory)")
+        if not 0 <= self.kv_reserve <= 0.9:
+            raise SettingsError(f"kv_reserve is {self.kv_reserve}; give 0 to 0.9")
         for tenant, models in self.tenant_models.items():
             for model in models.split(","):
                 if model.strip() not in self.applications and not self.app_roots:  # with roots it may come later

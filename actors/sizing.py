@@ -122,6 +122,7 @@ def worker_configs(
             prefix_cache=settings.prefix_cache,
             tenant_weights=settings.tenant_weights,
             tenant_kv_share=settings.tenant_kv_share,
+            kv_reserve=settings.kv_reserve if settings.on_demand else 0.0,
             pace=settings.pace,
             check=settings.check,
             event_log=settings.event_log,

@@ -18,7 +18,8 @@ from typing import Any
 from blockwright.actors.checkpoints import hash_applications, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.controller.actor import Controller, Progress
+from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -28,6 +29,8 @@ from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
 from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
+from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.gpu.model.config import ModelConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.cost import Coefficients
 from blockwright.runtime.actor.ref import Ref
@@ -218,8 +221,7 @@ async def start(
         infos = _models(checkpoints, max_lengths(settings, models))
         gateway = _gateway(settings, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(checkpoints))
-        memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
-        state = ControllerState(list(configs), settings.stall_timeout, memory=memory, block_idle=settings.block_idle)
+        state = _state(settings, configs, models)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
@@ -243,6 +245,12 @@ async def start(
         await cluster.stop()
         raise
     return running
+
+
+def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
+    memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
+    more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
+    return ControllerState(list(configs), settings.stall_timeout, memory=memory, **more)
 
 
 async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:

@@ -41,6 +41,7 @@ BUDGETS = {
     "failover": 120,
     "kernels": 250,
     "deltas": 60,
+    "on_demand": 240,
     "accuracy": 200,
     "contended": 300,
     "serving": 390,

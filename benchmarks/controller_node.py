@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from blockwright.actors.conditions import Published
-from blockwright.actors.controller.actor import Controller, Progress
+from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.runtime import ManualClock, Node
 from blockwright.transport.address import PeerId

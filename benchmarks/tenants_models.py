@@ -61,13 +61,13 @@ class Fleet:
             make_model(self.size, self.dtype, self.folder / name, seed)
         for place, app in enumerate(self.apps):
             self._make(app, place)
-        self._adapter(self.folder / "late", "lora", 999)  # one more, which is added hot
+        self.adapter(self.folder / "late", "lora", 999)  # one more, which is added hot
 
     def _make(self, app: App, place: int) -> None:
         make_model(self.size, self.dtype, self.folder / "alone" / app.name, 100 + place)
         target = self.folder / "share" / app.name
         if app.kind != "full":
-            self._adapter(target, app.kind, place)
+            self.adapter(target, app.kind, place)
             return
         make_model(self.size, self.dtype, target, 200 + place)
         tensors = load_file(target / "model.safetensors")
@@ -78,21 +78,21 @@ class Fleet:
             {n: t if n in own else kept[n] for n, t in tensors.items()}, target / "model.safetensors", {"format": "pt"}
         )
 
-    def _adapter(self, target: Path, kind: str, seed: int) -> None:
-        """What ``peft`` would save."""
+    def adapter(self, target: Path, kind: str, seed: int) -> None:
+        """What ``peft`` would save; ``kind``: a key of COUNTS, or "lora-all", on all linear modules."""
         target.mkdir(parents=True, exist_ok=True)
         generator = torch.Generator().manual_seed(seed)
         targets = (
             ["q_proj", "v_proj"] if kind == "lora" else [f"{m}_proj" for m in ("q", "k", "v", "o", "gate", "up", "down")]
         )
-        config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA} if kind == "lora" else {"peft_type": "BEFT"}
+        config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA} if kind != "bitfit" else {"peft_type": "BEFT"}
         tensors = {}
         for name, shape in shapes(SIZES[self.size]).items():
             module = name.removesuffix(".weight")
             if module.rpartition(".")[2] not in targets:
                 continue
             parts: dict[str, tuple[int, ...]] = {"beft_bias": (shape[0],)}
-            if kind == "lora":
+            if kind != "bitfit":
                 parts = {"lora_A.weight": (RANK, shape[1]), "lora_B.weight": (shape[0], RANK)}
             for part, sizes in parts.items():
                 drawn = SPREAD * torch.randn(sizes, generator=generator)

@@ -27,6 +27,7 @@ from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.policies.plan.sweep_plan import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
 
 PARAMETERS = "parameters"
+REHEARSAL = -1  # the number of a run that is composed to see whether it can be
 SCORED_TOGETHER = 32  # prompt positions whose logits are in memory at a time
 
 
@@ -233,16 +234,32 @@ class Executor:
         self.backend.settle()  # who is late may still read what is attached to it
         del self._runs[run]
 
-    def grow(self, max_length: int, kv_layers: int) -> None:
+    def rehearse(self, component_ids: Sequence[bytes], delta_ids: Mapping[int, bytes]) -> None:
+        """Compose loaded components and deltas, by place, and forget the run again: what the device cannot do it says here,
+        while the application can still be refused. Raises BackendError, ExecutorError."""
+        self.compose(REHEARSAL, component_ids, 0)
+        try:
+            if delta_ids:
+                self.attach(REHEARSAL, 1, delta_ids)
+        finally:
+            self.drop(REHEARSAL)
+
+    def grow(self, max_length: int, kv_layers: int) -> Iterator[None]:
         """Tables for sequences of so many tokens and layers, for a model that they were too small for. Rows keep what they
-        hold, runs their numbers."""
+        hold, runs their numbers. A run at a time: until its turn comes each serves sequences as long as before."""
         if self.tables.grow(max_length, kv_layers):
             self.backend.reserve(self.tables, self._hidden.max_tokens, self.tables.rows)
-            former, self._runs = self._runs, {}
-            for number, run in former.items():
-                self._runs[number] = self._composed(run.components, run.kv_layer)
-                for deltas, inside in run.deltas.items():
-                    self.attach(number, deltas, inside)
+            for number in list(self._runs):
+                yield
+                self._renew(number)
+
+    def _renew(self, number: int) -> None:
+        """Compose a run again, if it is still there, for tables that have grown."""
+        if (former := self._runs.get(number)) is not None:
+            self.backend.settle()  # who is late may still read what is replaced
+            self._runs[number] = self._composed(former.components, former.kv_layer)
+            for deltas, inside in former.deltas.items():
+                self.attach(number, deltas, inside)
 
     # sweeps
 

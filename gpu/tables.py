@@ -42,10 +42,9 @@ class Tables:
         if max_length <= length and kv_layers <= layers:
             return False
         self._make(max(max_length, length), max(kv_layers, layers))
-        for row in range(self.rows):
-            if tokens_RM[row].any() or slots_RLP[row].any():
-                self.tokens[row, :length] = tokens_RM[row]
-                self.slots[row, :layers, :pages] = slots_RLP[row]
+        for row in np.flatnonzero(self.prompt_length):  # others have never had a sequence
+            self.tokens[row, :length] = tokens_RM[row]
+            self.slots[row, :layers, :pages] = slots_RLP[row]
         return True
 
     def apply(self, edits: Sequence[Edit]) -> None:

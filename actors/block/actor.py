@@ -7,9 +7,10 @@ that a sweep waits for passes here, and no message comes for each use: the count
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from blockwright.actors.block.messages import BlockStatus, LastUse
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom
 from blockwright.policies.cluster.block_life import BlockLife
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
@@ -18,6 +19,7 @@ from blockwright.runtime.base.errors import RemoteError
 from blockwright.transport.clock import Timer
 
 LOAD_TIMEOUT = 600.0  # seconds
+ANSWER: Any = BlockLoaded | NoRoom
 
 
 class BlockRefused(Exception):
@@ -39,17 +41,20 @@ class BlockActor(Actor):
             self._timer.cancel()
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded:
+    async def load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
         """Make it resident for one more application. Raises BlockRefused; then nothing is counted."""
         self._life.begin(block.holder)
         try:
-            loaded: BlockLoaded = await self._worker.load(block, timeout=LOAD_TIMEOUT, returns=BlockLoaded)
+            loaded: BlockLoaded | NoRoom = await self._worker.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
         except RemoteError as error:
             self._life.failed(block.holder)
             raise BlockRefused(error.text) from None
         except BaseException:
             self._life.failed(block.holder)
             raise
+        if isinstance(loaded, NoRoom):
+            self._life.failed(block.holder)
+            return loaded
         self._life.loaded(block.holder)
         self._components, self._nbytes = block.last - block.first, self._nbytes + loaded.new_bytes
         self._idle = block.idle or self._idle

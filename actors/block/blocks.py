@@ -10,9 +10,9 @@ import asyncio
 import hashlib
 from dataclasses import dataclass, field
 
-from blockwright.actors.block.actor import LOAD_TIMEOUT, BlockActor, BlockRefused
+from blockwright.actors.block.actor import ANSWER, LOAD_TIMEOUT, BlockActor, BlockRefused
 from blockwright.actors.block.messages import BlockStatus, LastUse
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom
 from blockwright.policies.cluster.scaling import UNUSED, BlockPlace, PressedBlock, Queues, RouteQueue
 from blockwright.runtime.actor.actor import Actor, Crash
 from blockwright.runtime.actor.endpoint import endpoint
@@ -50,16 +50,17 @@ class Blocks(Actor):
             raise Crash(f"block {down.actor} ended: {down.cause}")
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded:
+    async def load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
         """Deploy a block for one more application. Raises BlockRefused with the worker's sentence."""
         name, one = await self._deploy(block)
         try:
-            loaded: BlockLoaded = await one.ref.load(block, timeout=LOAD_TIMEOUT, returns=BlockLoaded)
+            loaded: BlockLoaded | NoRoom = await one.ref.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
         except RemoteError as error:
             raise BlockRefused(error.text) from None
         else:
-            one.places[block.holder] = BlockPlace(block.holder, block.first, block.last)
-            self._of.setdefault(block.holder, {})[name] = one
+            if isinstance(loaded, BlockLoaded):
+                one.places[block.holder] = BlockPlace(block.holder, block.first, block.last)
+                self._of.setdefault(block.holder, {})[name] = one
             return loaded
         finally:
             one.busy -= 1

@@ -13,18 +13,19 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from blockwright.actors.block.messages import BlockStatus
 from blockwright.actors.conditions import Conditions, Published
 from blockwright.actors.controller import messages as m
+from blockwright.actors.controller.demand_calls import perform
 from blockwright.actors.controller.history import History
+from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
 from blockwright.actors.gateway.port import ApplicationView, Census
-from blockwright.actors.worker.messages import BlockLoaded, WorkerStatus
+from blockwright.actors.worker.messages import BlockLoaded, NoRoom, WorkerStatus
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
@@ -38,18 +39,6 @@ ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
 BLOCKS_SHOWN = 16  # of each worker, those with the longest queues
 KEEP = 256  # failures of additions that can still be asked for
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What the controller publishes of itself, after every event that changes it."""
-
-    workers_up: bool = False  # all of them
-    serves: bool = False  # every deployed application has a route in force
-    whole: bool = False  # every planned route is in force
-    version: int = 0  # of the last publication of routes
-    warnings: tuple[str, ...] = ()  # what whoever started the cluster should hear, though it serves
-    fatal: str = ""  # why the cluster cannot serve
 
 
 class Controller(Actor):
@@ -162,6 +151,11 @@ class Controller(Actor):
         served = self._state.served.get(application)
         return application_view(self._state, served) if served is not None else None
 
+    @endpoint(urgent=True)
+    async def wanted(self, applications: list[str]) -> None:
+        """A gateway has requests of these and no route for them."""
+        self.handle(m.ApplicationsWanted(tuple(applications)))
+
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
         """A worker cannot start; it waits for its end."""
@@ -265,6 +259,8 @@ class Controller(Actor):
                     self._failed[application] = error
                     if len(self._failed) > KEEP:
                         self._failed.popitem(last=False)
+            case m.DemandEffect():
+                return self._spawn(perform(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
             case m.FinishRequests(application):
                 return self._spawn(self._drain(application))
             case m.Fatal(message):
@@ -320,9 +316,10 @@ class Controller(Actor):
 
     async def _load(self, effect: m.Load) -> None:
         worker, incarnation, load = effect.worker, effect.incarnation, effect.load
+        kind: Any = BlockLoaded | NoRoom
         async with self._order[worker]:
             try:
-                await self._blocks(worker, incarnation).load(load, timeout=LOAD_TIMEOUT, returns=BlockLoaded)
+                answer = await self._blocks(worker, incarnation).load(load, timeout=LOAD_TIMEOUT, returns=kind)
             except NodeDown:
                 return  # told by the membership
             except RemoteError as error:
@@ -331,12 +328,13 @@ class Controller(Actor):
                 if not self.node.stopping:
                     self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
             else:
-                self.handle(m.Loaded(worker, incarnation, load))
+                what = worker, incarnation, load
+                self.handle(m.LoadRefused(*what, answer) if isinstance(answer, NoRoom) else m.Loaded(*what))
 
     async def _unload(self, effect: m.Unload) -> None:
-        async with self._publishing:  # publications before this one are out
-            pass
-        async with self._order[effect.worker]:
+        async with self._order[effect.worker]:  # first: what is loaded in its place comes after it
+            async with self._publishing:  # publications before this one are out
+                pass
             try:
                 await self._blocks(effect.worker, effect.incarnation).unload(effect.holder, list(effect.ids))
             except NodeDown:

@@ -72,13 +72,21 @@ class Additions:
             self._deaths[holder] = self._deaths.get(holder, 0) + 1
 
     def verdict(self, served: Served, workers: Mapping[str, WorkerRecord]) -> str | None:
-        """See ``application_life.py``."""
+        """See ``application_life.py``. What is on demand is in service as it is."""
+        if served.parked:
+            return ""
         up = [p for p in served.planned if all(workers[hop.worker].alive for hop in p.route.hops)]
         return verdict(self._deaths.get(served.application.name, 0), [_progress(planned) for planned in up])
 
     def check(self, hidden: Collection[str]) -> None:
         """Raise AssertionError when an invariant is broken."""
         assert set(hidden) == self.replaces.keys() >= self._deaths.keys()
+
+
+def is_known(route: PlannedRoute) -> bool:
+    """It is whole, and its workers have said since what is left of their memory."""
+    progress = _progress(route)
+    return progress.whole and progress.settled
 
 
 def _progress(route: PlannedRoute) -> RouteProgress:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.worker.messages import LoadBlock
+from blockwright.actors.worker.messages import LoadBlock, NoRoom
+from blockwright.policies.cluster.demand import Use
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.model.chain import Component
 
@@ -142,6 +144,48 @@ class LoadFailed:
     message: str
 
 
+class DemandEvent:
+    """News about applications on demand."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRefused(DemandEvent):
+    """The worker answered that it has no room for it beside what it has."""
+
+    worker: str
+    incarnation: int
+    load: LoadBlock
+    why: NoRoom
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationsWanted(DemandEvent):
+    """A gateway has requests of these applications, and no route for them."""
+
+    applications: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Used(DemandEvent):
+    """Answer to ``AskUse``: of all gateways together, by application."""
+
+    uses: Mapping[str, Use]
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet(DemandEvent):
+    """Answer to ``AwaitQuiet``."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain(DemandEvent):
+    """Answer to ``LookLater``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """Answer to ``AskRoom``: bytes of a worker's budget that its parameters leave to KV."""
@@ -193,6 +237,7 @@ Event = (
     | Unfit
     | Loaded
     | LoadFailed
+    | DemandEvent
     | Room
     | Beat
     | Pressed
@@ -255,6 +300,29 @@ class FinishRequests:
     application: str
 
 
+class DemandEffect:
+    """For applications on demand."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskUse(DemandEffect):
+    """What each gateway has of each application."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitQuiet(DemandEffect):
+    """After all publications before it: until no gateway has a request of the application at a worker."""
+
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookLater(DemandEffect):
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Fatal:
     """The cluster cannot serve what it was started for; one sentence."""
@@ -262,4 +330,4 @@ class Fatal:
     message: str
 
 
-Effect = KillWorker | Load | AskRoom | Publish | Unload | Added | FinishRequests | Fatal
+Effect = KillWorker | Load | AskRoom | Publish | Unload | Added | FinishRequests | DemandEffect | Fatal

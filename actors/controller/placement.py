@@ -30,9 +30,18 @@ class Placement:
         """Of applications that come together. Raises ValueError."""
         return routes_of_all(new, {worker: self._planned_room(worker) for worker in self._residency})
 
-    def of_one(self, application: Application) -> list[Route]:
-        """Of one that comes alone. Raises ValueError where it fits nowhere."""
-        return routes_where_it_fits(application.name, application, self._rooms())
+    def of_one(self, application: Application, *, on_demand: bool) -> tuple[list[Route], bool]:
+        """Of one that comes alone, and whether others must leave for it, which ``on_demand`` allows. Raises ValueError where
+        it fits nowhere."""
+        try:
+            return routes_where_it_fits(application.name, application, self._rooms()), False
+        except ValueError:
+            if not on_demand:
+                raise
+            rooms = {worker: WorkerRoom(self._whole(worker), {}) for worker in self._residency}
+            if all(room.free is None for room in rooms.values()):
+                raise
+            return routes_where_it_fits(application.name, application, rooms), True
 
     def plan(self, routes: Sequence[Route]) -> list[PlannedRoute]:
         """These routes belong here from now on."""
@@ -93,6 +102,12 @@ class Placement:
         return found
 
     # memory
+
+    def _whole(self, worker: str) -> int | None:
+        """What a worker has for parameters and KV, as far as is known."""
+        here = self._residency[worker]
+        known = None if here.room is None else here.room + sum(self._resident(here).values())
+        return self._memory.get(worker, known)
 
     def _rooms(self) -> dict[str, WorkerRoom]:
         """As workers have said; one that has nothing has not been asked."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
@@ -27,10 +27,17 @@ class Served:
     blocks: tuple[Block, ...] = ()
     planned: list[PlannedRoute] = field(default_factory=list)  # in force when every worker is up and loaded
     deployed: bool = True
+    on_demand: bool = False  # it did not fit beside the others, and is loaded when it is asked for
+    parked: bool = False  # it is on demand, and in no worker now
     shown: bool = True  # its chain and routes are published; what is being added waits for that
     draining: bool = False  # it takes no new requests
     ever_ready: bool = False  # it has had a route in force
     in_force: int = 0  # routes
+
+    @property
+    def here(self) -> bool:
+        """Its components belong on workers now."""
+        return self.deployed and not self.parked
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +53,7 @@ class PlannedRoute:
 
     @property
     def whole(self) -> bool:
-        return self.open == 0 and not self.ended and self.served.deployed and self.served.shown
+        return self.open == 0 and not self.ended and self.served.here and self.served.shown
 
     def is_on(self, worker: str) -> bool:
         return any(hop.worker == worker for hop in self.route.hops)
@@ -118,7 +125,7 @@ class Residency:
         self.resident, self.refused, self.loading = {}, {}, None
         self.room, self.room_stale, self.asking = None, True, False
         self._partial.clear()
-        self._queued = {name for name, served in self._served.items() if served.deployed}
+        self._queued = {name for name, served in self._served.items() if served.here}
         self._queue = [(self._served[name].rank, name) for name in self._queued]
         heapq.heapify(self._queue)
 
@@ -224,6 +231,10 @@ class Residency:
             self.asking, self.room_stale = True, False
         return due
 
+    def lacks(self, name: str) -> bool:
+        """Components of the application are to be loaded here, and can be."""
+        return name in self._served and self._wants(name)
+
     def holds(self, name: str, first: int, last: int) -> bool:
         """Components ``first`` .. ``last`` (exclusive) of the application are here."""
         return self.resident.get(name, set()).issuperset(range(first, last))
@@ -237,13 +248,13 @@ class Residency:
                 assert hop.missing == sum(depth not in here for depth in range(hop.first, hop.last)), name
             assert (name in self._partial) == (bool(here) and self._wants(name)), name
             assert name in self._queued or not self._wants(name), name
-            assert served.deployed or not here, name
+            assert served.here or not here, name
         assert {name for _, name in self._queue} == self._queued
         assert len(self._queue) == len(self._queued)
 
     def _wants(self, name: str) -> bool:
         served = self._served[name]
-        return served.deployed and name not in self.refused and any(hop.missing for hop in self.hops.get(name, ()))
+        return served.here and name not in self.refused and any(hop.missing for hop in self.hops.get(name, ()))
 
     def _sort(self, name: str) -> None:
         if self.resident.get(name) and self._wants(name):
@@ -260,7 +271,9 @@ class Residency:
         components = application.components[first:last]
         ids, deltas, hashes = [c.shared for c in components], [c.delta for c in components], application.hashes[first:last]
         idle = min(hop.route.idle for hop in self.hops[name] if hop.first <= first and last <= hop.last)
-        return LoadBlock(application.checkpoint, first, last, ids, name, list(hashes), application.base, deltas, idle)
+        length, layers = application.max_length, sum(c.kv is not None for c in application.components)
+        block = LoadBlock(application.checkpoint, first, last, ids, name, list(hashes), application.base, deltas)
+        return replace(block, idle=idle, length=length, layers=layers)
 
     def _turn(self, hop: PlannedHop, gained: bool) -> None:
         hop.route.open += -1 if gained else 1

@@ -36,11 +36,14 @@ class Routes:
         self.capacity: dict[str, int] = {}  # route in force -> tokens of one sequence that its workers can hold
         self.version = 0  # of the last publication
         self.touched: dict[str, PlannedRoute] = {}  # by id: they may be in force now and were not, or the other way round
+        self.paused: set[str] = set()  # ids of routes that gateways are not told of, though workers serve them
         self.applications: dict[str, None] = {}  # whose routes in force changed with the last event
         self._chains: list[Chain] = []  # of all applications that were ever served
         self._withdrawn: list[str] = []  # of these, those that are not deployed
         self._draining: list[str] = []  # and those that take no new requests
-        self._renamed = False  # these three lists differ from the last publication
+        self._turned: set[str] = set()  # ids of routes that were paused, or are no longer, since the last publication
+        self._on_demand: list[str] = []  # and those that are loaded when they are asked for
+        self._renamed = False  # these four lists differ from the last publication
         self._changed: set[str] = set()  # applications whose chain came, went or differs since then
         self._log: deque[Change] = deque(maxlen=KEPT)  # the last publications
 
@@ -52,21 +55,30 @@ class Routes:
         chains = [_chain(one, last.get(one.application.name)) for one in known]
         withdrawn = [s.application.name for s in known if not s.deployed]
         draining = [s.application.name for s in known if s.draining]
-        self._renamed |= (chains, withdrawn, draining) != (self._chains, self._withdrawn, self._draining)
+        on_demand = [s.application.name for s in known if s.on_demand]
+        former = (self._chains, self._withdrawn, self._draining, self._on_demand)
+        self._renamed |= (chains, withdrawn, draining, on_demand) != former
         here = {chain.application: chain for chain in chains}
         self._changed.update(name for name in last.keys() | here.keys() if last.get(name) != here.get(name))
         self._changed.update({*withdrawn} ^ {*self._withdrawn})  # who comes back is told whole
-        self._chains, self._withdrawn, self._draining = chains, withdrawn, draining
+        self._chains, self._withdrawn, self._draining, self._on_demand = chains, withdrawn, draining, on_demand
 
     def touch(self, routes: Iterable[PlannedRoute]) -> None:
         self.touched.update((planned.route.id, planned) for planned in routes)
+
+    def pause(self, routes: Iterable[PlannedRoute], paused: bool) -> None:
+        """Gateways start nothing on these, or may again; what runs goes on."""
+        ids = {planned.route.id for planned in routes}
+        self._turned |= ids & self.paused ^ ids if paused else ids & self.paused
+        self.paused = self.paused | ids if paused else self.paused - ids
 
     def settle(self) -> tuple[str, ...] | None:
         """Bring routes into force and out of it. None when nothing has to be published, else the workers of new routes.
 
         What was lost and gained again since the last time goes on under its version.
         """
-        version, changed, first = self.version + 1, set[str](), dict[str, None]()
+        version, changed, first = self.version + 1, self._turned, dict[str, None]()
+        self._turned = set()
         for id, planned in self.touched.items():
             if planned.whole:
                 if id not in self.in_force:
@@ -95,7 +107,8 @@ class Routes:
         ago; never what can come into force, which only workers prepare for."""
         if since and self._log and since >= self._log[0].version - 1:
             return self._difference(since)
-        return replace(self.publication(), planned=[])
+        everything = self.publication()
+        return replace(everything, planned=[], routes=[route for route in everything.routes if route.id not in self.paused])
 
     def publication(self) -> RoutesChanged:
         """What ``version`` says."""
@@ -107,13 +120,14 @@ class Routes:
             list(self._withdrawn),
             dict(self.capacity),
             list(self._draining),
+            on_demand=list(self._on_demand),
         )
 
     def _difference(self, since: int) -> RoutesChanged:
         recent = [change for change in self._log if change.version > since]
         ids = {id for change in recent for id in change.routes}
         applications = {name for change in recent for name in change.applications}
-        in_force = sorted(ids & self.in_force.keys(), key=lambda id: (self.in_force[id].version, id))
+        in_force = sorted((ids & self.in_force.keys()) - self.paused, key=lambda id: (self.in_force[id].version, id))
         return RoutesChanged(
             self.version,
             [chain for chain in self._chains if chain.application in applications],
@@ -123,8 +137,9 @@ class Routes:
             {id: self.capacity[id] for id in in_force},
             list(self._draining),
             since,
-            sorted(ids - self.in_force.keys()),
+            sorted(ids - (self.in_force.keys() - self.paused)),
             sorted(applications - {chain.application for chain in self._chains}),
+            list(self._on_demand),
         )
 
     def parts(self, workers: Iterable[str]) -> dict[str, RoutesChanged]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.additions import Additions
+from blockwright.actors.controller.invariants import check_state
+from blockwright.actors.controller.on_demand import OnDemand
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
@@ -25,7 +27,7 @@ HOPELESS = 5  # deaths in a row before any worker ever was ready or, by their ow
 
 
 class ControllerState:
-    """See the module; of ``memory`` and ``block_idle`` see ``placement.py``."""
+    """See the module; of ``memory`` and ``block_idle`` see ``placement.py``, of ``on_demand`` ``on_demand.py``."""
 
     def __init__(
         self,
@@ -34,8 +36,9 @@ class ControllerState:
         *,
         memory: Mapping[str, int] | None = None,
         block_idle: float = 0.0,
+        on_demand: bool = True,
     ) -> None:
-        self.stall_timeout = stall_timeout
+        self.stall_timeout, self.on_demand = stall_timeout, on_demand
         self.served: dict[str, Served] = {}  # every application that is known
         self.additions = Additions()
         self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
@@ -44,13 +47,14 @@ class ControllerState:
         self.residency = {name: Residency(self.served, self.table.touched) for name in workers}
         self.placement = Placement(self.served, self.residency, memory or {}, block_idle)
         self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
-        self._alive = 0  # workers
-        self._planned = 0  # published routes of deployed applications
+        self.demand = OnDemand(self)
+        self.alive = 0  # workers
+        self.planned = 0  # published routes of deployed applications
         self._ranked = 0  # applications that ever were
-        self._ever_ready = False  # some application had a route in force
-        self._never_ready: dict[str, None] = {}  # deployed applications that had none
+        self.ever_ready = False  # some application had a route in force
+        self.never_ready: dict[str, None] = {}  # deployed applications that had none
         self._effects: list[m.Effect] = []
-        self._after: list[m.Effect] = []  # what comes after the publication that the event ends with
+        self.after: list[m.Effect] = []  # what comes after the publication that the event ends with
 
     def handle(self, event: m.Event, now: float) -> list[m.Effect]:
         """Apply one event; the effects must be performed in order."""
@@ -60,8 +64,8 @@ class ControllerState:
             case m.Beat():
                 self._beat(event)
             case m.Loaded() | m.LoadFailed() | m.Room():
-                if self._current(event.worker, event.incarnation):
-                    self._news(event)
+                if self.current(event.worker, event.incarnation):
+                    self.news(event)
             case m.WorkerStarting(name, incarnation, pid):
                 self.workers[name].launched(incarnation, pid, now)
                 self.touched[name] = None
@@ -85,19 +89,20 @@ class ControllerState:
             case m.Remove(application):
                 self._remove(application)
             case m.Pressed(name, incarnation, blocks):
-                if self._current(name, incarnation):
+                if self.current(name, incarnation):
                     self._scale_out(name, blocks)
             case m.Idle(name, incarnation, applications):
-                if self._current(name, incarnation):
-                    self._end_extras(lambda extra: extra.route.application in applications and extra.is_on(name))
+                if self.current(name, incarnation):
+                    self.end_extras(lambda extra: extra.route.application in applications and extra.is_on(name))
+            case m.DemandEvent():
+                self.demand.handle(event, now)
         for name in list(self.additions.replaces) if self.touched else ():
             self._settle(name)
+        self.demand.look(now)
         for name in self.touched:
             self._advance(self.workers[name])
         self._publish()
-        self._effects += self._after
-        self._after = []
-        effects, self._effects = self._effects, []
+        effects, self._effects, self.after = [*self._effects, *self.after], [], []
         return effects
 
     def ready(self, name: str) -> bool:
@@ -117,16 +122,16 @@ class ControllerState:
     @property
     def whole(self) -> bool:
         """Every planned route is in force, and there is one."""
-        return 0 < self._planned == len(self.routes)
+        return 0 < self.planned == len(self.routes)
 
     @property
     def serves(self) -> bool:
         """Every deployed application has a route in force, and there is one."""
-        return bool(self.blocks) and all(self.ready(name) for name in self.blocks if self.served[name].shown)
+        return bool(self.blocks) and all(s.parked or s.in_force for s in self.served.values() if s.deployed and s.shown)
 
     @property
     def all_up(self) -> bool:
-        return self._alive == len(self.workers)
+        return self.alive == len(self.workers)
 
     def publication(self) -> RoutesChanged:
         """What ``version`` says."""
@@ -134,22 +139,11 @@ class ControllerState:
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken; reads everything."""
-        for name, worker in self.workers.items():
-            assert bool(worker.incarnation) == worker.alive, name
-            assert worker.incarnation in (0, worker.last), name
-            self.residency[name].check(self._well(worker))
-        assert self._alive == sum(worker.alive for worker in self.workers.values())
-        assert list(self.blocks) == [name for name, served in self.served.items() if served.deployed]
-        shown = [name for name in self.blocks if self.served[name].shown]
-        self.additions.check(set(self.blocks) - set(shown))
-        assert self._planned == sum(len(self.served[name].planned) for name in shown)
-        assert set(self._never_ready) == {name for name in shown if not self.served[name].ever_ready}
-        assert self._ever_ready or not any(served.ever_ready for served in self.served.values())
-        self.table.check(self.served.values())
+        check_state(self)
 
     # life of workers
 
-    def _current(self, name: str, incarnation: int) -> bool:
+    def current(self, name: str, incarnation: int) -> bool:
         worker = self.workers[name]
         return worker.alive and worker.incarnation == incarnation
 
@@ -157,21 +151,21 @@ class ControllerState:
         return worker.alive and not worker.condemned
 
     def _rise(self, worker: WorkerRecord, incarnation: int) -> None:
-        self._alive += not worker.alive
+        self.alive += not worker.alive
         worker.rise(incarnation)
         self.residency[worker.name].clear()
         self.touched[worker.name] = None
 
     def _fall(self, worker: WorkerRecord, incarnation: int, cause: str, now: float) -> None:
-        self._alive -= worker.alive
+        self.alive -= worker.alive
         worker.fall(incarnation, cause, now)
         loading = self.residency[worker.name].loading
         if loading is not None:
             self.additions.died(loading.holder)
         self.residency[worker.name].clear()
-        self._end_extras(lambda extra: extra.is_on(worker.name))
+        self.end_extras(lambda extra: extra.is_on(worker.name))
         self.touched[worker.name] = None
-        served = self._ever_ready
+        served = self.ever_ready
         some_last = served and any(other.settled(now) for other in self.workers.values())
         if worker.deaths.hopeless(HOPELESS, proven=served, some_last=some_last):
             deaths = worker.deaths.own if served else worker.deaths.count
@@ -180,15 +174,13 @@ class ControllerState:
     def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:
         if worker.state != "starting" or incarnation != worker.last:
             return
-        if self._ever_ready:
-            self._effects.append(
-                m.KillWorker(worker.name, f"it cannot start: {why}")
-            )  # what it lacks may be there next time
+        if self.ever_ready:
+            self._effects.append(m.KillWorker(worker.name, f"it cannot start: {why}"))  # it may be able next time
         else:
             self._effects.append(m.Fatal(f"worker {worker.name} cannot start: {why}"))
 
     def _beat(self, beat: m.Beat) -> None:
-        if not self._current(beat.worker, beat.incarnation):
+        if not self.current(beat.worker, beat.incarnation):
             return
         worker = self.workers[beat.worker]
         worker.waiting, worker.running = beat.waiting, beat.running
@@ -200,29 +192,30 @@ class ControllerState:
 
     # what workers answer
 
-    def _news(self, event: m.Loaded | m.LoadFailed | m.Room) -> None:
+    def news(self, event: m.Loaded | m.LoadFailed | m.Room) -> None:
         name, residency = event.worker, self.residency[event.worker]
         self.touched[name] = None
         match event:
             case m.Room(_, _, nbytes):
                 residency.set_room(nbytes)
                 residency.serve(self._well(self.workers[name]))
-                if why := residency.cramped(name, self._never_ready):
+                if why := residency.cramped(name, self.never_ready):
                     self._effects.append(m.Fatal(why))
             case m.Loaded(_, incarnation, load):
                 residency.loading, residency.room_stale = None, True
-                if self._deployed(load.holder) and residency.hops.get(load.holder):
+                if load.holder in self.served and self.served[load.holder].here and residency.hops.get(load.holder):
                     residency.loaded(load)
                 else:
                     self._effects.append(m.Unload(name, incarnation, load.holder, (*load.ids, *filter(None, load.deltas))))
             case m.LoadFailed(_, _, load, message):
                 residency.loading = None
+                self.demand.forget(load.holder)
                 if load.holder in self.additions:
                     self._reject(load.holder, f"worker {name} cannot load it: {message}")
                 elif load.holder in self.served:
                     residency.refuse(load.holder, message)
-                    self._end_extras(lambda extra: extra.route.application == load.holder and extra.is_on(name))
-                if load.holder in self._never_ready:
+                    self.end_extras(lambda extra: extra.route.application == load.holder and extra.is_on(name))
+                if load.holder in self.never_ready:
                     self._effects.append(m.Fatal(f"worker {name} cannot load {load.holder}: {message}"))
 
     # applications
@@ -245,8 +238,8 @@ class ControllerState:
                 raise ValueError(f"application {name!r} is known with another chain; give it another name")
         self._take(new, self.placement.of_all(new))
         for name in dict.fromkeys(a.name for a in applications):
-            self._offer(name)
-        self._catalog()
+            self.offer(name)
+        self.catalog()
 
     def _take(self, new: Mapping[str, m.Application], routes: Sequence[Route]) -> None:
         """Applications that were not known, and where they belong."""
@@ -256,7 +249,7 @@ class ControllerState:
             self._ranked += 1
         self.placement.plan(routes)
 
-    def _offer(self, name: str) -> None:
+    def offer(self, name: str) -> None:
         self.served[name].deployed = True
         for residency in self.residency.values():
             residency.want(name)
@@ -265,19 +258,24 @@ class ControllerState:
     def _deploy(self, name: str) -> None:
         if name not in self.served:
             raise KeyError(f"application {name!r} is not known; there are: {', '.join(self.served)}")
-        self._offer(name)
-        self._catalog()
+        self.offer(name)
+        self.catalog()
 
     def _undeploy(self, name: str) -> None:
         served = self._in_service(name)
-        self._end_extras(lambda extra: extra.served is served)
+        self.end_extras(lambda extra: extra.served is served)
         self._withdraw(served, forget=False)
 
     def _withdraw(self, served: Served, *, forget: bool) -> None:
         """Out of service, and its components out of the workers; ``forget``: for good."""
-        name, served.deployed = served.application.name, False
+        served.deployed = served.parked = False
+        self.demand.forget(served.application.name)
+        self.vacate(served, forget=forget)
+
+    def vacate(self, served: Served, *, forget: bool = False) -> None:
+        name = served.application.name
         self.table.touch(served.planned)
-        self._catalog()
+        self.catalog()
         self._publish()  # before the components go
         for worker in self.workers.values():
             residency = self.residency[worker.name]
@@ -288,14 +286,16 @@ class ControllerState:
 
     def _add(self, application: m.Application, replaces: str) -> None:
         """Raises ValueError; then nothing has changed."""
-        self._take({application.name: application}, self.placement.of_one(application))
+        routes, parked = self.placement.of_one(application, on_demand=self.on_demand)
+        self._take({application.name: application}, routes)
         served = self.served[application.name]
+        served.parked = served.on_demand = parked
         served.shown = False
         self.additions.begin(application.name, replaces)
         if replaces:
             served.place = self.served[replaces].place
-        self._offer(application.name)
-        self._catalog()
+        self.offer(application.name)
+        self.catalog()
 
     def _settle(self, name: str) -> None:
         """Bring what is being added into service as soon as it is whole, or give it up."""
@@ -308,37 +308,37 @@ class ControllerState:
             self.table.touch(served.planned)
             if self._deployed(replaces):
                 self._retire(replaces)  # with the same publication
-            self._catalog()
-            self._after.append(m.Added(name))
+            self.catalog()
+            self.after.append(m.Added(name))
 
     def _reject(self, name: str, why: str) -> None:
-        self._after.append(m.Added(name, why))
+        self.after.append(m.Added(name, why))
         self._remove(name)
 
     def _retire(self, name: str) -> None:
         served = self._in_service(name)
         if not served.draining:
             served.draining = True
-            self._catalog()
-            self._after.append(m.FinishRequests(name))
+            self.catalog()
+            self.after.append(m.FinishRequests(name))
 
     def _remove(self, name: str) -> None:
         if name not in self.served:
             return
-        self._end_extras(lambda extra: extra.route.application == name)
+        self.end_extras(lambda extra: extra.route.application == name)
         served = self.served.pop(name)
         self.additions.end(name)
         self.placement.cut()
         self._withdraw(served, forget=True)
 
-    def _catalog(self) -> None:
+    def catalog(self) -> None:
         """What follows from which applications are deployed. All known ones are cut: undeploying one moves no border, so KV
         of the others stays."""
         deployed = {name: served for name, served in self.served.items() if served.deployed}
         self.blocks = {name: served.blocks for name, served in deployed.items()}
-        shown = {name: served for name, served in deployed.items() if served.shown}
-        self._planned = sum(len(served.planned) for served in shown.values())
-        self._never_ready = {name: None for name, served in shown.items() if not served.ever_ready}
+        shown = {name: served for name, served in deployed.items() if served.shown and not served.parked}
+        self.planned = sum(len(served.planned) for served in shown.values())
+        self.never_ready = {name: None for name, one in shown.items() if not (one.ever_ready or one.on_demand)}
         self.table.list_chains(self.served.values())
 
     # blocks that are deployed for a burst
@@ -351,14 +351,14 @@ class ControllerState:
         if extra is not None:
             self.touched.update((hop.worker, None) for hop in extra.route.hops)
             self.table.touch([extra])
-            self._catalog()
+            self.catalog()
 
-    def _end_extras(self, which: Callable[[PlannedRoute], bool]) -> None:
+    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None:
         """Routes through blocks that were deployed for a burst end, and what was loaded for them alone goes."""
         ended = self.placement.end_extras(which)
         if ended:
             self.table.touch(ended)
-            self._catalog()
+            self.catalog()
             self._publish()  # before the components go
         for extra in ended:
             for worker in workers_of(extra.route):
@@ -377,7 +377,7 @@ class ControllerState:
         residency = self.residency[worker.name]
         if not self.blocks or not self._well(worker) or residency.loading is not None:
             return
-        if residency.ask_room():
+        if not residency.lacks(self.demand.coming) and residency.ask_room():
             self._effects.append(m.AskRoom(worker.name, worker.incarnation))
         if residency.asking:
             return  # what is complete comes into force before the next application loads
@@ -391,7 +391,7 @@ class ControllerState:
     def _publish(self) -> None:
         first = self.table.settle()
         for name in self.table.applications:  # gained a route, or had one to lose
-            self._never_ready.pop(name, None)
-            self._ever_ready = True
+            self.never_ready.pop(name, None)
+            self.ever_ready = True
         if first is not None:
             self._effects.append(m.Publish(self.version, first))

@@ -161,6 +161,8 @@ def _state(state: ControllerState, served: Served) -> str:
         return "undeployed"
     if served.draining:
         return "ending"
+    if served.parked:
+        return "on demand"
     return "ready" if state.ready(served.application.name) else "loading"
 
 
@@ -172,5 +174,5 @@ def application_view(state: ControllerState, served: Served) -> ApplicationView:
     """What is told to whoever added it."""
     one = served.application
     shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed or o is served))
-    ready = state.ready(one.name)
+    ready = served.parked or state.ready(one.name)
     return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared)

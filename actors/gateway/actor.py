@@ -27,6 +27,7 @@ from blockwright.actors.gateway.messages import (
     Replay,
     Submit,
     Unsent,
+    WantRoutes,
     WorkerEnded,
     WorkerJoined,
 )
@@ -46,6 +47,7 @@ from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import Submission, SweepReport
+from blockwright.policies.cluster.demand import Use
 from blockwright.policies.requests.overload import Held
 from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
@@ -144,7 +146,20 @@ class Gateway(Actor):
     @endpoint(concurrent=True)
     async def drained(self, application: str, version: int) -> None:
         """Answers when publication ``version`` of the routes has come and no request of an application is left."""
-        await self.until(lambda: self.state.table.version >= version and self.state.idle(application))
+        await self.until(lambda: self.state.table.version >= version and self.state.uses.none(application))
+
+    @endpoint(urgent=True)
+    async def uses(self) -> dict[str, Use]:
+        """By application: what it has here, or since when it has nothing."""
+        return self.state.uses.tell(self.state.table.routes, self.node.clock.now())
+
+    @endpoint(concurrent=True)
+    async def quiet(self, application: str, version: int) -> None:
+        """Answers when publication ``version`` of the routes has come and no worker has a request of an application."""
+        told, active = self.state.table, self.state.active
+        await self.until(
+            lambda: told.version >= version and not any(r.workers for r in active.values() if r.application == application)
+        )
 
     @endpoint(urgent=True)
     async def sequences(self) -> dict[str, Census]:
@@ -279,6 +294,8 @@ class Gateway(Actor):
                     task = asyncio.create_task(self._submit(worker, submission))
                     self._sending.add(task)
                     task.add_done_callback(self._sending.discard)
+                case WantRoutes(applications):
+                    self.node.ref(self._controller).wanted.cast(list(applications))
                 case CancelAt(worker, requests):
                     self._cancel_at(worker, requests)
                 case Acknowledge(worker, serial):

@@ -35,6 +35,7 @@ class Catalogue:
             draining=update.draining,
             ended=update.ended,
             removed=update.removed,
+            on_demand=update.on_demand,
         )
 
     def models(self) -> list[ModelInfo]:
@@ -52,7 +53,7 @@ class Catalogue:
             chain.checkpoint if chain is not None and chain.checkpoint else configured.checkpoint,
             chain.context if chain is not None else configured.max_length,
             chain.created if chain is not None and chain.created else configured.created,
-            ready=bool(table.routes[application]),
+            ready=bool(table.routes[application]) or table.absent(application),
             parent=table.bases.get(model),
             rooms=tuple(room - virtual for room in table.rooms(application)),
             virtual=virtual,
@@ -63,17 +64,20 @@ class Catalogue:
         return self._model(model, self._table.models[model]).virtual
 
     def ready(self, draining: bool) -> Readiness:
-        table = self._table
-        applications = {
-            model: "ready" if table.routes[name] else "waiting" if name in table.served else "loading"
-            for model, name in table.models.items()
-        }
+        applications = {model: self._state(name) for model, name in self._table.models.items()}
         if draining:
             return Readiness(False, "the server is shutting down", 5.0, applications)
         if "ready" in applications.values():
             return Readiness(True, "", 0.0, applications)
         waiting = "waiting" in applications.values()
         return Readiness(False, "no worker is up" if waiting else "models are loading", 1.0, applications)
+
+    def _state(self, application: str) -> str:
+        if self._table.routes[application]:
+            return "ready"
+        if self._table.absent(application):
+            return "on demand"
+        return "waiting" if application in self._table.served else "loading"
 
     def unknown(self, model: str) -> RequestRefused | None:
         """For a model that is not served, or no more."""

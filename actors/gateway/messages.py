@@ -116,4 +116,11 @@ class Closed:
     request: str
 
 
-Effect = Submit | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed
+@dataclass(frozen=True, slots=True)
+class WantRoutes:
+    """Requests of these applications wait and have no route: the controller may bring what is on demand."""
+
+    applications: tuple[str, ...]
+
+
+Effect = WantRoutes | Submit | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed

@@ -131,7 +131,9 @@ class Readiness:
     ready: bool
     reason: str = ""
     retry_after: float = 1.0
-    applications: dict[str, str] = field(default_factory=dict)  # application -> "ready" | "loading" | "waiting"
+    applications: dict[str, str] = field(
+        default_factory=dict
+    )  # application -> "ready" | "on demand" | "loading" | "waiting"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,13 @@ from blockwright.actors.gateway.messages import (
     Replay,
     Submit,
     Unsent,
+    WantRoutes,
     WorkerEnded,
     WorkerJoined,
 )
 from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
+from blockwright.actors.gateway.uses import Uses
 from blockwright.actors.gateway.workers import Workers
 from blockwright.actors.worker.messages import GatewayNews, SweepReport
 from blockwright.policies.requests.dispatch import dispatch
@@ -74,6 +76,7 @@ class GatewayState:
         self.overload = Overload(max_waiting, max_waiting_tokens, gateways)
         self.tenants = tenants  # that have keys; 0: there are no keys, and applications are accounts
         self.quarantine = Quarantine()
+        self.uses = Uses()
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
         self.past: OrderedDict[str, RequestView] = OrderedDict()  # the last ``KEEP`` that ended
@@ -120,9 +123,6 @@ class GatewayState:
         effects, self._effects = self._effects, []
         return effects
 
-    def idle(self, application: str) -> bool:
-        return all(record.application != application for record in self.active.values())
-
     def describe(self, request: str) -> RequestView | None:
         record = self.active.get(request)
         return record.view() if record else self.past.get(request)
@@ -140,6 +140,7 @@ class GatewayState:
         assert set(self.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
         assert all(r.counted == r.cost() for r in active)
         self.overload.check([(r.account, r.counted) for r in active])
+        self.uses.check(r.application for r in active)
         for worker, on in self.table.on.items():
             assert on == {r.id for r in active if worker in r.workers}, worker
             assert self.table.work[worker] == sum(self.active[request].counted for request in on), worker
@@ -158,6 +159,7 @@ class GatewayState:
         self._arrivals += 1
         self.active[record.id] = record
         self.overload.begin(record.account)
+        self.uses.change(application, 1, now)
         self._recount(record)
         self._wait(record, now)
         self._try(record, now)
@@ -179,15 +181,15 @@ class GatewayState:
 
     def _recount(self, record: RequestRecord) -> None:
         """Count what the request has left to compute, after whatever changed it."""
-        cost = record.cost()
-        change = cost - record.counted
-        if change:
-            record.counted = cost
+        if change := record.cost() - record.counted:
+            record.counted += change
             self.overload.charge(record.account, change)
             self.table.charge(record.workers, change)
 
     def _wait(self, record: RequestRecord, now: float) -> None:
         self.queue.add(record.id, record.application, record.key, now)
+        if self.table.absent(record.application):
+            self._effects.append(WantRoutes((record.application,)))
 
     def _try(self, record: RequestRecord, now: float) -> None:
         """Start an attempt of a waiting request if a route is there."""
@@ -207,8 +209,9 @@ class GatewayState:
             for request in self.queue.in_order([application]):
                 message = f"model {self.active[request].model!r} is no longer served; choose another one"
                 self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
-        whole = [application for application in self.queue.applications() if self.table.routes.get(application)]
-        for request in self.queue.in_order(whole):
+        if absent := tuple(filter(self.table.absent, self.queue.applications())):
+            self._effects.append(WantRoutes(absent))  # what was said before may have been lost, or have been too early
+        for request in self.queue.in_order([name for name in self.queue.applications() if self.table.routes.get(name)]):
             record = self.active[request]
             if record.deaths.suspect or self._open(record.application):
                 self._try(record, now)
@@ -239,6 +242,7 @@ class GatewayState:
         del self.active[record.id]
         record.end(state, now, event, reason=reason)
         self.overload.end(record.account, record.counted, now)
+        self.uses.change(record.application, -1, now)
         self.past[record.id] = record.view()
         if len(self.past) > KEEP:
             self.past.popitem(last=False)
@@ -254,10 +258,8 @@ class GatewayState:
             return
         self._cancel(record)
         self._effects.append(Closed(request))
-        if stop:
-            self._finish(record, now, "finished", "finished", "stop")
-        else:
-            self._finish(record, now, "cancelled", "cancelled", "the client is gone")
+        state, reason = ("finished", "stop") if stop else ("cancelled", "the client is gone")
+        self._finish(record, now, state, state, reason)
 
     def _cancel(self, record: RequestRecord) -> None:
         """Free what the current attempt holds at its home."""
@@ -270,9 +272,7 @@ class GatewayState:
             for record in list(takewhile(lambda record: record.arrival + self.request_timeout <= now, self.active.values())):
                 if record.state == "waiting":  # of others their workers say that they have expired
                     self._fail(record, now, self._expired())
-        for application in self.queue.applications():
-            if self.table.routes.get(application):
-                continue
+        for application in [name for name in self.queue.applications() if not self.table.routes.get(name)]:
             vanished = self.table.vanished.get(application, 0.0)
             model = self.table.model_of(application)
             message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"

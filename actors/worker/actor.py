@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from blockwright.actors.worker.block_loader import BlockLoader
 from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
 from blockwright.actors.worker.composed_runs import ComposedRuns
 from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, start_device
@@ -22,6 +23,7 @@ from blockwright.actors.worker.event_recorder import EventRecorder, Machine
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
+    NoRoom,
     PeerReport,
     Submission,
     SweepReport,
@@ -39,8 +41,8 @@ from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
     ComponentGone,
-    ComponentPlaced,
-    ComponentRefused,
+    ComponentsPlaced,
+    ComponentsRefused,
     Effect,
     Event,
     Flight,
@@ -87,6 +89,7 @@ class Worker(Actor):
                 prefix_cache=config.prefix_cache,
                 tenant_weights=config.tenant_weights,
                 tenant_kv_share=config.tenant_kv_share,
+                kv_reserve=config.kv_reserve,
             )
         )
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
@@ -113,7 +116,9 @@ class Worker(Actor):
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
-        self._loader = ComponentLoader(self.device, self.backend, self._apply, config.name, config.memory)
+        self._loader = ComponentLoader(self.device, self.backend, self._apply)
+        rehearse = partial(self._composed.rehearse, self.device)
+        self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)
         self._loop = asyncio.get_running_loop()
         self._reports = Reports(config.name, self.node.incarnation)
         self._peers = Peers(f"{config.name}/worker")
@@ -221,20 +226,9 @@ class Worker(Actor):
     # blocks and routes -----------------------------------------------------------------------------------------------
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded:
-        """Make components resident, one after the other between sweeps; on failure none of them is counted."""
-        began, added = self._loop.time(), 0
-        kv_dtype = str(self.backend.dtype).removeprefix("torch.")
-        specs = await self._read_specs(block, self.config.page_size, kv_dtype)
-        done: list[bytes] = []
-        try:
-            for spec in specs:
-                added += await self._loader.load(spec, block.holder)
-                done.append(spec.name)
-        except BaseException:
-            self._loader.release(block.holder, done)
-            raise
-        return BlockLoaded(added, self._loop.time() - began)
+    async def load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
+        """Make components resident between sweeps; on failure, or without room, none of them."""
+        return await self._block_loader.load(block, self.state.parts.memory)
 
     @endpoint
     async def unload(self, holder: str, ids: list[bytes], block: str = "") -> int:
@@ -351,8 +345,10 @@ class Worker(Actor):
                 if isinstance(effect, ComponentGone):
                     self._loader.forget(effect.component)
                     self._composed.forget(effect.component, effect.tensors)
-                elif isinstance(effect, ComponentPlaced | ComponentRefused):
+                elif isinstance(effect, ComponentsPlaced):
                     self._loader.placed(effect)
+                elif isinstance(effect, ComponentsRefused):
+                    self._loader.refused(effect)
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)

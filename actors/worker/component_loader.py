@@ -6,25 +6,27 @@ A step is short and sweeps come before the next, so that running requests wait f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from blockwright.actors.worker.device_thread import Device
-from blockwright.actors.worker.messages import LoadBlock
+from blockwright.actors.worker.messages import LoadBlock, NoRoom, WorkerConfig
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.policies.memory.packed_tensor import PackedTensor
+from blockwright.policies.memory.packed_tensor import PackedTensor, Shortage, WantedComponent
+from blockwright.policies.memory.worker_memory import WorkerMemory
 from blockwright.policies.sweep.events import (
-    ComponentPlaced,
-    ComponentRefused,
-    ComponentReleased,
-    ComponentWanted,
+    ComponentsPlaced,
+    ComponentsRefused,
+    ComponentsReleased,
+    ComponentsWanted,
     Event,
 )
 from blockwright.zoo.source import open_source
 
-Placed = tuple[ComponentPlaced, asyncio.Future[None]]  # where, and what the device does about it
+REMEDY = "remove another application, or give workers more memory (--set memory=...)"
 ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
 
 
@@ -35,72 +37,103 @@ async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[Co
     return [needed for spec in specs for needed in spec.loads()]
 
 
+def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> NoRoom:
+    """The answer to whoever wanted the load."""
+    owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
+    message = (
+        f"it needs {shortage.need} bytes of parameters on worker {config.name}, whose {config.memory} are taken by other "
+        f"parameters, running sequences and what is kept for KV: {shortage.lacking} bytes are missing; {REMEDY}"
+    )
+    return NoRoom(message, shortage.lacking, shortage.never, owned)
+
+
+@dataclass(slots=True)
+class Loading:
+    """A load that waits for its places, or for the device."""
+
+    holder: str
+    specs: dict[bytes, ComponentSpec]
+    placed: asyncio.Future[list[asyncio.Future[None]] | Shortage]
+    added: int = 0  # bytes
+    void: bool = False  # some of it was released meanwhile
+
+
 class ComponentLoader:
-    """What waits for its place, by component and holder. ``apply`` gives an event to the sweep machine."""
+    """Owns the loads under way. ``apply`` gives an event to the sweep machine."""
 
-    def __init__(self, device: Device, backend: Backend, apply: Callable[[Event], None], worker: str, memory: int) -> None:
+    def __init__(self, device: Device, backend: Backend, apply: Callable[[Event], None]) -> None:
         self._device, self._backend, self._apply = device, backend, apply
-        self._worker, self._memory = worker, memory  # for the sentence that says what is missing
-        self._specs: dict[bytes, ComponentSpec] = {}
-        self._waiting: dict[tuple[bytes, str], asyncio.Future[Placed | ComponentRefused]] = {}
-        self._loads: dict[bytes, asyncio.Future[None]] = {}  # under way, or done and not forgotten
+        self._number = 0  # of the last load
+        self._waiting: dict[int, Loading] = {}
+        self._loads: dict[bytes, asyncio.Future[None]] = {}  # by component: under way, or done and not forgotten
 
-    async def load(self, spec: ComponentSpec, holder: str) -> int:
-        """Bytes that were added: 0 where all its tensors were there. Raises MemoryError when there is no room."""
-        component = spec.name
-        tensors = [PackedTensor(part.id, part.nbytes) for part in self._backend.parts(spec)]
-        answer = self._waiting[component, holder] = asyncio.get_running_loop().create_future()
-        self._specs[component] = spec
-        self._apply(ComponentWanted(component, holder, tensors))
+    async def load(self, specs: Sequence[ComponentSpec], holder: str) -> int | Shortage:
+        """All of these, or none: bytes that were added, 0 where all tensors were there. Raises ValueError where one of them
+        is being loaded for this holder already: the end of either would release what both need."""
+        mine = {spec.name: spec for spec in specs}
+        if any(other.holder == holder and not mine.keys().isdisjoint(other.specs) for other in self._waiting.values()):
+            raise ValueError(f"components of {holder} are being loaded already; wait for that")
+        self._number = number = self._number + 1
+        loading = Loading(holder, mine, asyncio.get_running_loop().create_future())
+        self._waiting[number] = loading
+        wanted = [
+            WantedComponent(id, [PackedTensor(part.id, part.nbytes) for part in self._backend.parts(spec)])
+            for id, spec in mine.items()
+        ]
+        self._apply(ComponentsWanted(number, holder, wanted))
         try:
-            outcome = await answer
-            if isinstance(outcome, tuple):
-                await asyncio.shield(outcome[1])
+            outcome = await loading.placed
+            if isinstance(outcome, Shortage):
+                return outcome
+            await asyncio.gather(*map(asyncio.shield, outcome))
         except BaseException:
-            self.release(holder, [component])
+            self.release(holder, list(mine))
+            if loading.void:
+                raise RuntimeError(f"what {holder} loads was released meanwhile") from None
             raise
         finally:
-            del self._waiting[component, holder]
-            if not any(other == component for other, _ in self._waiting):
-                self._specs.pop(component, None)
-        if isinstance(outcome, ComponentRefused):
-            raise MemoryError(
-                f"component {spec.component.kind} of {holder} needs {outcome.nbytes} bytes and worker {self._worker} has "
-                f"{outcome.free} of {self._memory} left; give workers more memory (--set memory=...)"
-            )
-        return sum(tensor.nbytes for tensor, place in zip(tensors, outcome[0].places, strict=True) if place.fresh)
+            del self._waiting[number]
+        return loading.added
 
-    def release(self, holder: str, components: Iterable[bytes]) -> None:
+    def release(self, holder: str, components: Sequence[bytes]) -> None:
         """``holder`` needs these no more."""
-        for component in components:
-            self._apply(ComponentReleased(component, holder))
+        self._apply(ComponentsReleased(list(components), holder))
 
-    def placed(self, effect: ComponentPlaced | ComponentRefused) -> None:
-        """A component has its place, mapped by a plan that the device was given; or there is none."""
-        outcome: Placed | ComponentRefused
-        if isinstance(effect, ComponentPlaced):
-            outcome = effect, self._loads.get(effect.component) or self._begin(effect)
-        else:
-            outcome = effect
-        answer = self._waiting.get((effect.component, effect.holder))
-        if answer is not None and not answer.done():
-            answer.set_result(outcome)
+    def placed(self, effect: ComponentsPlaced) -> None:
+        """Components have their places, mapped by a plan that the device was given."""
+        loading = self._waiting.get(effect.load)
+        if loading is None or loading.placed.done():
+            return  # who waited is gone, and its release is on the way
+        loads = []
+        for id, places in zip(effect.components, effect.places, strict=True):
+            loads.append(self._loads.get(id) or self._begin(loading.specs[id], [place.offset for place in places]))
+            sizes = [part.nbytes for part in self._backend.parts(loading.specs[id])]
+            loading.added += sum(n for n, place in zip(sizes, places, strict=True) if place.fresh)
+        loading.placed.set_result(loads)
+
+    def refused(self, effect: ComponentsRefused) -> None:
+        """There is no room."""
+        loading = self._waiting.get(effect.load)
+        if loading is not None and not loading.placed.done():
+            loading.placed.set_result(effect.shortage)
 
     def forget(self, component: bytes) -> None:
-        """Nobody needs a component: its loading, if it goes on, ends before the next step."""
+        """Nobody needs a component: its loading, if it goes on, ends before the next step, and nobody waits for it."""
         load = self._loads.pop(component, None)
         if load is not None:
             load.cancel()
+        for loading in (one for one in self._waiting.values() if component in one.specs):
+            loading.void = True
+            loading.placed.cancel()
 
-    def _begin(self, effect: ComponentPlaced) -> asyncio.Future[None]:
-        component, offsets = effect.component, [place.offset for place in effect.places]
-        load = self._device.call_in_steps(partial(_load, spec=self._specs[component], offsets=offsets))
+    def _begin(self, spec: ComponentSpec, offsets: Sequence[int]) -> asyncio.Future[None]:
+        load = self._device.call_in_steps(partial(_load, spec=spec, offsets=offsets))
 
         def ended(load: asyncio.Future[None]) -> None:
-            if not load.cancelled() and load.exception() is not None and self._loads.get(component) is load:
-                del self._loads[component]  # whoever needs it next tries again
+            if not load.cancelled() and load.exception() is not None and self._loads.get(spec.name) is load:
+                del self._loads[spec.name]  # whoever needs it next tries again
 
-        self._loads[component] = load
+        self._loads[spec.name] = load
         load.add_done_callback(ended)
         return load
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 
+from blockwright.actors.worker.device_thread import Device
+from blockwright.actors.worker.messages import LoadBlock
 from blockwright.gpu.executor import Executor
+from blockwright.gpu.model.config import ComponentSpec
 from blockwright.policies.model.chain import Chain, KvLayout
 from blockwright.policies.model.runs import LocalRoute, Run
 
@@ -15,17 +19,50 @@ class ComposedRuns:
 
     def __init__(self, do: Callable[[Callable[[Executor], object]], None]) -> None:
         self._do = do
+        self._layouts: set[KvLayout] = set()  # that have arenas
+        self._length = self._layers = 0  # of the largest tables that were asked for
         self._runs: dict[int, Run] = {}
         self._attached: dict[tuple[int, int], dict[int, bytes]] = {}  # run, number of deltas -> delta ids by place
 
     def prepare(self, chains: Sequence[Chain]) -> None:
         """The device has arenas for the KV of these models, and tables for their longest sequences."""
-        layouts = {c.kv for chain in chains for c in chain.components if c.kv is not None}
-        for layout in sorted(layouts, key=lambda layout: layout.key):
+        lengths = [(chain.max_length, sum(c.kv is not None for c in chain.components)) for chain in chains]
+        for layout in self._new_layouts(c.kv for chain in chains for c in chain.components):
             self._do(partial(_add_layout, layout=layout))
-        length = max((chain.max_length for chain in chains), default=0)
-        layers = max((sum(c.kv is not None for c in chain.components) for chain in chains), default=0)
-        self._do(lambda ex: ex.grow(length, layers))
+        if self._too_small(lengths):
+            length, layers = self._length, self._layers
+            self._do(lambda ex: deque(ex.grow(length, layers), maxlen=0))
+
+    async def rehearse(self, device: Device, block: LoadBlock, specs: Iterable[ComponentSpec]) -> None:
+        """The same for what was loaded, before it is published, and as one run: what cannot be is the load's error."""
+        for layout in self._new_layouts(spec.component.kv for spec in specs):
+            try:
+                await device.call(partial(_add_layout, layout=layout))
+            except BaseException:
+                self._layouts.discard(layout)
+                raise
+        former = self._length, self._layers
+        if self._too_small([(block.length, block.layers)]):
+            length, layers = self._length, self._layers
+            try:
+                await device.call_in_steps(lambda ex: ex.grow(length, layers))
+            except BaseException:
+                self._length, self._layers = former
+                raise
+        inside = {place: id for place, id in enumerate(block.deltas) if id}
+        await device.call(lambda ex: ex.rehearse(block.ids, inside))
+
+    def _new_layouts(self, layouts: Iterable[KvLayout | None]) -> list[KvLayout]:
+        new = sorted({kv for kv in layouts if kv is not None} - self._layouts, key=lambda layout: layout.key)
+        self._layouts.update(new)
+        return new
+
+    def _too_small(self, lengths: Iterable[tuple[int, int]]) -> bool:
+        """Whether tables for so many tokens and layers each are larger than any that were asked for."""
+        former = self._length, self._layers
+        for length, layers in lengths:
+            self._length, self._layers = max(self._length, length), max(self._layers, layers)
+        return former != (self._length, self._layers)
 
     def compose(self, number: int, run: Run) -> None:
         """Once: what was composed under this number stays until one of its components is forgotten."""

@@ -26,6 +26,7 @@ __all__ = [
     "BlockLoaded",
     "GatewayNews",
     "LoadBlock",
+    "NoRoom",
     "PeerReport",
     "Submission",
     "SweepReport",
@@ -78,6 +79,7 @@ class WorkerConfig:
     prefix_cache: bool = True
     tenant_weights: dict[str, int] = field(default_factory=dict)
     tenant_kv_share: dict[str, float] = field(default_factory=dict)
+    kv_reserve: float = 0.0
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
     check: bool = False  # verify the memory invariant after every sweep, not only when idle
     event_log: str = ""  # folder of the event log; "": none
@@ -101,16 +103,26 @@ class LoadBlock:
     holder: str  # who needs them (an application); the same holder may unload
     hashes: list[dict[str, bytes]] = field(default_factory=list)
     base: str = ""  # of an adapter: the checkpoint that it changes
-    deltas: list[bytes] = field(
-        default_factory=list
-    )  # of an adapter: ids of the components' deltas, empty where there is none
+    deltas: list[bytes] = field(default_factory=list)  # of an adapter: ids of the components', empty where there is none
     idle: float = 0.0  # seconds without use after which the controller wants to know; 0: never
+    length: int = 0  # tokens of its longest sequence
+    layers: int = 0  # with KV, of the whole chain
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLoaded:
     new_bytes: int  # of packed tensors that this call added
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """There is no room for the block; nothing was changed for it."""
+
+    message: str
+    lacking: int  # bytes that must become free first
+    never: bool  # it would not fit if nothing else were here
+    owned: dict[str, int]  # application -> bytes of packed tensors that go with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,8 @@ class Herald:
         told: list[str] = []
         while len(told) < len((service := await self._running.service()).models):
             states = service.readiness.applications
-            new = [info.id for info in service.models if states.get(info.id) == "ready" and info.id not in told]
+            there = {name for name, state in states.items() if state in ("ready", "on demand")}
+            new = [info.id for info in service.models if info.id in there and info.id not in told]
             for name in new:
                 self._speaker.note(f"{name} can be served")
             told += new

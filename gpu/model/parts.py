@@ -12,6 +12,7 @@ from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import (
+    MAX_HEAD_DIM,
     AttentionConfig,
     ComponentConfig,
     EmbeddingConfig,
@@ -111,6 +112,10 @@ def _check_heads(config: Fields, hidden: int, heads: int, kv_heads: int, head_di
         raise CheckpointError(
             f"{config.source}: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}; "
             "correct the file"
+        )
+    if head_dim > MAX_HEAD_DIM:
+        raise CheckpointError(
+            f"{config.source}: head_dim {head_dim} is not supported, only up to {MAX_HEAD_DIM}; use another checkpoint"
         )
     if head_dim % 2:
         raise CheckpointError(f"{config.source}: head_dim {head_dim} is odd, rotary embeddings need pairs; correct the file")

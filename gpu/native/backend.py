@@ -22,9 +22,7 @@ import torch
 from blockwright.gpu.backend import Batch, Packed, PackedPart
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.model.config import (
-    MLP as SECOND,
-)
-from blockwright.gpu.model.config import (
+    MAX_HEAD_DIM,
     AttentionConfig,
     ComponentSpec,
     EmbeddingConfig,
@@ -35,6 +33,7 @@ from blockwright.gpu.model.config import (
     RopeConfig,
     attention_of,
 )
+from blockwright.gpu.model.config import MLP as SECOND
 from blockwright.gpu.native.deltas import AttachedDeltas, NativeDelta, delta_bytes, groups, pack_delta
 from blockwright.gpu.native.library import (
     ACTIVATIONS,
@@ -60,7 +59,6 @@ from blockwright.policies.model.chain import KvLayout
 
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256
-MAX_HEAD_DIM = 1024  # elements; kernels keep one head on the stack
 FIELDS = {  # of a record, by role; norms have the name of their role
     "weight": "w0", "q": "w0", "k": "w1", "v": "w2", "o": "w_out", "gate": "w0", "up": "w1", "down": "w_out",
     "q_bias": "b0", "k_bias": "b1", "v_bias": "b2", "o_bias": "b_out",
@@ -79,6 +77,7 @@ class NativeRun:
     vocabulary: int  # of a head, else 0
     parts: tuple[NativePacked, ...]
     places: tuple[int, ...]  # of each component: its first record
+    rope: tuple[torch.Tensor, ...]  # tables that the records point to
     deltas: dict[int, AttachedDeltas] = field(default_factory=dict)  # by number
 
 
@@ -104,7 +103,7 @@ class NativeBackend:
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
-        self._rope: dict[tuple[RopeConfig, int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}  # by head_dim, too
         self._tables: Tables | None = None
         self._max_logits = 0
         self._logits = torch.empty(0)
@@ -143,7 +142,6 @@ class NativeBackend:
         if code or self._lib.bw_reserve(self._ctx, None, 0):
             raise BackendError(f"no memory for a step of {self._max_logits} tokens; lower sweep_tokens")
         self._tables = tables
-        self._rope.clear()  # made for the longest sequence
 
     def settle(self) -> None:
         self._lib.bw_settle(self._ctx)
@@ -163,11 +161,14 @@ class NativeBackend:
         packed = tuple(part for part in parts if isinstance(part, NativePacked) and part.dtype == self.dtype)
         if len(packed) != len(parts) or not packed:
             raise BackendError(f"a run needs components packed by a native back end of {self._dtype_name}")
+        rope: list[torch.Tensor] = []
         records = (ComponentRecord * sum(1 + isinstance(part.spec.config, ParallelConfig) for part in packed))()
         following = iter(records)
         for part in packed:
             self._describe(part, following, kv_layer)
-            kv_layer += attention_of(part.spec.config) is not None
+            if (attention := attention_of(part.spec.config)) is not None:
+                rope += self._rope[attention.rope, attention.head_dim]
+                kv_layer += 1
         widths = {part.spec.config.hidden for part in packed}
         if len(widths) > 1:
             raise BackendError(f"the components of a run have widths {sorted(widths)}; a run needs one width")
@@ -180,7 +181,7 @@ class NativeBackend:
             self._logits = torch.empty(self._max_logits * vocabulary)
         sizes = (1 + isinstance(part.spec.config, ParallelConfig) for part in packed)
         places = tuple(accumulate(sizes, initial=0))[:-1]
-        return NativeRun(records, address, len(records), widths.pop(), vocabulary, packed, places)
+        return NativeRun(records, address, len(records), widths.pop(), vocabulary, packed, places, tuple(rope))
 
     def attach(self, run: NativeRun, number: int, deltas: Mapping[int, NativeDelta]) -> None:
         if self._lib.bw_reserve_low(self._ctx, max((delta.panels for delta in deltas.values()), default=0)):
@@ -310,8 +311,9 @@ class NativeBackend:
         _describe_norm(config.norm, record)
 
     def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        key = rope, head_dim, length
-        if key not in self._rope:
+        """For positions below ``length`` at least. Runs keep the tables that they were composed with."""
+        key = rope, head_dim
+        if key not in self._rope or len(self._rope[key][0]) < length:
             cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), torch.float32)
             self._rope[key] = cos_MH.contiguous(), sin_MH.contiguous()
         return self._rope[key]

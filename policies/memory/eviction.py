@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from blockwright.policies.memory.chunks import ChunkPool
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.runs import Span
 
@@ -31,6 +32,14 @@ def evict_oldest(pages: PageTable) -> bool:
         pages.evict(handle)
         return True
     return False
+
+
+def make_free(pages: PageTable, pool: ChunkPool, need: int) -> bool:
+    """Give up the oldest pages until ``pool``, which is that of ``pages``, has so many chunks; False: not even with all."""
+    while pool.free < need:
+        if not evict_oldest(pages):
+            return False
+    return True
 
 
 def evict_components(pages: PageTable, components: frozenset[bytes]) -> None:

@@ -19,3 +19,20 @@ class TensorPlace:
 
     offset: int  # bytes, in the parameters arena
     fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WantedComponent:
+    """A component or delta to be loaded."""
+
+    id: bytes
+    tensors: list[PackedTensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why a load has no room. All in bytes."""
+
+    need: int  # that it would add
+    lacking: int  # that must become free of other parameters first
+    never: bool  # it would not fit if nothing else were here

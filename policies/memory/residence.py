@@ -81,6 +81,18 @@ class Residence:
                 found[name] = (owned + nbytes, shared) if len(names) == 1 else (owned, shared + nbytes)
         return dict(sorted(found.items()))
 
+    def holds(self, component: bytes) -> bool:
+        return component in self._resident
+
+    def only(self, holder: str) -> bool:
+        """Nobody else needs anything here."""
+        return all(resident.holders == {holder} for resident in self._resident.values())
+
+    def chunks_of(self, tensors: Iterable[PackedTensor]) -> int:
+        """Chunks that these take by themselves, each once."""
+        lengths = {tensor.id: max(1, -(-tensor.nbytes // self._granule)) for tensor in tensors}
+        return -(-sum(lengths.values()) * self._granule // self._pool.chunk_bytes)
+
     def hold(self, component: bytes, holder: str) -> list[TensorPlace] | None:
         """Count one more holder of what is resident: the places of its tensors. None: it is not resident."""
         if (known := self._resident.get(component)) is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 
 from blockwright.policies.memory import eviction
 from blockwright.policies.memory.chunks import ChunkPool
-from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace
+from blockwright.policies.memory.packed_tensor import Shortage, TensorPlace, WantedComponent
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.memory.residence import Residence
 from blockwright.policies.model.chain import KvLayout
@@ -25,11 +26,18 @@ class WorkerMemory:
     """
 
     def __init__(
-        self, budget: int, chunk_bytes: int, slot_unit: int, granule: int = 64, shares: Mapping[str, float] | None = None
+        self,
+        budget: int,
+        chunk_bytes: int,
+        slot_unit: int,
+        granule: int = 64,
+        shares: Mapping[str, float] | None = None,
+        kv_reserve: float = 0.0,
     ) -> None:
         self._pool = ChunkPool(budget // chunk_bytes, chunk_bytes)
         self._slot_unit = slot_unit  # bytes; slots are padded to a multiple
         self._shares = dict(shares or {})  # of KV memory, 0 to 1, by account
+        self._kv_reserve = kv_reserve  # of what the largest application leaves, 0 to 1: not for parameters of others
         self.cap_hits: dict[str, int] = {}  # by account: own pages given up, and own sequences preempted, for its cap
         self.pages = PageTable(self._pool, capped=bool(self._shares))
         self.residence = Residence(self._pool, granule)
@@ -116,20 +124,63 @@ class WorkerMemory:
 
     # parameters ------------------------------------------------------------------------------------------------------
 
-    def load(self, component: bytes, holder: str, tensors: Sequence[PackedTensor]) -> list[TensorPlace] | None:
-        """Places for the tensors of a component or delta that is not resident, cached pages giving way; None: no room."""
-        need = self.residence.chunks_for(tensors)
-        while need is not None and self._pool.free < need:
-            if not eviction.evict_oldest(self.pages):
-                return None
-        return self.residence.load(component, holder, tensors)
+    def chunks_for(self, spans: Sequence[Span], account: str, pages: int) -> int:
+        """What must be left beside parameters so that a sequence over ``spans`` can have so many pages: as ``pages_of``."""
+        if not spans:
+            return 0
+        slots = self.pages.allocator(spans[0].arena)
+        groups = -(-pages * sum(span.layers for span in spans) // slots.group_slots)
+        share = self._shares.get(account, self._shares.get(EVERYBODY))
+        capped = 0 if share is None else ceil(pages * self.page_bytes(spans) / (share * self._pool.chunk_bytes))
+        return max(groups * slots.group_chunks, capped)
 
-    def release(self, component: bytes, holder: str) -> list[bytes] | None:
-        """``holder`` needs it no more. None: others do; else the packed tensors that go with it: their memory and cached KV
-        that the component made are given back."""
-        gone = self.residence.release(component, holder)
-        if gone is not None:
-            eviction.evict_components(self.pages, frozenset((component,)))
+    def load(self, holder: str, components: Sequence[WantedComponent], kept: int) -> list[list[TensorPlace]] | Shortage:
+        """Places for the tensors of components and deltas, cached pages giving way; all of them, or nothing is changed.
+
+        ``kept``: chunks that must be left to KV afterwards for those that run or wait.
+        """
+        residence, chunk, total = self.residence, self._pool.chunk_bytes, self._pool.total
+        new = {c.id: c for c in components if not residence.holds(c.id)}
+        if new:
+            need = residence.chunks_for([tensor for c in new.values() for tensor in c.tensors])
+            left = total - residence.used - (need or 0)
+            lacking = max(kept, self._reserve(holder, components, left)) - left
+            if need is None or lacking > 0 or not self._make_free(need):
+                alone = residence.chunks_of(tensor for c in components for tensor in c.tensors)
+                return Shortage((need or alone) * chunk, max(lacking, 1) * chunk, alone > total)
+        places = []
+        for component in components:
+            found = residence.hold(component.id, holder)
+            found = residence.load(component.id, holder, component.tensors) if found is None else found
+            assert found is not None, "there is less room than was counted"
+            places.append(found)
+        return places
+
+    def _reserve(self, holder: str, components: Sequence[WantedComponent], left: int) -> int:
+        """Chunks that an application that comes to others leaves to KV, where ``left`` would be."""
+        total, residence = self._pool.total, self.residence
+        if left >= self._kv_reserve * total or residence.only(holder):
+            return 0
+        largest = max(owned + shared for owned, shared in residence.bytes_by_holder().values()) // self._pool.chunk_bytes
+        alone = residence.chunks_of(tensor for c in components for tensor in c.tensors)
+        return int(self._kv_reserve * max(0, total - max(largest, alone)))
+
+    def _make_free(self, need: int) -> bool:
+        """So many chunks, cached pages giving way where that is enough; else none of them goes."""
+        if self._pool.free >= need:
+            return True
+        slots = self.pages.idle.slots
+        if need > self._pool.free + sum(self.pages.allocator(arena).may_return(n) for arena, n in slots.items()):
+            return False
+        pool = self._pool.fork()  # a group of slots returns its chunks with its last slot, so counting alone cannot tell
+        return eviction.make_free(self.pages.fork(pool), pool, need) and eviction.make_free(self.pages, self._pool, need)
+
+    def release(self, components: Iterable[bytes], holder: str) -> list[tuple[bytes, list[bytes]]]:
+        """``holder`` needs these no more: those that nobody needs now, each with the packed tensors that go with it. Their
+        memory and the cached KV that they made are given back."""
+        gone = [(id, tensors) for id in components if (tensors := self.residence.release(id, holder)) is not None]
+        if gone:
+            eviction.evict_components(self.pages, frozenset(id for id, _ in gone))
         return gone
 
     # both ------------------------------------------------------------------------------------------------------------
@@ -156,7 +207,8 @@ class WorkerMemory:
         return self._pool.take_edits()
 
     def fork(self) -> WorkerMemory:
-        copy = WorkerMemory(0, self._pool.chunk_bytes, self._slot_unit, self._pool.chunk_bytes, self._shares)
+        chunk = self._pool.chunk_bytes
+        copy = WorkerMemory(0, chunk, self._slot_unit, chunk, self._shares, self._kv_reserve)
         copy.cap_hits = self.cap_hits.copy()
         copy._pool = self._pool.fork()
         copy.pages, copy.residence = self.pages.fork(copy._pool), self.residence.fork(copy._pool)
@@ -167,6 +219,7 @@ class WorkerMemory:
             "slot_unit": self._slot_unit,
             "shares": self._shares.copy(),
             "cap_hits": self.cap_hits.copy(),
+            "kv_reserve": self._kv_reserve,
             "pool": self._pool.snapshot(),
             "pages": self.pages.snapshot(),
             "residence": self.residence.snapshot(),
@@ -174,7 +227,7 @@ class WorkerMemory:
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> WorkerMemory:
-        memory = cls(0, 1, data["slot_unit"], 1, data["shares"])
+        memory = cls(0, 1, data["slot_unit"], 1, data["shares"], data["kv_reserve"])
         memory.cap_hits = dict(data["cap_hits"])
         memory._pool = ChunkPool.restore(data["pool"])
         memory.pages = PageTable.restore(data["pages"], memory._pool, capped=memory.capped)

@@ -27,6 +27,7 @@ class RoutingTable:
         self.room: dict[str, int] = {}  # application -> most tokens that any of its routes was last known to hold
         self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
         self.vanished: dict[str, float] = {}  # application -> when its last whole route went
+        self.on_demand: set[str] = set()  # applications that are loaded when they are asked for
         self.served: set[str] = set()  # applications that have had a route
         self.work: dict[str, int] = {}  # worker -> tokens outstanding there
         self.on: dict[str, set[str]] = {}  # worker -> requests running on it
@@ -54,12 +55,13 @@ class RoutingTable:
         draining: Collection[str] = (),
         ended: Iterable[str] = (),
         removed: Iterable[str] = (),
+        on_demand: Iterable[str] = (),
     ) -> None:
         """What the controller has published, as ``RoutesChanged`` says; nothing that is older, or a difference to what is
         not known here."""
         if version < self.version or (version == self.version and (since or not self._lost)) or since > self.version:
             return
-        self.version = version
+        self.version, self.on_demand = version, set(on_demand)
         if not since:
             self.chains, self._published, self.capacity = {}, {}, {}
             self._lost.clear()
@@ -118,6 +120,10 @@ class RoutingTable:
                 self._take([application], now)
         return set(self.on.get(worker, ()))
 
+    def absent(self, application: str) -> bool:
+        """It has no route because it is on demand and was not asked for, as far as is known."""
+        return application in self.on_demand and not self.routes.get(application)
+
     def rooms(self, application: str) -> tuple[int, ...]:
         """Tokens that each whole route was last known to hold."""
         return tuple(self.capacity[r.id] for r in self.routes[application] if r.id in self.capacity)
@@ -154,6 +160,8 @@ class RoutingTable:
             self.served.add(application)
         elif self.routes.get(application):
             self.vanished[application] = now
+            if application in self.on_demand:  # what it will find next time is not known
+                self.room.pop(application, None)
         self.routes[application] = routes
 
 

@@ -24,3 +24,4 @@ class SweepConfig:
     input_cost: int = 1  # of a prompt token that is computed, for the account that computes it
     output_cost: int = 2  # of a generated token
     tenant_kv_share: dict[str, float] = field(default_factory=dict)  # account: most of KV memory, 0 to 1; "*" as above
+    kv_reserve: float = 0.0  # of the memory that the largest application leaves: what others do not take from KV, 0 to 1

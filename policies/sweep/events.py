@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace
+from blockwright.policies.memory.packed_tensor import Shortage, TensorPlace, WantedComponent
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
@@ -58,19 +58,20 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentWanted:
-    """``holder`` (an application) needs a component, or a delta, that consists of ``tensors``. Answered by an effect."""
+class ComponentsWanted:
+    """``holder`` (an application) needs components or deltas, all of them or none. Answered by an effect with the same
+    ``load``, which no other load of this life has."""
 
-    component: bytes
+    load: int
     holder: str
-    tensors: list[PackedTensor]
+    components: list[WantedComponent]
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentReleased:
-    """``holder`` needs a component or delta no more, or the device could not load it."""
+class ComponentsReleased:
+    """``holder`` needs components or deltas no more, or the device could not load them."""
 
-    component: bytes
+    components: list[bytes]
     holder: str
 
 
@@ -91,6 +92,7 @@ class RoutesChanged:
     since: int = 0  # version that this is the difference to; 0: the whole
     ended: list[str] = field(default_factory=list)  # ids of routes that are no longer in force
     removed: list[str] = field(default_factory=list)  # applications that are gone for good, with their planned routes
+    on_demand: list[str] = field(default_factory=list)  # all that did not fit and are loaded when asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,8 @@ Event = (
     | Cancelled
     | RoutesChanged
     | PeerLost
-    | ComponentWanted
-    | ComponentReleased
+    | ComponentsWanted
+    | ComponentsReleased
     | LeaseWanted
     | LeaseGranted
     | LeaseReturned
@@ -233,25 +235,23 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentPlaced:
-    """Effect: the tensors of a component or delta have their places, in order; their memory is in a plan already made.
+class ComponentsPlaced:
+    """Effect: the tensors of each component or delta of a load have their places, in order, mapped by a plan already made.
 
     The device packs there what it has not packed yet.
     """
 
-    component: bytes
-    holder: str
-    places: list[TensorPlace]
+    load: int
+    components: list[bytes]
+    places: list[list[TensorPlace]]
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentRefused:
-    """Effect: there is no room for the ``nbytes`` of a component or delta; ``free`` bytes are left."""
+class ComponentsRefused:
+    """Effect: there is no room for a load; nothing has changed. ``shortage`` says what lacks."""
 
-    component: bytes
-    holder: str
-    nbytes: int
-    free: int
+    load: int
+    shortage: Shortage
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ Effect = (
     | GivenBack
     | Preempted
     | Send
-    | ComponentPlaced
-    | ComponentRefused
+    | ComponentsPlaced
+    | ComponentsRefused
     | ComponentGone
 )

@@ -11,7 +11,7 @@ from blockwright.policies.sweep.announcements import Announcements
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.countdown import Absences
-from blockwright.policies.sweep.events import ComponentPlaced, Effect
+from blockwright.policies.sweep.events import ComponentsPlaced, Effect
 from blockwright.policies.sweep.fair_share import FairShare
 from blockwright.policies.sweep.leases import LeaseBook
 from blockwright.policies.sweep.local_routes import LocalRoutes
@@ -24,7 +24,7 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
-        self._with_plan: list[ComponentPlaced] = []  # told once the plan that maps their memory has been made
+        self._with_plan: list[ComponentsPlaced] = []  # told once the plan that maps their memory has been made
         self._edits: list[Edit] = []
         self.counters = dict.fromkeys(
             ("prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired"), 0
@@ -36,13 +36,13 @@ class Outgoing:
     def tell_all(self, effects: Iterable[Effect]) -> None:
         self._effects.extend(effects)
 
-    def tell_placed(self, placed: ComponentPlaced, unmapped: bool) -> None:
+    def tell_placed(self, placed: ComponentsPlaced, unmapped: bool) -> None:
         """Where its memory may be ``unmapped`` it is told after the next plan, which maps it."""
         (self._with_plan if unmapped else self._effects).append(placed)
 
     def withdraw(self, component: bytes) -> None:
-        """Do not tell that a component has its place after all."""
-        self._with_plan = [placed for placed in self._with_plan if placed.component != component]
+        """Do not tell after all of a load with a component that has gone."""
+        self._with_plan = [placed for placed in self._with_plan if component not in placed.components]
 
     def plan_made(self) -> None:
         self._effects += self._with_plan
@@ -76,7 +76,7 @@ class Outgoing:
     def restore(cls, data: dict[str, Plain]) -> Outgoing:
         outgoing = cls()
         outgoing._edits, outgoing.counters = from_plain(list[Edit], data["edits"]), dict(data["counters"])
-        outgoing._with_plan = from_plain(list[ComponentPlaced], data["with_plan"])
+        outgoing._with_plan = from_plain(list[ComponentsPlaced], data["with_plan"])
         return outgoing
 
 
@@ -87,9 +87,8 @@ class Parts:
         self.config = config
         self.rows = RowTable(config.max_rows, config.page_size, config.prefix_cache)
         self.queue = SequenceQueue(FairShare(config.tenant_weights, config.input_cost, config.output_cost))
-        self.memory = WorkerMemory(
-            config.budget, config.memory_chunk, config.slot_unit, config.granule, config.tenant_kv_share
-        )
+        shares, reserve = config.tenant_kv_share, config.kv_reserve
+        self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule, shares, reserve)
         self.leases = LeaseBook(config.worker)
         self.absences = Absences()
         self.announcements = Announcements()

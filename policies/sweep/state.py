@@ -17,6 +17,7 @@ import hashlib
 from typing import TypeVar, assert_never
 
 from blockwright.policies.cluster.scaling import RouteQueue
+from blockwright.policies.memory.packed_tensor import Shortage
 from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plain import Plain
 from blockwright.policies.plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
@@ -26,10 +27,10 @@ from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
     ComponentGone,
-    ComponentPlaced,
-    ComponentRefused,
-    ComponentReleased,
-    ComponentWanted,
+    ComponentsPlaced,
+    ComponentsRefused,
+    ComponentsReleased,
+    ComponentsWanted,
     Effect,
     Event,
     Flight,
@@ -88,10 +89,10 @@ class SweepState:
                 self._pipeline.arrived(event, now)
             case FlightDone():
                 self._pipeline.returned(event)
-            case ComponentWanted():
-                self._place_component(event)
-            case ComponentReleased():
-                self._release_component(event)
+            case ComponentsWanted():
+                self._place_components(event)
+            case ComponentsReleased():
+                self._release_components(event)
             case _:
                 assert_never(event)
 
@@ -126,25 +127,32 @@ class SweepState:
         parts.memory.pages.forget_spans()
         parts.forget()
 
-    def _place_component(self, event: ComponentWanted) -> None:
-        """Reserve its room. Its memory is mapped by the next plan, so the effect that has it loaded comes with that plan."""
-        memory, outgoing = self.parts.memory, self.parts.outgoing
-        component, holder = event.component, event.holder
-        places = memory.residence.hold(component, holder)
-        if places is None:
-            places = memory.load(component, holder, event.tensors)
-        if places is not None:
-            outgoing.tell_placed(ComponentPlaced(component, holder, places), memory.pending)
-        else:
-            nbytes = sum(tensor.nbytes for tensor in event.tensors)
-            outgoing.tell(ComponentRefused(component, holder, nbytes, memory.free_bytes))
+    def _place_components(self, event: ComponentsWanted) -> None:
+        """Reserve their room. The next plan maps their memory, so the effect that has them loaded comes with that plan.
 
-    def _release_component(self, event: ComponentReleased) -> None:
-        outgoing, gone = self.parts.outgoing, self.parts.memory.release(event.component, event.holder)
-        if gone is not None:
-            outgoing.withdraw(event.component)
-            outgoing.tell(ComponentGone(event.component, gone))
-            self.parts.forget()
+        What a sequence that is here may still need is not given away: it would wait for ever, and all behind it.
+        """
+        memory, outgoing, rows = self.parts.memory, self.parts.outgoing, self.parts.rows
+        longest: dict[tuple[str, str], int] = {}  # sequences by route and account
+        for s in rows.live():
+            of = rows.route[s].route.id, rows.tenant[s]
+            if (known := longest.get(of)) is None or rows.limit[s] > rows.limit[known]:
+                longest[of] = s
+        pages = {s: -(-rows.limit[s] // rows.page_size) for s in longest.values()}
+        needs = [memory.chunks_for(rows.route[s].spans, rows.tenant[s], n) for s, n in pages.items()]
+        answer = memory.load(event.holder, event.components, max(needs, default=0))
+        if isinstance(answer, Shortage):
+            outgoing.tell(ComponentsRefused(event.load, answer))
+        else:
+            ids = [component.id for component in event.components]
+            outgoing.tell_placed(ComponentsPlaced(event.load, ids, answer), memory.pending)
+
+    def _release_components(self, event: ComponentsReleased) -> None:
+        outgoing = self.parts.outgoing
+        for component, tensors in self.parts.memory.release(event.components, event.holder):
+            outgoing.withdraw(component)
+            outgoing.tell(ComponentGone(component, tensors))
+        self.parts.forget()
 
     # plans -----------------------------------------------------------------------------------------------------------
 

@@ -161,7 +161,10 @@ class Reference:
             if any(h.first <= first and last <= h.last for h in hops) and not here >= set(range(first, last)):
                 ids = [c.shared for c in block.components]
                 deltas = [c.delta for c in block.components]
-                yield LoadBlock(self.applications[application].checkpoint, first, last, ids, application, [], "", deltas)
+                one = self.applications[application]
+                layers = sum(c.kv is not None for c in one.components)
+                block = LoadBlock(one.checkpoint, first, last, ids, application, [], "", deltas)
+                yield replace(block, length=one.max_length, layers=layers)
             first = last
 
     def publish(self) -> None:

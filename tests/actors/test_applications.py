@@ -129,6 +129,7 @@ def test_a_worker_that_dies_twice_while_it_loads_it_is_not_asked_again() -> None
 
 def test_what_it_shares_needs_no_room_and_what_is_missing_is_said() -> None:
     bench = paused("w0")
+    bench.state.on_demand = False
     bench(Add(named("copy", "eAmBnh")))  # a copy needs only a page
     wide = named("b", "eAmBxy")
     components = tuple(c if c.id in (b"e" * 16, b"A" * 16) else replaced(c, ROOM) for c in wide.components)

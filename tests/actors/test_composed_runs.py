@@ -16,8 +16,8 @@ class Recorder:
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *arguments, **named: self.asked.append((name, *arguments, *named.values()))
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        return lambda *arguments, **named: self.asked.append((name, *arguments, *named.values())) or ()
 
     def do(self, operation: Callable[[Any], object]) -> None:
         operation(self)
@@ -45,8 +45,11 @@ def test_layouts_are_added_in_the_same_order_everywhere_and_tables_grow() -> Non
     kvs = [large, small, small]
     parts = [Component(bytes([i]), Kind.ATTENTION, 1, 1, 1, kv) for i, kv in enumerate(kvs)]
     chains = [Chain("long", (Block(()),), 700), Chain("deep", (Block(tuple(parts)),), 20)]
-    ComposedRuns(device.do).prepare(chains)
+    runs = ComposedRuns(device.do)
+    runs.prepare(chains)
     assert device.asked == [("add_layout", small), ("add_layout", large), ("grow", 700, 3)]
+    runs.prepare([*chains, Chain("short", (Block(()),), 30)])
+    assert len(device.asked) == 3, "what is there is not asked for again"
 
 
 def test_deltas_are_attached_once_and_detached_before_they_are_unloaded() -> None:

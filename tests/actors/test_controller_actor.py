@@ -9,7 +9,7 @@ import pytest
 
 from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.conditions import Published
-from blockwright.actors.controller.actor import Controller, Progress
+from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import (
     Application,
     Beat,
@@ -20,6 +20,7 @@ from blockwright.actors.controller.messages import (
     WorkerDown,
     WorkerUp,
 )
+from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
 from blockwright.policies.model.chain import Component, Kind, KvLayout

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.worker import device_thread
-from blockwright.actors.worker.device_thread import DeviceThread
+from blockwright.actors.worker.device_thread import PART, DeviceThread
 from blockwright.policies.plan.cost import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.tests.waiting import PATIENCE
@@ -33,7 +33,7 @@ class Clock:
         self.now += seconds
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(device_thread, "time", made)
@@ -144,6 +144,19 @@ async def test_of_several_operations_one_is_under_way_at_a_time() -> None:
     loads = steps.load("a"), steps.load("b")
     steps.meanwhile = {"a2": steps.sweep, "b1": steps.sweep}
     assert await steps.finish(*loads) == ["a1", "a2", "sweep 1", "a3", "b1", "sweep 2", "b2", "b3"]
+
+
+async def test_steps_that_are_short_beside_a_sweep_share_a_gap(clock: Clock) -> None:
+    steps = Steps()
+    steps.sweep()
+    loads = steps.load("a"), steps.load("b")
+    late = PART * 0.4
+
+    def take(seconds: float) -> Callable[[], None]:
+        return lambda: clock.sleep(seconds)
+
+    steps.meanwhile = {"sweep 1": take(0.4), "a1": steps.sweep, "b1": take(late / 2), "b2": take(late / 2)}
+    assert await steps.finish(*loads) == ["sweep 1", "a1", "a2", "a3", "b1", "b2", "sweep 2", "b3"]
 
 
 async def test_an_operation_that_is_cancelled_takes_no_further_step_and_the_next_begins() -> None:

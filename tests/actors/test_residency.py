@@ -12,12 +12,15 @@ from safetensors.torch import load_file
 
 from blockwright.gpu import parameters
 from blockwright.gpu.backend import PackedPart
+from blockwright.gpu.errors import BackendError
+from blockwright.gpu.executor import Executor
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.runtime import RemoteError
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.checkpoints import fused_as_phi3, with_tensors
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.waiting import PATIENCE
+from blockwright.zoo.source import open_source
 
 MakeCheckpoint = Callable[..., Path]
 LARGE = {"hidden_size": 192, "intermediate_size": 384, "vocab_size": 1024, "num_hidden_layers": 4}
@@ -97,7 +100,7 @@ async def test_a_load_that_fails_half_way_leaves_nothing_and_can_be_repeated(
     whole = file.read_bytes()
     specs = Checkpoint.open(broken).specs(16, "float32")
     down = next(spec.tensors["down"] for spec in specs[4:] if "down" in spec.tensors)
-    monkeypatch.setattr(rig.worker, "_read_specs", lambda block, *_: _ready(specs))
+    monkeypatch.setattr(rig.worker._block_loader, "_read", lambda block, *_: _ready(specs))
     file.write_bytes(whole[: down.offset + down.nbytes // 2])
     with pytest.raises(RemoteError, match=r"CheckpointError.*down_proj\.weight cannot be read"):
         await rig.load_known("b", broken, specs)
@@ -127,8 +130,55 @@ async def test_whoever_needs_what_is_being_loaded_waits_for_it(checkpoint: MakeC
     await asyncio.wait([first])
     assert not second.done()
     gate.set()
-    embedding, *rest = (part.nbytes for part in _parts(rig, path))
-    assert await second - sum(rest) in (0, embedding), "the embedding may have been the first one's"
+    assert await second == 0, "the first one's places"
     await rig.publish(["b"])
     await check_equal(rig, "b", path)
+    await rig.stop()
+
+
+async def test_what_the_device_cannot_do_is_the_loads_error_and_the_worker_goes_on(
+    checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Composed, reserved or grown when it is published it would end the worker, again after each restart."""
+    other = checkpoint("qwen2", num_key_value_heads=1)
+    rig = await Rig.start([checkpoint("llama")])
+    before = rig.worker.state.parts.memory.residence.components
+    for operation in ("add_layout", "grow", "rehearse"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Executor, operation, refuse)
+            with pytest.raises(RemoteError, match="no memory on this device"):
+                await rig.load("b", other, length=4096)
+        assert rig.worker.state.parts.memory.residence.components == before
+    await rig.load("b", other, length=4096)
+    await rig.publish()
+    await check_equal(rig, "a", checkpoint("llama"))
+    await check_equal(rig, "b", other)
+    await rig.stop()
+
+
+def refuse(*_: object) -> None:
+    raise BackendError("no memory on this device")
+
+
+async def test_a_second_load_of_a_holder_does_not_release_what_the_first_brings(checkpoint: MakeCheckpoint) -> None:
+    rig = await Rig.start([checkpoint("llama")])
+    specs = open_source(checkpoint("qwen2")).specs(rig.worker.config.page_size, "float32")
+    first = asyncio.ensure_future(rig.worker._loader.load(specs, "b"))
+    await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="being loaded already"):
+        await rig.worker._loader.load(specs[:2], "b")
+    assert await first
+    assert {spec.name for spec in specs} <= {*rig.worker.state.parts.memory.residence.components}
+    await rig.stop()
+
+
+async def test_a_load_that_is_released_while_it_waits_for_its_place_ends(checkpoint: MakeCheckpoint) -> None:
+    rig = await Rig.start([checkpoint("llama")])
+    specs = open_source(checkpoint("qwen2")).specs(rig.worker.config.page_size, "float32")
+    load = asyncio.ensure_future(rig.worker._loader.load(specs, "b"))
+    await asyncio.sleep(0)
+    await rig.ref.unload("b", [spec.name for spec in specs])
+    with pytest.raises(RuntimeError, match="released meanwhile"):
+        await load
+    assert await rig.load("b", checkpoint("qwen2"))
     await rig.stop()

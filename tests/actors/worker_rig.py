@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import LoadBlock, Submission, SweepReport, WorkerConfig
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom, Submission, SweepReport, WorkerConfig
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
@@ -21,6 +22,7 @@ from blockwright.tests.waiting import PATIENCE
 from blockwright.zoo.source import open_source
 
 GREEDY = SamplingParams(temperature=0.0)
+ANSWER: Any = BlockLoaded | NoRoom
 
 
 class Ear(Actor):
@@ -93,19 +95,22 @@ class Rig:
         await rig.publish()
         return rig
 
-    async def load(self, application: str, path: Path) -> int:
+    async def load(self, application: str, path: Path, length: int = 0) -> int:
         config = self.worker.config
-        return await self.load_known(application, path, open_source(path).specs(config.page_size, config.dtype))
+        return await self.load_known(application, path, open_source(path).specs(config.page_size, config.dtype), length)
 
-    async def load_known(self, application: str, path: Path, specs: Sequence[ComponentSpec]) -> int:
+    async def load_known(self, application: str, path: Path, specs: Sequence[ComponentSpec], length: int = 0) -> int:
         """Of a checkpoint that was hashed before."""
         components = tuple(spec.component for spec in specs)
         self.chains[application] = Chain(application, (Block(components),), self.worker.config.max_length)
         hashes = [spec.hashes for spec in specs]
         ids, deltas = [c.shared for c in components], [c.delta for c in components]
-        block = LoadBlock(str(path), 0, len(components), ids, application, hashes, deltas=deltas)
+        block = LoadBlock(str(path), 0, len(components), ids, application, hashes, deltas=deltas, length=length, layers=8)
         self.loads[application] = block
-        self.added[application] = (await self.ref.load(block)).new_bytes
+        answer: Any = await self.ref.load(block, returns=ANSWER)
+        if isinstance(answer, NoRoom):
+            raise MemoryError(answer.message)
+        self.added[application] = answer.new_bytes
         return self.added[application]
 
     async def publish(self, applications: Sequence[str] | None = None) -> None:

@@ -176,7 +176,7 @@ def test_deltas_can_be_detached_unloaded_and_loaded_again(make: type, checkpoint
     rig = TenantRig(make("float32"), base, [folder])
     rig.tenant = {1: 1}
     first = rig.generate(1, prompt(3), 8)
-    rig.executor.grow(rig.executor.tables.max_length + 64, 1)
+    list(rig.executor.grow(rig.executor.tables.max_length + 64, 1))
     assert rig.generate(1, prompt(3), 8) == first, "grown tables compose runs anew, with their deltas"
     deltas = [spec for spec in rig.specs if spec.delta is not None]
     with pytest.raises(ExecutorError, match="drop them first"):

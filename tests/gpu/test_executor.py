@@ -60,7 +60,7 @@ def test_tables_grow_under_a_sequence(checkpoint: MakeCheckpoint, backend: str) 
     prompt, path = reference.prompt_of(20), checkpoint("llama")
     rig = Rig(open_backend(backend, "float32", 2), path, max_length=24)
     tokens = rig.run([(0, 0, 20)], [0], rig.admit(0, prompt, GREEDY, 24)).tokens
-    rig.executor.grow(200, rig.checkpoint.config.layers + 5)
+    list(rig.executor.grow(200, rig.checkpoint.config.layers + 5))
     tokens += rig.run([(0, 20, 1)], [0]).tokens
     assert tokens == list(reference.greedy(path, prompt, 2))
     assert rig.generate(1, prompt, 100, chunk=7) == list(reference.greedy(path, prompt, 100))

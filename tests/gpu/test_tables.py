@@ -30,7 +30,9 @@ def test_edits() -> None:
 
 def test_grown_tables_keep_what_they_hold() -> None:
     tables = Tables(rows=3, max_length=20, kv_layers=2, page_size=8)
+    params = SamplingParams()
     tables.apply([WriteTokens(1, 0, [7, 8]), SetPages(1, 0, 2, [5, 6]), SetPages(2, 1, 0, [9])])
+    tables.apply([SetSampling(row, 2, params) for row in (1, 2)])
     assert not tables.grow(20, 2)
     assert tables.grow(10, 3), "deeper, and no shorter"
     assert (tables.tokens.shape, tables.slots.shape) == ((3, 20), (3, 3, 3))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.policies.memory.packed_tensor import PackedTensor
+from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.model.chain import Chain
-from blockwright.policies.sweep.events import ComponentReleased, ComponentWanted
+from blockwright.policies.sweep.events import ComponentsReleased, ComponentsWanted
 
 from .sweep_world import World, chain, replica, submission, variant
 
@@ -16,15 +16,14 @@ def round_of(world: World, name: str, number: int) -> None:
     target: Chain = chain(name, 3, own_from=1 + number % 6) if number % 2 else variant(BASE, name, [1 + number % 5])
     state, own = world.workers["w0"].state, [c for c in target.components if c not in BASE.components]
     world.serve([BASE, target], [replica("w0", BASE), replica("w0", target)])
-    for part in own:
-        state.apply(ComponentWanted(part.delta or part.id, name, [PackedTensor(part.delta or part.id, 100)]), 0.0)
+    ids = [part.delta or part.id for part in own]
+    state.apply(ComponentsWanted(number, name, [WantedComponent(id, [PackedTensor(id, 100)]) for id in ids]), 0.0)
     for model in ("base", name):
         prompt = [number % 7] * 9
         world.submit(submission(f"{model}{number}", prompt, 14, f"{model}@w0", tenant=model, arrival=float(number)))
     world.run(number)
     world.serve([BASE], [replica("w0", BASE)])
-    for part in own:
-        state.apply(ComponentReleased(part.delta or part.id, name), 0.0)
+    state.apply(ComponentsReleased(ids, name), 0.0)
     world.run(number)
 
 

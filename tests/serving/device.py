@@ -114,8 +114,12 @@ class SimulatedExecutor:
     def add_layout(self, layout: KvLayout) -> None:
         self._arenas.add(layout.key)
 
-    def grow(self, max_length: int, kv_layers: int) -> None:
+    def grow(self, max_length: int, kv_layers: int) -> Iterator[None]:
         """Its tables hold whatever is written."""
+        return iter(())
+
+    def rehearse(self, component_ids: Sequence[bytes], deltas: object) -> None:
+        assert all(id in self._components for id in component_ids), "what is rehearsed is not loaded"
 
     def map(self, group: MapGroup) -> None:
         assert group.arena in self._arenas, f"arena {group.arena} does not exist"

@@ -14,8 +14,9 @@ from typing import Any
 
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings
-from blockwright.actors.controller.actor import Controller, Progress
+from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
+from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.policies import COMPILED
-from blockwright.policies.memory.packed_tensor import PackedTensor
+from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.model.chain import Chain
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import ComponentWanted, Event, Started
+from blockwright.policies.sweep.events import ComponentsWanted, Event, Started
 from blockwright.policies.sweep.state import SweepState
 
 from ..sweep_world import World, chain, pipeline, replica, submission, variant
@@ -36,7 +36,7 @@ def world() -> World:
     target = chain("base")
     tuned, former = variant(target, "tuned", [1]), Chain("a", target.blocks, 1000)
     routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned)]
-    more = {"tenant_weights": {"b": 2}, "tenant_kv_share": {"a": 0.15}}
+    more = {"tenant_weights": {"b": 2}, "tenant_kv_share": {"a": 0.15}, "kv_reserve": 0.1}
     return World(["w0", "w1"], [target, tuned, former], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4,
                  sweep_tokens=64, **more)  # fmt: skip
 
@@ -48,9 +48,7 @@ def busy(moves: int = 60, seed: int = 1) -> World:
     routes = list(made.routes.values())
     for number, worker in enumerate(made.workers.values()):
         worker.state.apply(Started(number), 0.0)
-        worker.state.apply(
-            ComponentWanted(b"component", "base", [PackedTensor(b"q", 100_000), PackedTensor(b"norm", 1000)]), 0.0
-        )
+        worker.state.apply(ComponentsWanted(1, "base", [WantedComponent(b"component", [PackedTensor(b"q", 100_000)])]), 0.0)
     chance = random.Random(seed)
     for i in range(10):
         prompt = list(range(12)) if i % 3 else [chance.randrange(40) for _ in range(chance.randint(1, 20))]

@@ -1,0 +1,49 @@
+"""What the controller asks of gateways for applications on demand, and how it hears of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from blockwright.actors.controller.messages import (
+    AskUse,
+    AwaitQuiet,
+    DemandEffect,
+    DemandEvent,
+    LookAgain,
+    LookLater,
+    Quiet,
+    Used,
+)
+from blockwright.actors.controller.state import ControllerState
+from blockwright.policies.cluster.demand import Use, combined
+from blockwright.runtime.actor.actor import ActorNode
+from blockwright.runtime.base.clock import first_within
+
+ASK_SECONDS = 1.0  # a gateway that is later than that is gone, or counts as having nothing
+QUIET_SECONDS = 3600.0
+
+
+async def perform(
+    effect: DemandEffect,
+    node: ActorNode,
+    gateways: Sequence[str],
+    publishing: asyncio.Lock,
+    state: ControllerState,
+    handle: Callable[[DemandEvent], object],
+) -> None:
+    """``publishing``: held while a publication leaves; ``handle`` takes the answer."""
+    match effect:
+        case AskUse():
+            asked = [node.ref(g).uses(timeout=ASK_SECONDS, returns=dict[str, Use]) for g in gateways]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            handle(Used(combined(answer for answer in answers if isinstance(answer, dict))))
+        case AwaitQuiet(application):
+            async with publishing:
+                version = state.version
+            awaited = [node.ref(g).quiet(application, version, timeout=QUIET_SECONDS) for g in gateways]
+            await asyncio.gather(*awaited, return_exceptions=True)  # a gateway that is gone has none
+            handle(Quiet(application))
+        case LookLater(seconds):
+            await first_within(node.clock, seconds, ())
+            handle(LookAgain())

@@ -1,0 +1,40 @@
+"""What must hold of the controller's state machine after every event; reads everything."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from blockwright.actors.controller.additions import Additions
+from blockwright.actors.controller.on_demand import ControllerParts, OnDemand
+from blockwright.policies.model.chain import Block
+
+
+class Counted(ControllerParts, Protocol):
+    """What is counted besides."""
+
+    additions: Additions
+    demand: OnDemand
+    blocks: dict[str, tuple[Block, ...]]
+    alive: int
+    planned: int
+    ever_ready: bool
+    never_ready: dict[str, None]
+
+
+def check_state(state: Counted) -> None:
+    """Raise AssertionError when an invariant is broken."""
+    for name, worker in state.workers.items():
+        assert bool(worker.incarnation) == worker.alive, name
+        assert worker.incarnation in (0, worker.last), name
+        state.residency[name].check(worker.alive and not worker.condemned)
+    assert state.alive == sum(worker.alive for worker in state.workers.values())
+    assert list(state.blocks) == [name for name, served in state.served.items() if served.deployed]
+    shown = [name for name in state.blocks if state.served[name].shown]
+    state.additions.check(set(state.blocks) - set(shown))
+    resident = [name for name in shown if not state.served[name].parked]
+    assert state.planned == sum(len(state.served[name].planned) for name in resident)
+    hopeful = {name for name in resident if not (state.served[name].ever_ready or state.served[name].on_demand)}
+    assert set(state.never_ready) == hopeful
+    assert state.ever_ready or not any(served.ever_ready for served in state.served.values())
+    state.table.check(state.served.values())
+    state.demand.check()

@@ -1,0 +1,79 @@
+"""Blocks come: what was read of them before is not read again, what the device cannot do with them is the load's error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+
+from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, refusal
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom, WorkerConfig
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.model.config import ComponentSpec
+from blockwright.policies.memory.packed_tensor import Shortage
+from blockwright.policies.memory.worker_memory import WorkerMemory
+
+Rehearse = Callable[[LoadBlock, Sequence[ComponentSpec]], Awaitable[None]]
+
+KEPT = 256  # blocks; some 100 KB each
+
+
+class KnownSpecs:
+    """The last blocks that were read, by holder and place, and which of them the device has composed before."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, int], tuple[LoadBlock, list[ComponentSpec]]] = OrderedDict()
+        self._proven: set[tuple[str, int]] = set()
+
+    def find(self, block: LoadBlock) -> list[ComponentSpec] | None:
+        """Those of an equal block."""
+        key = block.holder, block.first
+        if key not in self._known or self._known[key][0] != block:
+            return None
+        self._known.move_to_end(key)
+        return self._known[key][1]
+
+    def keep(self, block: LoadBlock, specs: list[ComponentSpec]) -> None:
+        key = block.holder, block.first
+        self._known[key] = block, specs
+        self._proven.discard(key)
+        if len(self._known) > KEPT:
+            oldest, _ = self._known.popitem(last=False)
+            self._proven.discard(oldest)
+
+    def prove(self, block: LoadBlock) -> None:
+        """The device can compose it."""
+        self._proven.add((block.holder, block.first))
+
+    def proven(self, block: LoadBlock) -> bool:
+        return (block.holder, block.first) in self._proven
+
+
+class BlockLoader:
+    """Loads blocks with a worker's component loader. ``rehearse``: see ``ComposedRuns``."""
+
+    def __init__(
+        self, config: WorkerConfig, backend: Backend, loader: ComponentLoader, rehearse: Rehearse, read: ReadSpecs
+    ) -> None:
+        self._config, self._loader, self._rehearse, self._read = config, loader, rehearse, read
+        self._kv_dtype = str(backend.dtype).removeprefix("torch.")
+        self._specs = KnownSpecs()
+
+    async def load(self, block: LoadBlock, memory: WorkerMemory) -> BlockLoaded | NoRoom:
+        """All components, or none on failure or without room. ``memory``: the worker's, to be read."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if (specs := self._specs.find(block)) is None:
+            specs = await self._read(block, self._config.page_size, self._kv_dtype)
+            self._specs.keep(block, specs)
+        answer = await self._loader.load(specs, block.holder)
+        if isinstance(answer, Shortage):
+            return refusal(answer, self._config, memory)
+        if not self._specs.proven(block):
+            try:
+                await self._rehearse(block, specs)
+            except BaseException:
+                self._loader.release(block.holder, [spec.name for spec in specs])
+                raise
+            self._specs.prove(block)
+        return BlockLoaded(answer, loop.time() - began)

@@ -1,0 +1,74 @@
+"""Which applications give way when one that is not resident is asked for: least recently used (S-LoRA, 4.1).
+
+What nobody uses goes first. Where all that is resident is in use, the one that asks waits ``PATIENCE``; then the application
+that has been resident for longest, and for a ``TURN`` at least, starts nothing new and goes when what runs has ended. So
+everyone gets a turn, requests that wait for one application share its load, and swaps are bounded in time. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+PATIENCE = 0.3  # seconds that an application waits before one in use has to make room for it
+TURN = 1.0  # seconds that an application is resident before that is asked of it
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Of an application at one gateway, or at all."""
+
+    active: int  # requests that run or wait
+    idle: float  # seconds since the last one came or ended; 0 while there are any
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """An application that may give way."""
+
+    name: str
+    use: Use
+    age: float  # seconds since it came
+    owned: Mapping[str, int]  # worker -> bytes of packed tensors that nobody else needs there
+
+
+@dataclass(frozen=True, slots=True)
+class GivingWay:
+    """``unload``: now. ``drain``: takes no new requests from now on, and goes when it has none; "": none does."""
+
+    unload: tuple[str, ...] = ()
+    drain: str = ""
+
+
+def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
+    """What all gateways say of their applications."""
+    found: dict[str, Use] = {}
+    for name, use in (item for one in uses for item in one.items()):
+        known = found.get(name, use)
+        found[name] = Use(use.active + (known.active if name in found else 0), min(use.idle, known.idle))
+    return found
+
+
+def choose(lacking: Mapping[str, int], residents: Iterable[Occupant], waited: float) -> GivingWay:
+    """Who gives way so that ``lacking`` bytes become free on each of these workers, for an application that has ``waited``
+    so many seconds. What two applications alone share is nobody's own: where nothing else helps they go one by one."""
+    order = sorted(residents, key=lambda one: (-one.use.idle, -one.age, one.name))
+    rest = {worker: nbytes for worker, nbytes in lacking.items() if nbytes > 0}
+    unload = []
+    for one in (one for one in order if not one.use.active):
+        if not rest:
+            break
+        if any(one.owned.get(worker) for worker in rest):
+            unload.append(one.name)
+            left = ((worker, nbytes - one.owned.get(worker, 0)) for worker, nbytes in rest.items())
+            rest = {worker: nbytes for worker, nbytes in left if nbytes > 0}
+    if not rest:
+        return GivingWay(tuple(unload))
+    mute = [one.name for one in order if not one.use.active and one.name not in unload]
+    if mute:
+        return GivingWay((*unload, mute[0]))
+    busy = [one for one in order if one.use.active and one.age >= TURN]
+    if waited < PATIENCE or not busy:
+        return GivingWay()
+    useful = [one for one in busy if any(one.owned.get(worker) for worker in rest)]
+    return GivingWay(drain=max(useful or busy, key=lambda one: one.age).name)

@@ -1,0 +1,40 @@
+"""More adapters than fit: each answers as peft does with its adapter alone, whoever has to leave for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from blockwright.tests.adapters import greedy, make_adapter, peft_model
+from blockwright.tests.equality.served import serve
+from blockwright.tests.gpu.reference import prompt_of
+
+Checkpoints = Callable[..., Path]
+NEW = 12
+TENANTS = 6
+
+
+async def test_tenants_that_do_not_fit_are_loaded_when_they_are_asked_for(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    base = checkpoint("llama")
+    adapters = {f"t{i}": make_adapter(base, tmp_path / str(i), seed=i, r=32) for i in range(TENANTS)}
+    prompts = [tuple(prompt_of(n, seed=n)) for n in (9, 40)]
+    wanted = {name: [greedy(peft_model(base, path), prompt, NEW) for prompt in prompts] for name, path in adapters.items()}
+    async with serve({"base": base, **adapters}, memory=2 << 20, kv_reserve=0.4) as server:
+
+        async def states() -> list[str]:
+            return [one["state"] for one in (await server.cluster())["applications"].values()]
+
+        async def ask(name: str, which: int) -> None:
+            choice = await server.complete(prompts[which], NEW, model=name)
+            assert choice["token_ids"] == wanted[name][which], name
+
+        before = await states()
+        assert before[0] == "ready"
+        assert 2 <= before.count("on demand") <= TENANTS - 1, before
+        for name in [*adapters, *adapters]:  # in turn: of the least recently used none is there
+            await ask(name, 0)
+        chance = Random(1)
+        await asyncio.gather(*(ask(chance.choice([*adapters]), chance.randrange(2)) for _ in range(30)))
+        assert (await states()).count("on demand") >= 2

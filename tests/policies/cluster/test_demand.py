@@ -1,0 +1,48 @@
+"""Who gives way to an application that is asked for and not resident."""
+
+from blockwright.policies.cluster.demand import PATIENCE, TURN, GivingWay, Occupant, Use, choose, combined
+
+
+def resident(name: str, *, active: int = 0, idle: float = 0.0, age: float = 60.0, owned: int = 10) -> Occupant:
+    return Occupant(name, Use(active, 0.0 if active else idle), age, {"w0": owned})
+
+
+def test_the_least_recently_used_go_and_no_more_than_are_needed():
+    residents = [resident("new", idle=1), resident("old", idle=9), resident("older", idle=10), resident("busy", active=1)]
+    assert choose({"w0": 10}, residents, 0.0) == GivingWay(("older",))
+    assert choose({"w0": 11}, residents, 0.0) == GivingWay(("older", "old"))
+    assert choose({"w0": 0}, residents, 0.0) == GivingWay()
+
+
+def test_what_frees_nothing_stays():
+    residents = [resident("base", idle=99, owned=0), resident("adapter", idle=1)]
+    assert choose({"w0": 5}, residents, 0.0) == GivingWay(("adapter",))
+
+
+def test_what_two_share_alone_goes_though_neither_owns_it():
+    assert choose({"w0": 5}, [resident("a", idle=2, owned=0), resident("b", idle=1, owned=0)], 0.0) == GivingWay(("a",))
+
+
+def test_what_is_in_use_goes_only_after_a_while_and_the_oldest_resident_first():
+    residents = [resident("a", active=3, age=5), resident("b", active=1, age=8), resident("c", active=9, age=TURN / 2)]
+    assert choose({"w0": 10}, residents, PATIENCE / 2) == GivingWay()
+    assert choose({"w0": 10}, residents, PATIENCE) == GivingWay(drain="b")
+    assert choose({"w0": 10}, residents[2:], PATIENCE) == GivingWay(), "it came a moment ago"
+
+
+def test_nothing_idle_goes_in_vain():
+    residents = [resident("a", idle=3, owned=4), resident("b", active=1, owned=9)]
+    assert choose({"w0": 10}, residents, 0.0) == GivingWay()
+    assert choose({"w0": 10}, residents, PATIENCE) == GivingWay(drain="b")
+
+
+def test_every_worker_that_lacks_memory_counts():
+    one = Occupant("one", Use(0, 9.0), 60.0, {"w0": 10})
+    two = Occupant("two", Use(0, 5.0), 60.0, {"w1": 10})
+    assert choose({"w1": 10}, [one, two], 0.0) == GivingWay(("two",))
+    assert choose({"w0": 1, "w1": 1}, [one, two], 0.0) == GivingWay(("one", "two"))
+
+
+def test_gateways_are_added_up():
+    found = combined([{"a": Use(1, 0.0), "b": Use(0, 9.0)}, {"a": Use(2, 0.0), "b": Use(0, 4.0)}])
+    assert found == {"a": Use(3, 0.0), "b": Use(0, 4.0)}
