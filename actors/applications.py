@@ -7,7 +7,6 @@ gateway that dies takes nobody's application with it: what it asked for goes on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import dataclasses
 import logging
@@ -26,7 +25,7 @@ from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.errors import DeadlineExceeded, RemoteError
+from blockwright.runtime.base.errors import ActorDied, DeadlineExceeded, RemoteError
 from blockwright.zoo.source import open_source
 
 log = logging.getLogger("blockwright.applications")
@@ -108,9 +107,13 @@ class Applications(Actor):
     async def _until_removed(self, application: str) -> None:
         controller, removed = self.node.ref(self._controller, Controller), False
         while not removed:
-            with contextlib.suppress(DeadlineExceeded):
+            try:
                 await controller.removed(application, timeout=LONGEST_WAIT)
-                removed = True
+            except DeadlineExceeded:
+                continue
+            except ActorDied:
+                return  # and with the controller the cluster
+            removed = True
         self._held.pop(application, None)
 
     async def _add(self, new: NewApplication) -> ApplicationView | RefusedChange:
