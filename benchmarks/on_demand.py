@@ -42,8 +42,8 @@ BARS = [Bar(f"{SIZE}/{DTYPE}", "ttft_ms", "half", at_most=3.0)]
 class Plan:
     """How much is measured; ``rate``: requests per second."""
 
-    rounds: int = 4
-    requests: int = 40
+    rounds: int = 3
+    requests: int = 30
     rate: float = 2.5
 
     @classmethod

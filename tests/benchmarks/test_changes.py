@@ -136,7 +136,7 @@ def test_a_benchmark_that_fails_or_stores_nothing_is_told(tmp_path: Path, monkey
     assert everything.run_one("mute", tmp_path / "x.json", 240.0, ["--quick"]) == "stored nothing"
 
 
-def test_all_benchmarks_that_store_take_part_within_three_quarters_of_an_hour() -> None:
+def test_all_benchmarks_that_store_take_part_within_fifty_minutes() -> None:
     storing = {
         path.stem
         for path in BENCHMARKS.glob("*.py")
@@ -145,4 +145,4 @@ def test_all_benchmarks_that_store_take_part_within_three_quarters_of_an_hour() 
     }
     budgets = all_benchmarks().BUDGETS
     assert set(budgets) == storing
-    assert sum(budgets.values()) <= 45 * 60
+    assert sum(budgets.values()) <= 50 * 60
