@@ -31,8 +31,8 @@ help:
 	@echo "make equality  the full cross product of the comparison with transformers"
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
-	@echo "make bench     all benchmarks, in less than 45 minutes, and what changed since the stored results"
-	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY='serving links' runs just these,"
+	@echo "make bench     benchmarks, in less than half an hour, and what changed since the stored results"
+	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY='on_demand tenants' runs just these, which take 20 more,"
 	@echo "               BESIDE=CHECKOUT measures another checkout in turn)"
 
 setup: $(STAMP)

@@ -99,7 +99,7 @@ async def one_round(server: Served, adapters: int, plan: Plan, seed: int) -> dic
 async def resident(server: Served) -> int:
     """Adapters that are in the worker."""
     applications: dict[str, Any] = (await server.get("/admin/cluster"))["applications"]
-    return sum(one["state"] == "ready" for one in applications.values()) - 1
+    return len([one for one in applications.values() if one["state"] == "ready"]) - 1
 
 
 async def measure(report: Report, plan: Plan, folder: Path) -> None:

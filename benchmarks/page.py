@@ -20,6 +20,7 @@ import controller
 import deltas
 import harness
 import links
+import on_demand
 import serving
 import sweep
 import tenants
@@ -33,8 +34,9 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures everything again in less than 45 minutes and says what changed by more than the spread of the runs; with `STORE=1`
-it replaces the files and this page. Each file names its commit, machine and versions.
+measures all but the last two sections again in less than half an hour (those two: `make bench ONLY="tenants on_demand"`) and
+says what changed by more than the spread of the runs; with `STORE=1` it replaces the files and this page. Each file names
+its commit, machine and versions.
 
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
@@ -305,13 +307,25 @@ def of_nodes(result: Result) -> str:
 {table(("", "ipc", "TCP with keys"), rows)}"""
 
 
+def of_on_demand(result: Result) -> str:
+    case = "S/f32"
+    names = {"half": "half", "all": "as many", OURS: "twice as many"}
+    rows = [
+        (words, *(result.text(case, metric, who) for metric in ("ttft_ms", "ttft_p95_ms", "swaps")))
+        for who, words in names.items()
+    ]
+    return f"""S float32 with LoRA adapters of rank 16 on all linear modules, in memory for 8 of them; requests at the same
+rate, each to one at random. Milliseconds to the first token; the bar is at most 3 times the median of half.
+
+{table(("adapters, of those that fit", "median", "95th percentile", "swaps in a round"), rows)}"""
+
+
 SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "serving": ("Serving", of_serving),
     "contended": ("On a busy machine", of_contended),
     "kernels": ("Kernels", of_kernels),
     "deltas": ("Deltas", of_deltas),
     "accuracy": ("Accuracy", of_accuracy),
-    "tenants": ("Tenants", of_tenants),
     "failover": ("Dying", of_failover),
     "sweep": ("Deciding", of_sweep),
     "controller": ("Placing", of_controller),
@@ -319,6 +333,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "tokens": ("Messages of served tokens", of_tokens),
     "links": ("Links", of_links),
     "nodes": ("Nodes", of_nodes),
+    "tenants": ("Tenants", of_tenants),
+    "on_demand": ("Adapters on demand", of_on_demand),
 }
 
 
@@ -341,6 +357,8 @@ def bars_of(name: str, result: Result) -> list[Bar]:
             return list(runpy.run_path(str(ROOT / "benchmarks" / "actors.py"))["BARS"])
         case "links":
             return links.BARS
+        case "on_demand":
+            return on_demand.BARS
         case "tenants":
             return tenants.bars(tenants.Plan())
         case "controller":

@@ -136,13 +136,13 @@ def test_a_benchmark_that_fails_or_stores_nothing_is_told(tmp_path: Path, monkey
     assert everything.run_one("mute", tmp_path / "x.json", 240.0, ["--quick"]) == "stored nothing"
 
 
-def test_all_benchmarks_that_store_take_part_within_fifty_minutes() -> None:
+def test_all_benchmarks_that_store_take_part_and_most_within_half_an_hour() -> None:
     storing = {
         path.stem
         for path in BENCHMARKS.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "harness.finish"
     }
-    budgets = all_benchmarks().BUDGETS
-    assert set(budgets) == storing
-    assert sum(budgets.values()) <= 50 * 60
+    everything = all_benchmarks()
+    assert set(everything.BUDGETS | everything.LONG) == storing
+    assert sum(everything.BUDGETS.values()) <= 30 * 60
