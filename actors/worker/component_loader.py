@@ -15,6 +15,7 @@ from blockwright.actors.worker.messages import LoadBlock, NoRoom, WorkerConfig
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
+from blockwright.policies.cluster.assignment import REMEDY
 from blockwright.policies.memory.packed_tensor import PackedTensor, Shortage, WantedComponent
 from blockwright.policies.memory.worker_memory import WorkerMemory
 from blockwright.policies.sweep.events import (
@@ -26,7 +27,6 @@ from blockwright.policies.sweep.events import (
 )
 from blockwright.zoo.source import open_source
 
-REMEDY = "remove another application, or give workers more memory (--set memory=...)"
 ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
 
 
