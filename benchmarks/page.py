@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import runpy
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import contended
 import controller
@@ -24,12 +23,12 @@ import on_demand
 import serving
 import sweep
 import tenants
-from harness import BESIDE, OURS, ROOT, Bar, Report
+from harness import BESIDE, OURS, ROOT, Bar
+from stored import NONE, Result, number, table
 from tenants_models import ALONE, MERGED
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
-NONE = "–"
 WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
@@ -41,53 +40,6 @@ its commit, machine and versions.
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
 million (12 layers, hidden size 1024)."""
-
-
-class Result:
-    """One stored file."""
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        self.document = document
-        self._rows = {(row["case"], row["metric"], row["subject"]): row for row in document["rows"]}
-
-    def value(self, case: str, metric: str, subject: str = OURS) -> float | None:
-        row = self._rows.get((case, metric, subject))
-        return None if row is None else float(row["value"])
-
-    def text(self, case: str, metric: str, subject: str = OURS, scale: float = 1.0) -> str:
-        value = self.value(case, metric, subject)
-        return NONE if value is None else number(scale * value)
-
-    def spread(self, case: str, metric: str) -> str:
-        """With the smallest and largest run."""
-        row = self._rows.get((case, metric, OURS))
-        return NONE if row is None else f"{number(row['value'])} ({number(row['low'])} to {number(row['high'])})"
-
-    def ratio(self, case: str, metric: str, peer: str) -> str:
-        """Ours by the peer's."""
-        ours, theirs = self.value(case, metric), self.value(case, metric, peer)
-        return NONE if ours is None or not theirs else f"{ours / theirs:.2f}"
-
-    def percent(self, case: str, metric: str) -> str:
-        value = self.value(case, metric)
-        return NONE if value is None else f"{100 * value:.0f} %"
-
-    def cases(self, metric: str) -> list[str]:
-        return [case for case, found, subject in self._rows if found == metric and subject == OURS]
-
-    def report(self) -> Report:
-        """For judging bars: of every series its median."""
-        samples = {key: [row["value"]] for key, row in self._rows.items()}
-        return Report(self.document["benchmark"], {}, (), samples)
-
-
-def number(value: float) -> str:
-    """Three digits that count."""
-    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def of_serving(result: Result) -> str:

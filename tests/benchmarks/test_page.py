@@ -9,7 +9,7 @@ from pathlib import Path
 
 import page
 import pytest
-from page import Result, number
+from stored import Result, number
 
 ROOT = Path(__file__).parents[2]
 STORED = sorted(path for path in page.RESULTS.glob("*.json") if path.name != "schema.json")
