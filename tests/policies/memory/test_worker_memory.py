@@ -71,7 +71,7 @@ def test_holes_between_components_do_not_refuse_a_load_that_fits() -> None:
     for name in (b"a", b"b", b"c", b"d"):
         assert load(made, "app", name, one(2 * CHUNK, name)) is not None
     for name in (b"a", b"c"):
-        made.release(name, "app")
+        made.release([name], "app")
     assert load(made, "app", b"big", one(4 * CHUNK)) is not None
     made.check({})
 
