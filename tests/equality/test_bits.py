@@ -29,9 +29,8 @@ ANCHORS = 2  # requests of a load that last until all others have come
 PROMPTS = [1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 200, 255, 256, 257, 300]
 # llama is what most models are; this gemma2 has windows and capped scores
 CASES = {
-    "llama-float32": ("llama", "float32", {}),
     "llama-bfloat16": ("llama", "bfloat16", {}),
-    "gemma2-bfloat16": ("gemma2", "bfloat16", {"sliding_window": 48}),
+    "gemma2-float32": ("gemma2", "float32", {"sliding_window": 48}),
 }
 
 
