@@ -115,7 +115,7 @@ def main(options: Options) -> None:
     settings = {"tenants": TENANTS, "rank": RANK, "rows": ROWS, "threads": threads}
     report = Report("deltas", settings)
     for model in CASES[:2] if options.quick else CASES:
-        for case, metrics in measure(model, 3, 3 if options.quick else 20, threads):
+        for case, metrics in measure(model, 3, 3 if options.quick else 10, threads):
             report.add(case, OURS, metrics)
     harness.finish(report, options, BARS)
 
