@@ -36,7 +36,7 @@ class Planner:
         batch = BatchBuilder(self._parts.config.sweep_tokens)
         self._take_flights(batch)
         prompts = self._pick_decodes(batch)
-        if prompts or self._parts.queue.waiting:
+        if prompts or (self._parts.queue.waiting and self._rows.free_rows):
             batch.decoding = min(map(self._rank, {self._rows.tenant[s]: s for s in batch.picked}.values()), default=None)
         if prompts and self._parts.queue.waiting:
             self._admit(batch, prompts)
@@ -73,18 +73,18 @@ class Planner:
             batch.budget -= len(batch.picked) - before
             if at >= len(running):
                 break
-            s, start = running[at], rows.planned[running[at]]
+            s, start, size = running[at], rows.planned[running[at]], len(running)
             waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # for its last token
             if rows.place[s] == Place.LOCAL:
                 paged = not waits and batch.budget > 0 and self._grow(batch, s, start + 1)
-                at = running.index(s) + (not paged)  # with its page the loop picks it
+                at = _place_after(running, at, s, size) + (not paged)  # with its page the loop picks it
                 continue
             if not waits and batch.budget > 0 and not self._parts.leases.is_away(s):
                 quota = self._pipeline.microbatch() if quota < 0 else quota
                 if quota:
                     quota -= 1
                     self._pick(batch, s, 1)
-            at = running.index(s) + 1
+            at = _place_after(running, at, s, size) + 1
         batch.decodes = len(batch.picked)
         if len({rows.tenant[s] for s in prompts}) > 1:
             prompts.sort(key=self._rank)
@@ -313,3 +313,8 @@ class Planner:
             assert taken is not None, "the page fitted a moment ago"
             whole.append(taken)
         self._list_page(s, whole)
+
+
+def _place_after(running: list[int], at: int, s: int, size: int) -> int:
+    """Where ``s`` stands that stood at ``at`` of so many: elsewhere only if somebody before it was preempted."""
+    return at if len(running) == size else running.index(s)
