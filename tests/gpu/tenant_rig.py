@@ -52,3 +52,19 @@ class TenantRig(Rig):
         for step in plan.steps:
             step.delta = numbers if any(numbers) else []
         return plan
+
+    def together(self, told: dict[int, list[int]], *, count: int, chunk: int, length: int) -> dict[int, list[int]]:
+        """So many greedy tokens after each row's, all rows in every batch, at most ``chunk`` positions of each."""
+        done: dict[int, list[int]] = {row: [] for row in told}
+        start = dict.fromkeys(told, 0)
+        edits = [edit for row in told for edit in self.admit(row, told[row], length=length)]
+        while any(len(found) < count for found in done.values()):
+            known = {row: len(told[row]) + len(done[row]) for row in told}
+            batch = [(row, start[row], min(chunk, known[row] - start[row])) for row in told]
+            sample = [i for i, (row, first, n) in enumerate(batch) if first + n == known[row]]
+            result, edits = self.run(batch, sample, edits), []
+            for i, token in zip(sample, result.tokens, strict=True):
+                done[batch[i][0]].append(token)
+            for row, first, n in batch:
+                start[row] = first + n
+        return {row: found[:count] for row, found in done.items()}

@@ -69,21 +69,11 @@ def test_tenants_in_one_sweep_answer_as_alone(
     rig = TenantRig(make("float32"), base, folders, cuts)
     rig.tenant = {row: row % 6 for row in range(8)}
     order = sorted(range(8), key=lambda row: rig.tenant[row])
-    told, done = {row: prompt(row, 3 + 4 * row) for row in order}, {row: list[int]() for row in order}
-    start = dict.fromkeys(order, 0)
-    edits = [edit for row in order for edit in rig.admit(row, told[row], length=60)]
-    while any(len(found) < 12 for found in done.values()):
-        known = {row: len(told[row]) + len(done[row]) for row in order}
-        batch = [(row, start[row], min(11, known[row] - start[row])) for row in order]
-        sample = [i for i, (row, first, count) in enumerate(batch) if first + count == known[row]]
-        result, edits = rig.run(batch, sample, edits), []
-        for i, token in zip(sample, result.tokens, strict=True):
-            done[order[i]].append(token)
-        for row, first, count in batch:
-            start[row] = first + count
+    told = {row: prompt(row, 3 + 4 * row) for row in order}
+    done = rig.together(told, count=12, chunk=11, length=60)
     for row in order:
         wanted = greedy(models[rig.tenant[row]], told[row], 12)
-        assert done[row][:12] == wanted, f"row {row} of tenant {rig.tenant[row]}"
+        assert done[row] == wanted, f"row {row} of tenant {rig.tenant[row]}"
 
 
 @pytest.mark.parametrize(

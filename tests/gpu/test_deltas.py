@@ -98,21 +98,10 @@ def test_tenants_in_one_sweep_answer_as_alone(
     rig.tenant = {row: row % 5 for row in range(8)}  # 0: the base
     order = sorted(range(8), key=lambda row: rig.tenant[row])
     told = {row: prompt(row, 5 + 4 * row) for row in order}
-    done: dict[int, list[int]] = {row: [] for row in order}
-    start = dict.fromkeys(order, 0)
-    edits = [edit for row in order for edit in rig.admit(row, told[row], length=60)]
-    while any(len(found) < 16 for found in done.values()):
-        known = {row: len(told[row]) + len(done[row]) for row in order}
-        batch = [(row, start[row], min(6, known[row] - start[row])) for row in order]
-        sample = [i for i, (row, first, count) in enumerate(batch) if first + count == known[row]]
-        result, edits = rig.run(batch, sample, edits), []
-        for i, token in zip(sample, result.tokens, strict=True):
-            done[order[i]].append(token)
-        for row, first, count in batch:
-            start[row] = first + count
+    done = rig.together(told, count=16, chunk=6, length=60)
     models = {0: base_model(base)} | {i + 1: peft_model(base, folder) for i, folder in enumerate(folders)}
     for row in order:
-        assert done[row][:16] == greedy(models[rig.tenant[row]], told[row], 16), f"row {row} of tenant {rig.tenant[row]}"
+        assert done[row] == greedy(models[rig.tenant[row]], told[row], 16), f"row {row} of tenant {rig.tenant[row]}"
 
 
 EACH_SET = pytest.mark.parametrize(

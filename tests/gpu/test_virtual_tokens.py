@@ -66,22 +66,11 @@ def test_tenants_of_all_forms_in_one_sweep_answer_as_alone(
     rig.tenant = {row: row % 6 for row in range(8)}
     order = sorted(range(8), key=lambda row: rig.tenant[row])
     told = {row: [VIRTUAL_TOKEN] * virtual[rig.tenant[row]] + prompt(row, 3 + 4 * row) for row in order}
-    done: dict[int, list[int]] = {row: [] for row in order}
-    start = dict.fromkeys(order, 0)
-    edits = [edit for row in order for edit in rig.admit(row, told[row], length=70)]
-    while any(len(found) < 12 for found in done.values()):
-        known = {row: len(told[row]) + len(done[row]) for row in order}
-        batch = [(row, start[row], min(4, known[row] - start[row])) for row in order]
-        sample = [i for i, (row, first, count) in enumerate(batch) if first + count == known[row]]
-        result, edits = rig.run(batch, sample, edits), []
-        for i, token in zip(sample, result.tokens, strict=True):
-            done[order[i]].append(token)
-        for row, first, count in batch:
-            start[row] = first + count
+    done = rig.together(told, count=12, chunk=4, length=70)
     models = {0: base_model(base)} | {i + 1: peft_model(base, folder) for i, folder in enumerate(folders)}
     for row in order:
         seen = told[row][virtual[rig.tenant[row]] :]
-        assert done[row][:12] == greedy(models[rig.tenant[row]], seen, 12), f"row {row} of tenant {rig.tenant[row]}"
+        assert done[row] == greedy(models[rig.tenant[row]], seen, 12), f"row {row} of tenant {rig.tenant[row]}"
 
 
 @pytest.mark.parametrize(
