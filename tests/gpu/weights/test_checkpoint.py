@@ -205,6 +205,7 @@ def refusal(path: Path | str) -> str:
         ({"num_key_value_heads": 3}, ["num_key_value_heads 3"]),
         ({"num_attention_heads": 5, "head_dim": None}, ["hidden_size 64", "5"]),
         ({"head_dim": 17}, ["head_dim 17"]),
+        ({"head_dim": 1026}, ["head_dim 1026", "1024"]),
         ({"hidden_act": "relu"}, ["relu", "silu"]),
         ({"dtype": "float64"}, ["float64"]),
         ({"attention_bias": True}, ["q_proj.bias"]),
