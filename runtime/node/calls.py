@@ -60,13 +60,14 @@ class Calls:
         to = self._route(target)
         if type(patience) is not float or not patience >= 0.0:
             patience = seconds("timeout", patience)
-        now = self._clock.now()
-        deadline, trace = now + min(patience, LONGEST), b""
+        now, left, trace = self._clock.now(), min(patience, LONGEST), b""
+        deadline = now + left
         if (scope := CURRENT.get()) is not None or self._logged:
             trace = self._requests.span(target, endpoint, "call")
             if scope is not None and scope.deadline is not None and not scope.over and scope.deadline < deadline:
                 deadline = scope.deadline
-        if deadline <= now:
+                left = min(left, deadline - now)
+        if left <= 0.0:
             raise DeadlineExceeded(f"no time is left to call {target}.{endpoint}")
         future: asyncio.Future[Any] = self._loop.create_future()
         work: Delivery | RemoteCall
@@ -74,7 +75,7 @@ class Calls:
             work = Delivery(to.declared(endpoint), args, kwargs, FutureReply(future), deadline=deadline, trace=trace)
             to.deliver(work)
         else:
-            work = self._remote.begin(to, target, endpoint, (args, kwargs), deadline - now, trace, future)
+            work = self._remote.begin(to, target, endpoint, (args, kwargs), left, trace, future)
         self._deadlines.add(deadline, future, target, endpoint, patience)
         try:
             answer = await future
