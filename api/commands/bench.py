@@ -23,9 +23,9 @@ from blockwright.api.nearest import suggestion
 
 if TYPE_CHECKING:
     from blockwright.api.load.figures import Outcome
-    from blockwright.api.load.traces import TraceRequest
     from blockwright.api.load.workload import Request, Vocabulary
     from blockwright.api.program.client import Client
+    from blockwright.simulator.traces import TraceRequest
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -169,8 +169,8 @@ def _load(arguments: argparse.Namespace, words: Vocabulary, context: int, number
 
 
 def _shapes(arguments: argparse.Namespace, source: random.Random) -> list[TraceRequest]:
-    from blockwright.api.load.traces import Clients, TraceError, cut, read_trace
     from blockwright.api.load.workload import random_lengths
+    from blockwright.simulator.traces import Clients, TraceError, cut, read_trace
 
     wanted = arguments.num_prompts
     if not arguments.trace:

@@ -9,9 +9,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from blockwright.api.load.traces import TraceRequest
+from blockwright.simulator.traces import BLOCK, TraceRequest
 
-BLOCK = 512  # tokens of a block of a trace that names its blocks
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 

@@ -1,4 +1,4 @@
-"""The progress bar of ``blockwright.generate``: prompts answered, tokens per second, time left, on standard error.
+"""The progress bar of ``blockwright.generate`` and of simulations: how many are done, how fast, time left.
 
 Owns the display alone. One line, so that it also works in a notebook.
 """
@@ -34,10 +34,14 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def begin(self) -> None:
-        """The model is loaded: seconds count from now."""
+    def begin(self, what: str = "generating") -> None:
+        """What has to be there is: seconds count from now."""
         self._began = time.monotonic()
-        self._progress.update(self._task, description="generating")
+        self._progress.update(self._task, description=what)
+
+    def advance(self, steps: int) -> None:
+        """So many more are done."""
+        self._progress.update(self._task, advance=steps)
 
     def done(self, answer: Answer) -> None:
         """One more prompt is answered."""

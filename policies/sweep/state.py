@@ -231,18 +231,18 @@ class SweepState:
     # forecasts -------------------------------------------------------------------------------------------------------
 
     def repeat(self, plan: SweepPlan) -> int:
-        """How many sweeps from the open ``plan`` on have the same rows, as far as memory lasts and no event comes."""
+        """How many sweeps from the open ``plan`` on have the same rows, as long as memory lasts, if no event comes."""
         only = self._plans.only(plan.number)
         return forecast.most(self.parts, only) if only is not None else 1
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float) -> int:
-        """Take up to ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; ends the plan. How many were taken."""
+        """Take ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; ends the plan. Returns their number."""
         if sweeps == 1:
             self.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), now)
             return 1
-        taken = forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps)
-        self._plans.skip(taken - 1)
-        return taken
+        forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps)
+        self._plans.skip(sweeps - 1)
+        return sweeps
 
     # views -----------------------------------------------------------------------------------------------------------
 

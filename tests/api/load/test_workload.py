@@ -8,8 +8,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.api.load.traces import TraceRequest
 from blockwright.api.load.workload import BLOCK, Vocabulary, arrivals, clip, random_lengths, requests
+from blockwright.simulator.traces import TraceRequest
 
 WORDS = Vocabulary(tuple(range(40, 90)), 4.0)
 

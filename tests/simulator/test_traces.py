@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.api.load.traces import WINDOW, Clients, TraceError, TraceRequest, cut, read_trace
+from blockwright.simulator.traces import WINDOW, Clients, TraceError, TraceRequest, cut, read_trace
 
 RATES = "model,client,window_start_s,rate_rps,iat_cv,iat_dist,iat_shape,iat_scale\n"
 RATES += "m-a,0,0,0.5,2,Weibull,0.4,0.5\nm-a,1,0,0.25,2,Gamma,0.05,78\nm-a,0,600,0.5,2,Gamma,0.5,1\nm-b,0,0,9,1,Gamma,1,1\n"
@@ -30,10 +30,17 @@ def test_rows_without_times(tmp_path: Path) -> None:
     assert read_trace(file) == [TraceRequest(None, 42, 285), TraceRequest(None, 19, 1)]
 
 
+def test_rows_of_burstgpt_without_those_that_failed(tmp_path: Path) -> None:
+    file = tmp_path / "b.csv"
+    head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    file.write_text(head + "45,ChatGPT,472,18,490,API log\n46,GPT-4,10,0,10,API log\n52.5,GPT-4,87,230,317,API log\n")
+    assert read_trace(file) == [TraceRequest(0.0, 472, 18), TraceRequest(7.5, 87, 230)]
+
+
 def test_json_lines_with_blocks(tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl"
     file.write_text('{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[0,1]}\n{"timestamp":1500,')
-    with pytest.raises(TraceError, match="is not a trace of a known form"):
+    with pytest.raises(TraceError, match=r"t.jsonl, line 2: this is no JSON"):
         read_trace(file)
     file.write_text(
         '{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[0,1]}\n'
@@ -62,9 +69,12 @@ def test_rates_of_clients_give_their_requests_within_their_windows(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "clients", "says"),
     [
-        ("a,b\n1,2\n", Clients(), "has the columns a, b; give input_tokens"),
-        ("", Clients(), "has the columns ; give"),
-        ("input_tokens,output_tokens\nx,2\n", Clients(), "not a trace of a known form"),
+        ("a,b\n1,2\n", Clients(), "line 1: the columns are a, b; give input_tokens"),
+        ("", Clients(), "line 1: the columns are ; give"),
+        ("input_tokens,output_tokens\n1,2\nx,2\n", Clients(), r"t.csv, line 3: input_tokens is 'x'; give a number"),
+        ("input_tokens,output_tokens\n1\n", Clients(), r"t.csv, line 2: output_tokens is missing"),
+        ("input_tokens,output_tokens\n1,-4\n", Clients(), r"line 2: output_tokens is '-4'; give a number from 0 on"),
+        ('{"timestamp":0,"input_length":6,"output_length":5,"hash_ids":["a"]}', Clients(), "line 1: hash_ids is"),
         (RATES, Clients(), "name their quantiles with --trace-lengths"),
         (RATES, Clients(Path("/none")), "/none cannot be read"),
         (RATES, Clients(Path(__file__), "m-c"), "there is no model 'm-c' in the trace; there are: m-a, m-b"),

@@ -1,0 +1,93 @@
+"""Simulates a cluster under virtual time: latency, time to first token, throughput, memory and preemptions of a described
+workload on described instances, which run the scheduler of the live workers.
+
+CONFIG is a TOML or JSON file (docs/simulator.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from blockwright.api.commands import CommandError
+
+if TYPE_CHECKING:
+    from blockwright.simulator.simulation import Simulation
+
+STEPS = 200  # of the progress bar
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", type=Path)
+    text = "another value for a field of CONFIG, like dispatch.policy=random or instances.0.count=4; may be repeated"
+    parser.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=text)
+    parser.add_argument("--log", metavar="FILE", type=Path, help="write every decision to it, a line of JSON each")
+    parser.add_argument("--json", metavar="FILE", help="store the figures, '-' for standard output instead of the table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.commands.simulate_report import document, show
+
+    began = time.perf_counter()
+    simulation = _simulate(arguments)
+    found = document(simulation, {"config": str(arguments.config), "set": arguments.set})
+    if arguments.json == "-":
+        print(json.dumps(found, indent=1))
+        return 0
+    show(found)
+    seconds = time.perf_counter() - began
+    print(f"simulated in {seconds:.1f} s, {found['seconds'] / seconds:,.0f} times real time", file=sys.stderr)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def _simulate(arguments: argparse.Namespace) -> Simulation:
+    from blockwright.api.program.progress import Bar
+    from blockwright.simulator.description import DescriptionError, profile, read
+    from blockwright.simulator.simulation import Simulation
+    from blockwright.simulator.traces import TraceError
+    from blockwright.simulator.workload import demands
+
+    try:
+        scenario, source = read(arguments.config, arguments.set)
+        coefficients = [profile(spec, n, source) for n, spec in enumerate(scenario.instances)]
+        requests = demands(scenario.workload, scenario.models, scenario.seed, arguments.config.parent)
+    except (DescriptionError, TraceError) as error:
+        raise CommandError(str(error), 2) from None
+    log = None
+    try:
+        log = arguments.log.open("w") if arguments.log else None
+        simulation = Simulation(scenario, coefficients, requests, note=_noting(log) if log else None)
+        with Bar(len(requests), sys.stderr.isatty()) as bar:
+            bar.begin("simulating")
+            simulation.run(_steps(len(requests), bar.advance))
+    except OSError as error:
+        raise CommandError(f"{arguments.log} cannot be written ({error.strerror}); check --log", 2) from None
+    finally:
+        if log:
+            log.close()
+    return simulation
+
+
+def _noting(log: IO[str]) -> Callable[[dict[str, Any]], None]:
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    return lambda entry: print(encode(entry), file=log)
+
+
+def _steps(total: int, done: Callable[[int], None]) -> Callable[[], None]:
+    """Tell a bar not of every request, which would take longer than to simulate it."""
+    step, ended = max(1, total // STEPS), 0
+
+    def one_more() -> None:
+        nonlocal ended
+        ended += 1
+        if not ended % step or ended == total:
+            done(step if not ended % step else ended % step)
+
+    return one_more

@@ -1,0 +1,137 @@
+"""What a simulation found, as JSON and for a terminal: a table, and the course of the run in characters."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from blockwright.api.commands.tables import table
+from blockwright.api.load.figures import percentile, spread
+from blockwright.simulator.simulation import Simulation
+
+BARS = " ▁▂▃▄▅▆▇█"
+WIDTH = 60  # characters of a plot
+SHOWN = ("mean", "p50", "p90", "p99", "max")
+METRICS = {
+    "ttft": ("TTFT", "s"),
+    "latency": ("latency", "s"),
+    "queueing": ("until it starts", "s"),
+    "tpot": ("per token after", "ms"),
+    "memory": ("KV memory used", "%"),
+    "preemptions": ("preemptions", ""),
+}
+
+
+def document(simulation: Simulation, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Described by ``docs/schemas/simulate.json``. Times are seconds."""
+    good = [one for one in simulation.requests if not one.failed]
+    failed = [one for one in simulation.requests if one.failed]
+    seconds = max((one.ended for one in simulation.requests), default=0.0)
+    answered = sum(one.demand.output for one in good)
+    later = [(one.ended - one.first) / (one.demand.output - 1) for one in good if one.demand.output > 1]
+    memory = [share for sample in simulation.samples for share in sample.memory]
+    served = Counter(one.instance for one in good)
+    latencies, first = sorted(one.ended - one.demand.at for one in good), sorted(one.first - one.demand.at for one in good)
+    return {
+        **settings,
+        "digest": simulation.digest(),
+        "seconds": round(seconds, 6),
+        "requests": len(good),
+        "failed": len(failed),
+        "errors": sorted({one.failed for one in failed})[:8],
+        "requests_per_s": round(len(good) / seconds, 6) if seconds else 0.0,
+        "prompt_tokens_per_s": round(sum(one.demand.prompt for one in good) / seconds, 3) if seconds else 0.0,
+        "output_tokens_per_s": round(answered / seconds, 3) if seconds else 0.0,
+        "sweeps": sum(instance.sweeps for instance in simulation.instances),
+        "figures": {
+            "ttft": spread(first),
+            "latency": spread(latencies),
+            "queueing": spread(one.started - one.demand.at for one in good),
+            "tpot": spread(later),
+            "memory": spread(memory),
+            "preemptions": spread(float(one.preemptions) for one in good),
+        },
+        "instances": [
+            {
+                "name": instance.name,
+                "requests": served[instance.name],
+                "sweeps": instance.sweeps,
+                "busy": round(instance.busy / seconds, 6) if seconds else 0.0,
+                "preemptions": instance.state.counters["preemptions"],
+            }
+            for instance in simulation.instances
+        ],
+        "course": [
+            {
+                "at": round(one.at, 6),
+                "running": one.running,
+                "waiting": one.waiting,
+                "memory": round(sum(one.memory) / len(one.memory), 6),
+            }
+            for one in simulation.samples
+        ],
+        "latency_percentiles": [round(percentile(latencies, share), 6) for share in range(101)] if latencies else [],
+        "ttft_percentiles": [round(percentile(first, share), 6) for share in range(101)] if first else [],
+    }
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """Print it."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    rows = [
+        (f"{name}{f' ({unit})' if unit else ''}", *(_number(found["figures"][metric], share, unit) for share in SHOWN))
+        for metric, (name, unit) in METRICS.items()
+    ]
+    console.print(table(("", *(share.upper() if share[0] == "p" else share for share in SHOWN)), rows, numbers=len(SHOWN)))
+    for line in lines(found):
+        print(line)
+
+
+def _number(values: Mapping[str, float] | None, share: str, unit: str) -> str:
+    if values is None:
+        return "-"
+    return f"{values[share] * {'ms': 1e3, '%': 1e2}.get(unit, 1.0):,.2f}"
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """What stands below the table."""
+    course = found["course"]
+    yield ""
+    end = f"{course[-1]['at']:,.0f} s"
+    yield f"over time, 0 to {end}, while requests arrive"
+    for name in ("running", "waiting", "memory"):
+        values = [one[name] for one in course]
+        most = f"{max(values):.0%}" if name == "memory" else f"{max(values):,}"
+        yield f"  {name:8} {plot(values)} at most {most}"
+    if found["latency_percentiles"]:
+        yield "share of requests that are done, by time"
+        for name in ("ttft", "latency"):
+            times = found[f"{name}_percentiles"]
+            yield f"  {name:8} {plot(cumulative(times), 1.0)} 0 to {times[99]:,.2f} s"
+    yield ""
+    yield f"{found['requests']:,} requests answered, {found['failed']:,} not, in {found['seconds']:,.1f} s"
+    rates = [
+        f"{found[f'{name}_per_s']:,.1f} {name.replace('_', ' ')}" for name in ("requests", "prompt_tokens", "output_tokens")
+    ]
+    yield f"a second: {', '.join(rates)}; {found['sweeps']:,} sweeps; digest {found['digest']}"
+    yield from (f"not answered: {error}" for error in found["errors"])
+
+
+def plot(values: Sequence[float], top: float | None = None) -> str:
+    """One line of characters, as high as the mean of the values that fall on each."""
+    top = max(values) if top is None else top
+    cells = [
+        values[len(values) * n // WIDTH : max(len(values) * (n + 1) // WIDTH, len(values) * n // WIDTH + 1)]
+        for n in range(WIDTH)
+    ]
+    return "".join(BARS[round((len(BARS) - 1) * sum(cell) / len(cell) / top)] if top else BARS[0] for cell in cells)
+
+
+def cumulative(percentiles: Sequence[float]) -> list[float]:
+    """Share of values below each of ``WIDTH`` times, up to the 99th percentile."""
+    times = [percentiles[99] * (n + 1) / WIDTH for n in range(WIDTH)]
+    return [sum(value <= time for value in percentiles) / len(percentiles) for time in times]

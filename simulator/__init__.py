@@ -1,0 +1,1 @@
+"""Whole clusters under virtual time: the policies and state machines of the live system, on a described cluster."""

@@ -1,0 +1,253 @@
+"""What is to be simulated, read from a TOML or JSON file: workload, models, instances, dispatch, limits.
+
+Everything is checked before anything runs; a mistake is one sentence with the file, its line and the field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.prediction.dispatching import POLICIES
+
+T = TypeVar("T")
+ARRIVALS = ("poisson", "gamma", "trace")
+LAWS = ("constant", "exponential")
+LEAST_WORK = "least-work"  # what the gateway does by itself
+DISPATCH = (LEAST_WORK, *POLICIES)
+
+
+class DescriptionError(ValueError):
+    """One sentence: file, line, field, remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec:
+    """Which requests come, and when. Lengths are of ``lengths`` (a file), of the trace, or drawn around means."""
+
+    arrivals: str = "poisson"  # "poisson" | "gamma" | "trace": the times of the file ``trace``
+    rate: float = 0.0  # requests a second; of a trace 0: its own
+    cv: float = 1.0  # of the times between requests (gamma)
+    count: int = 1000  # requests
+    trace: str = ""  # file with times, and lengths unless ``lengths`` is given
+    lengths: str = ""  # file with lengths; of rates of clients: the quantiles of theirs
+    client_model: str = ""  # whose clients, of rates of clients; "": the first
+    start: float = 0.0  # seconds into the trace
+    speed: float = 1.0  # the trace's times are divided by it
+    input_tokens: int = 0  # mean, where no file gives lengths
+    output_tokens: int = 0
+    law: str = "constant"  # "constant" | "exponential": how they are spread around it
+    most_input: int = 0  # longer prompts are cut to it; 0: never
+    most_output: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model, as far as its sizes matter."""
+
+    name: str
+    kv_bytes: int  # of a token, on all layers together; a multiple of 4
+    parameters: int = 0  # bytes, taken from the memory of each instance
+    context: int = 1 << 20  # tokens, prompt and answer together
+    share: float = 1.0  # of the requests, beside the other models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSpec:
+    """Equal instances. Each serves all models. Give ``memory`` or ``blocks``."""
+
+    name: str = "instance"
+    count: int = 1
+    profile: str  # file of a device profile, or of cost coefficients alone
+    memory: int = 0  # bytes for parameters and KV
+    blocks: int = 0  # pages of KV of the first model; instead of ``memory``
+    memory_chunk: int = 2 << 20  # bytes that are mapped at a time
+    page_size: int = 16
+    chunk_size: int = 512
+    sweep_tokens: int = 512
+    max_rows: int = 256
+    prefix_cache: bool = True
+    ahead: bool = True  # a plan is made while the one before it runs, as on a live worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchSpec:
+    """Where requests go."""
+
+    policy: str = "least-work"
+    choices: int = 0  # so many instances, drawn at random, are compared; 0: all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSpec:
+    """As the settings of a gateway."""
+
+    max_waiting: int = 1 << 30  # requests that have not ended; more are refused
+    request_timeout: float = 0.0  # seconds; 0: none
+    latency: float = 0.0  # seconds from the gateway to an instance, and back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One file. Paths in it are relative to it."""
+
+    seed: int = 0
+    workload: WorkloadSpec
+    models: tuple[ModelSpec, ...]
+    instances: tuple[InstanceSpec, ...]
+    dispatch: DispatchSpec = field(default_factory=DispatchSpec)
+    limits: LimitSpec = field(default_factory=LimitSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of a description, for messages that say where."""
+
+    path: Path
+    text: str
+
+    def error(self, place: Iterable[str | int], says: str) -> DescriptionError:
+        steps = list(place)
+        name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
+        return DescriptionError(f"{self.path}, line {self.line(steps)}: {name} {says}")
+
+    def line(self, steps: list[str | int]) -> int:
+        """Where a field stands; of one that is missing: what it is missing in."""
+        at = 0
+        for n, step in enumerate(steps):
+            if isinstance(step, int):
+                for _ in range(step):  # the first element was found with the name
+                    again = re.compile(rf"^\[\[{re.escape(str(steps[n - 1]))}\]\]" if self._toml else r"\{", re.MULTILINE)
+                    found = again.search(self.text, at + 1)
+                    at = found.start() if found else at
+            else:
+                found = re.compile(rf'(?<![\w.])"?{re.escape(step)}"?(?=\s*[=:\]])').search(self.text, at)
+                at = found.start() if found else at
+        return self.text.count("\n", 0, at) + 1
+
+    @property
+    def _toml(self) -> bool:
+        return self.path.suffix != ".json"
+
+
+def read(path: Path, changes: Iterable[str] = ()) -> tuple[Scenario, Source]:
+    """``changes``: other values for fields, as ``workload.rate=20``. Raises DescriptionError."""
+    try:
+        source = Source(path, path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise DescriptionError(
+            f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); check the path"
+        ) from None
+    try:
+        table = json.loads(source.text) if path.suffix == ".json" else tomllib.loads(source.text)
+    except json.JSONDecodeError as error:
+        raise DescriptionError(f"{path}, line {error.lineno}: this is no JSON ({error.msg})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DescriptionError(f"{path}: this is no TOML ({error})") from None
+    for change in changes:
+        _change(table, change)
+    return scenario(table, source), source
+
+
+def _change(table: Any, change: str) -> None:
+    """One ``field=value``; the value is JSON, or else a text."""
+    name, sign, text = change.partition("=")
+    *steps, last = name.split(".")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    at = table
+    try:
+        for step in steps:
+            at = at[int(step)] if isinstance(at, list) else at.setdefault(step, {})
+        if not sign or not isinstance(at, dict):
+            raise TypeError
+    except (ValueError, IndexError, TypeError, AttributeError):
+        raise DescriptionError(f"{change!r} names no field; write it like workload.rate=20 or instances.0.count=4") from None
+    at[last] = value
+
+
+def scenario(table: Any, source: Source) -> Scenario:
+    """From parsed TOML or JSON, checked."""
+    made = _record(Scenario, table, source, [])
+    workload, known = made.workload, [one.name for one in made.models]
+    for place, text, allowed in (("arrivals", workload.arrivals, ARRIVALS), ("law", workload.law, LAWS)):
+        if text not in allowed:
+            raise source.error(["workload", place], f"is {text!r}; give one of: {', '.join(allowed)}")
+    if workload.arrivals == "trace" and not workload.trace:
+        raise source.error(["workload", "trace"], "is missing; name the file whose times are wanted")
+    if workload.arrivals != "trace" and workload.rate <= 0:
+        raise source.error(["workload", "rate"], f"is {workload.rate:g}; give the requests a second")
+    if not workload.trace and not workload.lengths and not (workload.input_tokens and workload.output_tokens):
+        raise source.error(["workload"], "has no lengths; give lengths = FILE, or input_tokens and output_tokens")
+    if (policy := made.dispatch.policy) not in DISPATCH:
+        raise source.error(["dispatch", "policy"], f"is {policy!r}; give one of: {', '.join(DISPATCH)}")
+    for name in ("cv", "speed", "count"):
+        if getattr(workload, name) <= 0:
+            raise source.error(["workload", name], f"is {getattr(workload, name):g}; give more than 0")
+    for n, model in enumerate(made.models):
+        if model.kv_bytes <= 0 or model.kv_bytes % 4:
+            raise source.error(["models", n, "kv_bytes"], f"is {model.kv_bytes}; give bytes, a multiple of 4")
+        if known.count(model.name) > 1:
+            raise source.error(["models", n, "name"], f"is {model.name!r} twice; give each model its own")
+    for n, spec in enumerate(made.instances):
+        if bool(spec.memory) == bool(spec.blocks):
+            raise source.error(["instances", n, "memory"], "or blocks is needed, and not both")
+        for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk"):
+            if getattr(spec, name) <= 0:
+                raise source.error(["instances", n, name], f"is {getattr(spec, name)}; give more than 0")
+    if not made.models or not made.instances:
+        raise source.error(["instances" if made.models else "models"], "is empty; describe at least one")
+    return made
+
+
+def profile(spec: InstanceSpec, n: int, source: Source) -> Coefficients:
+    """The cost model that an instance names: that of a device profile, or coefficients alone."""
+    path = source.path.parent / spec.profile
+    try:
+        table = json.loads(path.read_text())
+        return Coefficients.from_table(table.get("coefficients", table) if isinstance(table, dict) else table)
+    except OSError as error:
+        raise source.error(["instances", n, "profile"], f"names {path}, which cannot be read ({error.strerror})") from None
+    except json.JSONDecodeError as error:
+        raise DescriptionError(f"{path}, line {error.lineno}: this is no JSON ({error.msg})") from None
+    except ValueError as error:
+        raise DescriptionError(f"{path}: {error}") from None
+
+
+def _record(kind: type[T], table: Any, source: Source, place: list[str | int]) -> T:
+    """An instance of a dataclass from a table."""
+    if not isinstance(table, dict):
+        raise source.error(place or ["workload"], "is no table of fields")
+    hints, known = get_type_hints(kind), [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in table:
+        if name not in known:
+            raise source.error([*place, name], f"does not exist; there are: {', '.join(known)}")
+    for one in fields(kind):  # type: ignore[arg-type]
+        if one.name not in table and one.default is MISSING and one.default_factory is MISSING:
+            raise source.error([*place, one.name], "is missing")
+    return kind(**{name: _value(hints[name], value, source, [*place, name]) for name, value in table.items()})
+
+
+def _value(kind: Any, value: Any, source: Source, place: list[str | int]) -> Any:
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise source.error(place, f"is {value!r}; give a list of tables")
+        return tuple(_value(get_args(kind)[0], one, source, [*place, n]) for n, one in enumerate(value))
+    if kind not in (int, float, str, bool):
+        return _record(kind, value, source, place)
+    allowed: type | UnionType = int | float if kind is float else kind
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+        names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+        raise source.error(place, f"is {value!r}; give {names[kind]}")
+    if isinstance(value, int | float) and value < 0:
+        raise source.error(place, f"is {value}; give 0 or more")
+    return value

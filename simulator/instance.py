@@ -1,0 +1,263 @@
+"""A worker under virtual time: the sweep machine of the live one, and a clock that a plan's cost moves on.
+
+Sweeps with equal rows are a *stretch*, of which only the first plan is made: its end is known beforehand, and then all of it
+is taken at once (``SweepState.repeat`` and ``jump``). Who comes meanwhile cuts it short. So decoding costs its page borders,
+not its tokens; what a dispatcher sees of the worker in between (``load``) follows from the stretch without taking it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+
+from blockwright.policies.plan.cost import Coefficients, cost
+from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.events import (
+    Effect,
+    GivenBack,
+    Preempted,
+    Progressed,
+    RoutesChanged,
+    Submission,
+    TokensEmitted,
+)
+from blockwright.policies.sweep.state import SweepState
+
+IDLE = float("inf")
+News = tuple[
+    str, str
+]  # request, and what became of it: "started", "first", "preempted", "finished", or why it was given back
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLoad:
+    """What a dispatcher knows of an instance. A block is a page on all layers."""
+
+    running: int
+    waiting: int
+    used_blocks: int
+    waiting_blocks: int  # that the sequences which wait need for the tokens they have
+    outstanding: int  # tokens to prefill and to decode, as the gateway counts them
+
+
+class Instance:
+    """See the module. ``due``: when the stretch under way ends; infinite: nothing runs.
+
+    ``ahead``: as on a live worker a plan is made while the one before it runs, and what comes is in the machine at once.
+    Otherwise requests are taken, and plans made, between sweeps. Without ``jumps`` every stretch is one sweep, with the same
+    outcome.
+    """
+
+    def __init__(
+        self,
+        config: SweepConfig,
+        routes: RoutesChanged,
+        coefficients: Coefficients,
+        *,
+        ahead: bool = True,
+        jumps: bool = True,
+    ) -> None:
+        self.name, self.state = config.worker, SweepState(config)
+        self.state.apply(routes, 0.0)
+        self.due, self.sweeps, self.busy = IDLE, 0, 0.0
+        self._coefficients, self._ahead, self._jumps = coefficients, ahead, jumps
+        self._open: list[tuple[SweepPlan, int]] = []  # the plan that runs, perhaps the next; ``_changes`` when each was made
+        self._changes = 0  # of who could start next: somebody came, or ended
+        self._began, self._ends = 0.0, [0.0]  # of the stretch, and of each of its sweeps
+        self._last = 0  # the sweep after which the stretch is over
+        self._lazy = False  # plans that a live worker would have made by now are not made
+        self._grows: list[int] | None = None  # a sweep of the stretch for each page that its later plans take
+        self._used: int | None = None  # blocks, once the plans were made that are; None: not counted since
+        self._pending: list[Submission] = []  # not in the machine yet
+        self._totals: dict[str, int] = {}  # who is here: most tokens
+        self._behind: dict[str, int] = {}  # of these, who computes its prompt: positions told
+        self._needs: dict[str, int] = {}  # of these, who does not run: blocks
+        self._silent: set[str] = set()  # of these, who has no token yet
+        self._outstanding = self._waiting_blocks = 0
+        memory, spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
+        self.total_blocks = memory.pages_of(spans, "")
+        self._block_bytes = memory.page_bytes(spans)
+
+    # what comes and what ends ----------------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission, now: float) -> list[News]:
+        """A request arrives, not after ``due``."""
+        self._totals[submission.request] = submission.max_length
+        self._outstanding += submission.max_length
+        self._behind[submission.request] = 0
+        self._silent.add(submission.request)
+        self._queue(submission.request, len(submission.tokens))
+        if self._open and not self._ahead:
+            self._pending.append(submission)
+            self._last = min(self._last, bisect_left(self._ends, now))
+            self.due = self._ends[self._last]
+            return []
+        self.catch_up(now)
+        self._apply(submission, now)
+        if not self._open:
+            self._start(now)
+        elif len(self._open) < 2:
+            self._make_plan(now)
+        return self._news()
+
+    def finish(self) -> list[News]:
+        """The stretch ends, at ``due``, and the next begins."""
+        now, sweeps = self.due, self._last + 1
+        self._take(sweeps, now)
+        self.busy += now - self._began
+        news = self._news()
+        for submission in self._pending:
+            self._apply(submission, now)
+        self._pending = []
+        self._start(now)
+        return news + self._news()
+
+    def catch_up(self, now: float) -> None:
+        """Bring the machine to the state that a live worker's would be in at ``now``."""
+        if not self._lazy:
+            return
+        done = bisect_left(self._ends, now)
+        began = self._ends[done - 1] if done else self._began
+        if done:
+            self._take(done, began)
+            self.busy += began - self._began
+            self._make_plan(began)
+        self._began, self._ends, self._last, self._lazy = began, [self._ends[done]], 0, False
+        self.due = self._ends[0]
+        if self._ahead:
+            self._make_plan(began)
+
+    def _apply(self, submission: Submission, now: float) -> None:
+        self.state.apply(submission, now)
+        self._changes += 1
+
+    def _take(self, sweeps: int, now: float) -> None:
+        plan, _ = self._open.pop(0)
+        self.state.jump(plan, sweeps, now)
+        self.sweeps += sweeps
+        self._used = None
+
+    def _make_plan(self, now: float) -> None:
+        plan = self.state.plan(now)
+        if plan is not None:
+            self._open.append((plan, self._changes))
+        self._used = None
+
+    def _start(self, now: float) -> None:
+        """A plan begins to run, which is made now unless it was before."""
+        if not self._open:
+            self._make_plan(now)
+        if not self._open:
+            self.due, self._lazy = IDLE, False
+            return
+        plan, made = self._open[0]
+        sweeps, deadline = 0, self.state.next_deadline
+        if self._jumps and len(self._open) == 1 and (made == self._changes or not self.state.waiting):
+            sweeps = self.state.repeat(plan) - self._ahead
+        self._began, self._ends = now, self._times(plan, max(sweeps, 1), now)
+        if deadline <= self._ends[-1]:  # the plan at which somebody expires is made in its turn
+            sweeps = min(sweeps, bisect_left(self._ends, deadline) + (not self._ahead))
+            del self._ends[max(sweeps, 1) :]
+        self._last, self._lazy, self._grows = len(self._ends) - 1, sweeps > 0, None
+        self.due = self._ends[-1]
+        if self._ahead and not self._lazy and len(self._open) < 2:
+            self._make_plan(now)
+
+    def _times(self, plan: SweepPlan, sweeps: int, now: float) -> list[float]:
+        """When each of so many equal sweeps ends. Contexts grow by one in each, so costs rise in a straight line."""
+        if not plan.row:  # memory is mapped or given back
+            return [now]
+        first = cost(plan, self._coefficients)
+        if sweeps == 1:
+            return [now + first]
+        more = self._coefficients.context * len(plan.row)
+        return list(accumulate((first + more * n for n in range(sweeps)), initial=now))[1:]
+
+    # what is seen ----------------------------------------------------------------------------------------------------
+
+    def load(self, now: float) -> InstanceLoad:
+        """As a live worker would tell it at ``now``, not after ``due``."""
+        used, outstanding = self._used_blocks(), self._outstanding
+        if self._lazy:
+            plan, done = self._open[0][0], bisect_left(self._ends, now)
+            if self._grows is None:
+                self._grows = self._growth(plan)
+            used += bisect_right(self._grows, done + self._ahead)
+            outstanding -= done * len(plan.row)
+        waiting = len(self._needs)
+        return InstanceLoad(len(self._totals) - waiting, waiting, used, self._waiting_blocks, outstanding)
+
+    def _used_blocks(self) -> int:
+        if self._used is None:
+            pages = self.state.parts.memory.pages
+            slots = (
+                (n - pages.idle.slots[arena]) * pages.allocator(arena).slot_bytes for arena, n in pages.slots_in_use.items()
+            )
+            self._used = -(-sum(slots) // self._block_bytes)
+        return self._used
+
+    def _growth(self, plan: SweepPlan) -> list[int]:
+        rows, size, found = self.state.parts.rows, self.state.config.page_size, list[int]()
+        for s, start in zip(self.state.batch(plan.number), plan.start, strict=True):
+            found += range(rows.paged[s] * size - start, len(self._ends) + 1, size)
+        return sorted(found)
+
+    def _queue(self, request: str, tokens: int) -> None:
+        self._needs[request] = blocks = -(-tokens // self.state.config.page_size)
+        self._waiting_blocks += blocks
+
+    def _news(self) -> list[News]:
+        """From the machine's effects."""
+        news: list[News] = []
+        behind, here = self._behind, len(self._totals)
+        for effect in self.state.take_effects():
+            if type(effect) is TokensEmitted and not effect.finish and effect.request not in behind:
+                self._outstanding -= len(effect.tokens)  # most are of this kind
+            else:
+                self._note(effect, news)
+        if len(self._totals) < here:
+            self._changes += 1
+            assert self._totals or (self._outstanding, self._waiting_blocks) == (0, 0), "the load is counted wrongly"
+        return news
+
+    def _note(self, effect: Effect, news: list[News]) -> None:
+        rows = self.state.parts.rows
+        match effect:
+            case TokensEmitted(request=request, position=position, tokens=tokens, finish=finish):
+                self._outstanding -= position + len(tokens) - 1 - self._behind.pop(request, position - 1)
+                if request in self._silent:
+                    self._silent.remove(request)
+                    news.append((request, "first"))
+                if finish:
+                    self._end(request, position + len(tokens) - 1)
+                    news.append((request, "finished"))
+            case Progressed(request=request, computed=computed):
+                if request in self._needs:
+                    self._waiting_blocks -= self._needs.pop(request)
+                    news.append((request, "started"))
+                s = rows.find(request)
+                before = self._behind.get(request, rows.length[s] - 1 if s is not None else 0)
+                self._outstanding += before - computed
+                self._behind[request] = computed
+            case Preempted(request=request):
+                s = rows.find(request)
+                assert s is not None, "a sequence was preempted that is not here"
+                self._queue(request, rows.length[s])
+                news.append((request, "preempted"))
+            case GivenBack(request=request, reason=reason):
+                self._end(request, self._behind.pop(request, None))
+                news.append((request, reason))
+
+    def _end(self, request: str, computed: int | None) -> None:
+        """It is here no more. ``computed``: positions told; None: it has expired between its tokens, which nobody counts."""
+        self._waiting_blocks -= self._needs.pop(request, 0)
+        self._silent.discard(request)
+        total = self._totals.pop(request)
+        if computed is not None:
+            self._outstanding -= total - computed
+        else:
+            rows, find = self.state.parts.rows, self.state.parts.rows.find
+            lengths = {r: rows.length[s] - 1 for r in self._totals if (s := find(r)) is not None}
+            self._outstanding = sum(n - self._behind.get(r, lengths.get(r, n)) for r, n in self._totals.items())

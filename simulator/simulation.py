@@ -1,0 +1,201 @@
+"""A cluster under virtual time: requests arrive, go to instances, whose sweeps end one after the other.
+
+Discrete events in one heap; an event costs work for the instance that it concerns, however many there are. Nothing is random
+but what a seed draws, and no order depends on hashes, so that equal scenarios have equal logs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
+from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.events import RoutesChanged, Submission
+from blockwright.simulator.description import InstanceSpec, ModelSpec, Scenario
+from blockwright.simulator.front import Front
+from blockwright.simulator.instance import IDLE, Instance
+from blockwright.simulator.workload import Demand
+
+Note = Callable[[dict[str, Any]], None]  # one decision, or what became of a request
+_ARRIVAL, _DELIVERY, _END, _SAMPLE = 0, 1, 2, 3  # of equal times in this order
+SAMPLES = 120  # of the cluster's state while requests arrive
+
+
+@dataclass(slots=True)
+class SimulatedRequest:
+    """What became of a demand; times are seconds from the beginning, as the client sees them."""
+
+    demand: Demand
+    instance: str = ""
+    started: float = -1.0  # at the instance
+    first: float = -1.0
+    ended: float = -1.0
+    preemptions: int = 0
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cluster at one time."""
+
+    at: float
+    running: int
+    waiting: int
+    memory: list[float]  # share of KV that is used, by instance
+
+
+class Simulation:
+    """One run. ``coefficients``: of each entry of ``scenario.instances``."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        coefficients: Sequence[Coefficients],
+        demands: Sequence[Demand],
+        *,
+        jumps: bool = True,
+        note: Note | None = None,
+    ) -> None:
+        self.requests = [SimulatedRequest(demand) for demand in demands]
+        self.samples: list[Sample] = []
+        self._progress: Callable[[], None] | None = None
+        self.instances: list[Instance] = []
+        self.now = 0.0
+        self._note, self._limits = note, scenario.limits
+        self._routes: list[dict[str, Route]] = []
+        for spec, found in zip(scenario.instances, coefficients, strict=True):
+            chains = [chain_of(model, spec) for model in scenario.models]
+            for n in range(spec.count):
+                name = f"{spec.name}-{n}" if spec.count > 1 else spec.name
+                routes = {
+                    c.application: Route(f"{c.application}@{name}", 1, c.application, (Hop(name, 0, 3),)) for c in chains
+                }
+                event = RoutesChanged(1, chains, [*routes.values()], [*routes.values()])
+                config = sweep_config(name, spec, scenario.models)
+                self.instances.append(Instance(config, event, found, ahead=spec.ahead, jumps=jumps))
+                self._routes.append(routes)
+        self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
+        self._front = Front(scenario.dispatch, scenario.limits, scenario.models, self.instances, self._routes, scenario.seed)
+        self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
+        self._submissions: dict[int, Submission] = {}  # on their way
+        self._due = [IDLE] * len(self.instances)  # the ends that are in the heap
+
+    def run(self, progress: Callable[[], None] | None = None) -> None:
+        """Until the last request has ended. ``progress``: told of each one that has."""
+        demands, heap, at, left = self.requests, self._heap, 0, len(self.requests)
+        last = demands[-1].demand.at if demands else 0.0
+        for n in range(SAMPLES + 1):
+            heapq.heappush(heap, (last * n / SAMPLES, _SAMPLE, n, 0))
+        self._progress = progress
+        while heap or at < left:
+            if at < left and (not heap or demands[at].demand.at <= heap[0][0]):
+                self.now = demands[at].demand.at
+                self._arrive(demands[at])
+                at += 1
+                continue
+            self.now, kind, number, place = heapq.heappop(heap)
+            if kind == _END:
+                if self.now == self._due[number]:
+                    self._due[number] = IDLE
+                    self._told(number, self.instances[number].finish())
+            elif kind == _DELIVERY:
+                self._deliver(place, self._submissions.pop(number))
+            else:
+                self._sample()
+
+    def digest(self) -> str:
+        """Equal for equal outcomes."""
+        told = [(r.instance, r.started, r.first, r.ended, r.preemptions, r.failed) for r in self.requests]
+        return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
+
+    def _arrive(self, request: SimulatedRequest) -> None:
+        demand, now = request.demand, self.now
+        if refused := self._front.refusal(demand, now):
+            request.failed, request.ended = refused, now
+            self._tell("refused", demand.number, why=refused)
+            self._ended()
+            return
+        placing = self._front.begin(demand, now)
+        place, instance = placing.place, self.instances[placing.place]
+        request.instance = instance.name
+        if self._note is not None:
+            names = [self.instances[i].name for i in placing.compared]
+            self._tell("dispatched", demand.number, instance=instance.name, compared=names, loads=placing.loads)
+        route, timeout = self._routes[place][demand.model].id, self._limits.request_timeout
+        size = instance.state.config.page_size
+        submission = demand.submission(route, size, hashed=self._hashed[place], timeout=timeout)
+        if self._limits.latency:
+            self._submissions[demand.number] = submission
+            heapq.heappush(self._heap, (now + self._limits.latency, _DELIVERY, demand.number, place))
+        else:
+            self._deliver(place, submission)
+
+    def _deliver(self, place: int, submission: Submission) -> None:
+        self._told(place, self.instances[place].submit(submission, self.now))
+
+    def _told(self, place: int, news: list[tuple[str, str]]) -> None:
+        """An instance has changed."""
+        instance, now = self.instances[place], self.now
+        for id, what in news:
+            number = int(id[1:])
+            request = self.requests[number]
+            if what == "started":
+                if request.started < 0:
+                    request.started = now
+            elif what == "first":
+                request.first = now + self._limits.latency
+            elif what == "preempted":
+                request.preemptions += 1
+            else:
+                request.ended = now + self._limits.latency
+                request.failed = "" if what == "finished" else what
+                self._front.end(request.demand.model, now)
+                self._ended()
+            self._tell(what, number, instance=instance.name)
+        if instance.due != self._due[place]:
+            self._due[place] = instance.due
+            if instance.due < IDLE:
+                heapq.heappush(self._heap, (instance.due, _END, place, 0))
+
+    def _ended(self) -> None:
+        if self._progress is not None:
+            self._progress()
+
+    def _tell(self, what: str, number: int, **more: Any) -> None:
+        if self._note is not None:
+            self._note({"at": self.now, "what": what, "request": number, **more})
+
+    def _sample(self) -> None:
+        loads = [instance.load(self.now) for instance in self.instances]
+        running, waiting = sum(load.running for load in loads), sum(load.waiting for load in loads)
+        memory = [load.used_blocks / i.total_blocks for load, i in zip(loads, self.instances, strict=True)]
+        self.samples.append(Sample(self.now, running, waiting, memory))
+
+
+def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
+    """All layers as one: pages have the same bytes, and one slot instead of one for each layer."""
+    layout = KvLayout(1, model.kv_bytes // 4, "bfloat16", spec.page_size)
+    kinds = ((Kind.EMBEDDING, 0, None), (Kind.ATTENTION, model.parameters, layout), (Kind.HEAD, 0, None))
+    parts = tuple(
+        Component(hashlib.blake2b(f"{model.name}/{depth}".encode(), digest_size=16).digest(), kind, nbytes, 1, 1, kv)
+        for depth, (kind, nbytes, kv) in enumerate(kinds)
+    )
+    return Chain(model.name, (Block(parts),), model.context)
+
+
+def sweep_config(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) -> SweepConfig:
+    """Of an instance. ``blocks`` are mapped all at once."""
+    page = models[0].kv_bytes * spec.page_size
+    budget, chunk = spec.memory - sum(model.parameters for model in models), spec.memory_chunk
+    if spec.blocks:
+        budget = chunk = spec.blocks * page
+    return SweepConfig(
+        worker=name, numerics="simulated", budget=max(budget, 0), slot_unit=1, granule=1, memory_chunk=chunk,
+        page_size=spec.page_size, chunk_size=spec.chunk_size, sweep_tokens=spec.sweep_tokens,
+        max_rows=spec.max_rows, prefix_cache=spec.prefix_cache,
+    )  # fmt: skip

@@ -1,0 +1,199 @@
+"""Reads traces of requests: when each came and how long it was. No text, as published.
+
+By their columns: ``input_tokens,output_tokens`` with or without ``arrival_s`` (CSV: Azure, ShareGPT, arXiv),
+``Timestamp,Request tokens,Response tokens`` (BurstGPT; rows without a response failed and are left out), JSON lines of
+``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids`` (Mooncake), and ServeGen's rates of clients, which need
+a second file with the quantiles of their lengths. Any of them may be compressed with gzip.
+"""
+
+from __future__ import annotations
+
+import bisect
+import csv
+import gzip
+import itertools
+import json
+import random
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+BLOCK = 512  # tokens of a block of a trace that names its blocks
+WINDOW = 600.0  # seconds of a window of ServeGen's rates
+_SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+_QUANTILES = ("p1", "p5", "p10", "p20", "p30", "p40", "p50", "p60", "p70", "p80", "p90", "p95", "p99")
+
+
+Laws = dict[tuple[str, str], list[float]]  # (client, field) -> quantiles
+
+
+class TraceError(ValueError):
+    """A file that is no trace; one sentence, with line and field where one is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One request: seconds after the trace's first (None: the trace has no times), tokens, and the ids of the blocks of
+    ``BLOCK`` tokens that its prompt is made of (equal leading ids: an equal beginning), where the trace has them."""
+
+    at: float | None
+    prompt: int
+    output: int
+    blocks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """What requests are drawn of, where a trace has rates of clients: the file of their lengths, the model's name (empty:
+    the first), and from which second on how many requests are wanted at least (a day has millions)."""
+
+    lengths: Path | None = None
+    model: str = ""
+    start: float = 0.0
+    count: int = 1
+    seed: int = 0
+
+
+def read_trace(path: Path, clients: Clients = Clients()) -> list[TraceRequest]:
+    """The requests of a file, in the order of their times. Raises TraceError."""
+    text = _text(path)
+    if text.lstrip().startswith("{"):
+        lines = enumerate(text.splitlines(), 1)
+        return [_json_line(path, number, line) for number, line in lines if line.strip()]
+    rows = _rows(path, text)
+    columns = set(rows[0].values) if rows else set()
+    if {"input_tokens", "output_tokens"} <= columns:
+        at = "arrival_s" if "arrival_s" in columns else ""
+        return [_shape(row, at, "input_tokens", "output_tokens") for row in rows]
+    if {"Timestamp", "Request tokens", "Response tokens"} <= columns:
+        found = [
+            _shape(row, "Timestamp", "Request tokens", "Response tokens") for row in rows if row.number("Response tokens")
+        ]
+        first = found[0].at or 0.0 if found else 0.0
+        return [replace(one, at=(one.at or 0.0) - first) for one in found]
+    if {"window_start_s", "rate_rps", "iat_dist"} <= columns:
+        return _drawn(path, rows, clients)
+    raise TraceError(
+        f"{path.name}, line 1: the columns are {', '.join(sorted(columns))}; give input_tokens and output_tokens"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of a file."""
+
+    file: str
+    line: int
+    values: Mapping[str, Any]
+
+    def number(self, field: str) -> float:
+        try:
+            value = float(self.values[field])
+        except (KeyError, TypeError, ValueError):
+            raise self.error(field, "a number") from None
+        if not 0 <= value < 1e15:
+            raise self.error(field, "a number from 0 on")
+        return value
+
+    def error(self, field: str, wanted: str) -> TraceError:
+        if self.values.get(field) is None:
+            return TraceError(f"{self.file}, line {self.line}: {field} is missing; give {wanted}")
+        return TraceError(f"{self.file}, line {self.line}: {field} is {self.values[field]!r}; give {wanted}")
+
+
+def _rows(path: Path, text: str) -> list[_Row]:
+    """Of a CSV file; line 1 has the names."""
+    reader = csv.DictReader(text.splitlines())
+    return [_Row(path.name, reader.line_num, values) for values in reader]
+
+
+def cut(shapes: Sequence[TraceRequest], start: float, count: int, speed: float) -> list[TraceRequest]:
+    """``count`` requests from ``start`` seconds on, their times counted from there and divided by ``speed``."""
+    later = (one for one in shapes if one.at is None or one.at >= start)
+    return [
+        TraceRequest(None if one.at is None else (one.at - start) / speed, one.prompt, one.output, one.blocks)
+        for one in itertools.islice(later, count)
+    ]
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read ({error.strerror or error}); check the path") from None
+    except (EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise TraceError(f"{path} is damaged ({error})") from None
+
+
+def _shape(row: _Row, at: str, prompt: str, output: str, unit: float = 1.0) -> TraceRequest:
+    when = row.number(at) * unit if at else None
+    blocks = row.values.get("hash_ids", ())
+    if not isinstance(blocks, list | tuple) or not all(isinstance(block, int) and block >= 0 for block in blocks):
+        raise row.error("hash_ids", "a list of whole numbers")
+    return TraceRequest(when, max(int(row.number(prompt)), 1), max(int(row.number(output)), 1), tuple(blocks))
+
+
+def _json_line(path: Path, number: int, line: str) -> TraceRequest:
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise TraceError(f"{path.name}, line {number}: this is no JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise TraceError(f"{path.name}, line {number}: this is no JSON object")
+    return _shape(_Row(path.name, number, values), "timestamp", "input_length", "output_length", 1e-3)
+
+
+def _drawn(path: Path, rates: Sequence[_Row], clients: Clients) -> list[TraceRequest]:
+    """Whole windows of all clients, until there are enough requests after ``start``."""
+    if clients.lengths is None:
+        raise TraceError(f"{path.name} has rates of clients and no lengths; name their quantiles with --trace-lengths")
+    models = list(dict.fromkeys(row.values["model"] for row in rates))
+    model = clients.model or models[0]
+    if model not in models:
+        raise TraceError(f"there is no model {model!r} in the trace; there are: {', '.join(models)}")
+    laws: Laws = {}
+    for row in _rows(clients.lengths, _text(clients.lengths)):
+        if row.values.get("model") == model:
+            laws[row.values["client"], row.values["field"]] = [row.number(name) for name in _QUANTILES]
+    source = random.Random(clients.seed)
+    windows = [(row.number("window_start_s"), row.number("client"), row) for row in rates if row.values["model"] == model]
+    windows.sort(key=lambda window: window[:2])
+    found: list[TraceRequest] = []
+    for start, group in itertools.groupby(windows, key=lambda window: window[0]):
+        if start + WINDOW <= clients.start:
+            continue
+        for _, _, rate in group:
+            found += _window(rate, start, laws, source)
+        if sum((one.at or 0.0) >= clients.start for one in found) >= clients.count:
+            break
+    return sorted(found, key=lambda one: one.at or 0.0)
+
+
+def _window(row: _Row, start: float, laws: Laws, source: random.Random) -> Iterator[TraceRequest]:
+    """Times between requests by the named law, scaled so that the window holds the client's requests."""
+    client = row.values["client"]
+    if (client, "input_tokens") not in laws or (client, "output_tokens") not in laws:
+        return
+    wanted = row.number("rate_rps") * WINDOW
+    shape, scale = row.number("iat_shape"), row.number("iat_scale")
+    count = int(wanted) + (source.random() < wanted % 1)
+    gamma = row.values["iat_dist"] == "Gamma"
+    gaps = [source.gammavariate(shape, scale) if gamma else source.weibullvariate(scale, shape) for _ in range(count + 1)]
+    total = sum(gaps) or 1.0
+    for passed in itertools.islice(itertools.accumulate(gaps), count):
+        prompt, output = (_inverse(laws[client, field], source.random()) for field in ("input_tokens", "output_tokens"))
+        yield TraceRequest(start + passed / total * WINDOW, max(int(prompt), 1), max(int(output), 1))
+
+
+def _inverse(values: Sequence[float], share: float) -> float:
+    """The length below which ``share`` of a client's requests lie, linear between the published quantiles."""
+    place = bisect.bisect_left(_SHARES, share)
+    if place == 0:
+        return values[0]
+    if place == len(_SHARES):
+        return values[-1]
+    part = (share - _SHARES[place - 1]) / (_SHARES[place] - _SHARES[place - 1])
+    return values[place - 1] + part * (values[place] - values[place - 1])

@@ -1,0 +1,100 @@
+"""Which requests come, and when: from published traces, or drawn from a named law, all from one seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.sweep.events import Submission
+from blockwright.simulator.description import ModelSpec, WorkloadSpec
+from blockwright.simulator.traces import BLOCK, Clients, TraceError, TraceRequest, cut, read_trace
+
+GREEDY = SamplingParams(temperature=0.0)
+OWN = 1 << 30  # token ids from here on are in prompts that share nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One request: seconds from the beginning, its model, tokens, ids of the blocks of its prompt (``traces.py``)."""
+
+    number: int
+    at: float
+    model: str
+    prompt: int
+    output: int
+    blocks: tuple[int, ...] = ()
+
+    def submission(self, route: str, page_size: int, *, hashed: bool, timeout: float) -> Submission:
+        """As the gateway would send it. ``hashed``: a prefix cache wants to know its pages."""
+        tokens = [id for block in self.blocks for id in [block] * BLOCK][: self.prompt]
+        tokens += [OWN + self.number] * (self.prompt - len(tokens))
+        return Submission(
+            request=f"r{self.number}", attempt=1, gateway="simulated", route=route, route_version=1, tokens=tokens,
+            prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size) if hashed else [],
+            max_length=self.prompt + self.output, stop_tokens=[], sampling=GREEDY, tenant=self.model, arrival=self.at,
+            timeout=timeout,
+        )  # fmt: skip
+
+
+def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: Path) -> list[Demand]:
+    """All requests, in the order of their times. ``folder``: what paths are relative to. Raises TraceError."""
+    source = random.Random(f"{seed} workload")
+    shapes = list(_shapes(spec, seed, folder, source))
+    if not shapes:
+        raise TraceError(f"{spec.trace or spec.lengths} has no request after {spec.start:g} s; lower start")
+    names, shares = [model.name for model in models], [model.share for model in models]
+    made = []
+    for number, shape in enumerate(shapes):
+        model = names[0] if len(names) == 1 else source.choices(names, shares)[0]
+        prompt, output = (
+            min(shape.prompt, spec.most_input or shape.prompt),
+            min(shape.output, spec.most_output or shape.output),
+        )
+        made.append(Demand(number, shape.at or 0.0, model, prompt, output, shape.blocks))
+    return made
+
+
+def _shapes(spec: WorkloadSpec, seed: int, folder: Path, source: random.Random) -> Iterator[TraceRequest]:
+    """Times and lengths. A file of lengths that is shorter than the workload begins again; one of times ends it."""
+    timed: list[TraceRequest] = []
+    lengths: list[TraceRequest] = []
+    if spec.trace:
+        quantiles = folder / spec.lengths if spec.lengths and spec.client_model else None
+        clients = Clients(quantiles, spec.client_model, spec.start, spec.count, seed)
+        timed = cut(read_trace(folder / spec.trace, clients), spec.start, spec.count, spec.speed)
+    if spec.lengths and not (spec.trace and spec.client_model):
+        lengths = read_trace(folder / spec.lengths)
+        source.shuffle(lengths)
+    times = _times(spec, timed, source)
+    for n, at in enumerate(times):
+        if lengths:
+            one = lengths[n % len(lengths)]
+        elif timed:
+            one = timed[n]
+        else:
+            one = TraceRequest(None, _draw(spec, spec.input_tokens, source), _draw(spec, spec.output_tokens, source))
+        yield replace(one, at=at)
+
+
+def _times(spec: WorkloadSpec, timed: Sequence[TraceRequest], source: random.Random) -> list[float]:
+    """Seconds from the beginning. With a rate a trace keeps its bursts and is stretched to it."""
+    if spec.arrivals == "trace":
+        if timed and timed[0].at is None:
+            raise TraceError(f"{spec.trace} has no times; give arrivals = 'poisson' and a rate, and this file as lengths")
+        times = [one.at or 0.0 for one in timed]
+        factor = len(times) / (times[-1] * spec.rate) if spec.rate and times and times[-1] else 1.0
+        return [at * factor for at in times]
+    shape = 1 / spec.cv**2 if spec.arrivals == "gamma" else 1.0
+    now, found = 0.0, []
+    for _ in range(min(spec.count, len(timed)) if timed else spec.count):
+        found.append(now)
+        now += source.gammavariate(shape, 1 / (shape * spec.rate))
+    return found
+
+
+def _draw(spec: WorkloadSpec, mean: int, source: random.Random) -> int:
+    return mean if spec.law == "constant" else max(1, round(source.expovariate(1 / mean)))

@@ -1,0 +1,42 @@
+"""Small clusters for tests: a scenario from a table, run with or without jumps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blockwright.policies.plan.cost import Coefficients
+from blockwright.simulator.description import Scenario, Source, scenario
+from blockwright.simulator.simulation import Simulation
+from blockwright.simulator.workload import Demand, demands
+
+PACE = Coefficients(base=0.01, token=1e-4, context=1e-6)
+
+
+def described(
+    *, workload: dict[str, Any] | None = None, instances: dict[str, Any] | None = None, models: int = 1, **more: Any
+) -> Scenario:
+    """Two instances with room for 40 pages of 4 tokens and 6 sequences; 60 requests of about 20 + 20 tokens."""
+    requests = {"rate": 40.0, "count": 60, "input_tokens": 20, "output_tokens": 20, "law": "exponential", "most_input": 60}
+    kind = {"name": "i", "count": 2, "profile": "p", "blocks": 40, "page_size": 4, "max_rows": 6, "sweep_tokens": 32}
+    table = {
+        "workload": {**requests, "most_output": 60, **(workload or {})},
+        "models": [{"name": f"m{n}", "kv_bytes": 8, "context": 150} for n in range(models)],
+        "instances": [{**kind, "chunk_size": 16, **(instances or {})}],
+        **more,
+    }
+    return scenario(table, Source(Path("test.toml"), ""))
+
+
+def run(
+    described: Scenario, *, jumps: bool = True, arrivals: list[Demand] | None = None
+) -> tuple[Simulation, list[dict[str, Any]]]:
+    """The simulation at its end, its machines checked, and its log."""
+    log: list[dict[str, Any]] = []
+    if arrivals is None:
+        arrivals = demands(described.workload, described.models, described.seed, Path())
+    simulation = Simulation(described, [PACE] * len(described.instances), arrivals, jumps=jumps, note=log.append)
+    simulation.run()
+    for instance in simulation.instances:
+        instance.state.check()
+    return simulation, log

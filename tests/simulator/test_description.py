@@ -1,0 +1,98 @@
+"""What is wrong in a description is named with its file, line and field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blockwright.simulator.description import DescriptionError, profile, read
+
+GOOD = """seed = 3
+
+[workload]
+rate = 2.5
+input_tokens = 10
+output_tokens = 20
+
+[[models]]
+name = "m"
+kv_bytes = 64
+
+[[instances]]
+profile = "p.json"
+blocks = 10
+
+[[instances]]
+name = "big"
+profile = "p.json"
+memory = 1_000_000
+"""
+
+
+def write(folder: Path, text: str, name: str = "c.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    (folder / "p.json").write_text('{"schema": 1, "coefficients": {"base": 0.5}}')
+    return path
+
+
+def test_a_description_in_both_languages(tmp_path: Path) -> None:
+    found, source = read(write(tmp_path, GOOD))
+    assert (found.seed, found.workload.rate, found.instances[1].name, found.models[0].kv_bytes) == (3, 2.5, "big", 64)
+    assert profile(found.instances[0], 0, source).base == 0.5
+    table = {
+        "workload": {"rate": 2.5, "input_tokens": 10, "output_tokens": 20},
+        "models": [{"name": "m", "kv_bytes": 64}],
+        "instances": [{"profile": "p.json", "blocks": 10}, {"name": "big", "profile": "p.json", "memory": 1_000_000}],
+        "seed": 3,
+    }
+    assert read(write(tmp_path, json.dumps(table), "c.json"))[0] == found
+
+
+def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    changes = ["workload.rate=7", "instances.1.name=other", "dispatch.policy=min-qpm"]
+    found, _ = read(path, changes)
+    assert (found.workload.rate, found.instances[1].name, found.dispatch.policy) == (7, "other", "min-qpm")
+    for change in ("instances.7.name=x", "workload", "instances=3.x=4", "seed.a=1"):
+        with pytest.raises(DescriptionError, match=r"names no field|is '3.x=4'; give a list"):
+            read(path, [change])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("rate = 2.5", "rate = 0", r"c.toml, line 4: workload.rate is 0; give the requests a second"),
+        ("rate = 2.5", 'rate = "x"', r"c.toml, line 4: workload.rate is 'x'; give a number"),
+        ("rate = 2.5", "rate = -1", r"line 4: workload.rate is -1; give 0 or more"),
+        ("rate = 2.5", "rait = 2", r"line 4: workload.rait does not exist; there are: arrivals, rate"),
+        ("rate = 2.5", 'rate = 1\narrivals = "often"', r"line 5: workload.arrivals is 'often'; give one of: poisson"),
+        ("output_tokens = 20", "", r"line 3: workload has no lengths"),
+        ("kv_bytes = 64", "", r"line 8: models\[0\].kv_bytes is missing"),
+        ("kv_bytes = 64", "kv_bytes = 6", r"line 10: models\[0\].kv_bytes is 6; give bytes, a multiple of 4"),
+        ("memory = 1_000_000", "", r"line 16: instances\[1\].memory or blocks is needed"),
+        ("memory = 1_000_000", "memory = 5\npage_size = 0", r"line 20: instances\[1\].page_size is 0"),
+        ("seed = 3", '[dispatch]\npolicy = "best"', r"line 2: dispatch.policy is 'best'; give one of: least-work, random"),
+        ("seed = 3", "seed = ", r"c.toml: this is no TOML \(.*line 1"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, says: str) -> None:
+    with pytest.raises(DescriptionError, match=says):
+        read(write(tmp_path, GOOD.replace(old, new)))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DescriptionError, match=r"none.toml cannot be read"):
+        read(tmp_path / "none.toml")
+    with pytest.raises(DescriptionError, match=r"c.json, line 2: this is no JSON"):
+        read(write(tmp_path, '{"seed":\n}', "c.json"))
+    found, source = read(write(tmp_path, GOOD))
+    for text, says in (("{", "p.json, line 1: this is no JSON"), ('{"coefficients": {"bass": 1}}', "p.json: .*bass")):
+        (tmp_path / "p.json").write_text(text)
+        with pytest.raises(DescriptionError, match=says):
+            profile(found.instances[0], 0, source)
+    (tmp_path / "p.json").unlink()
+    with pytest.raises(DescriptionError, match=r"c.toml, line 18: instances\[1\].profile names .*cannot be read"):
+        profile(found.instances[1], 1, source)

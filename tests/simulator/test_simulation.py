@@ -1,0 +1,102 @@
+"""A simulated cluster: jumping equals stepping, nobody is lost, equal seeds give equal logs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockwright.simulator.description import DISPATCH
+from blockwright.simulator.workload import Demand
+
+from .clusters import described, run
+
+HEURISTICS = [name for name in DISPATCH if not name.startswith("predicted") and name != "ours"]
+
+
+def rounded(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Times of a stretch are sums in another order than times of single sweeps."""
+    return [{**entry, "at": round(entry["at"], 6)} for entry in log]
+
+
+@given(
+    seed=st.integers(0, 1000), ahead=st.booleans(), policy=st.sampled_from(HEURISTICS), models=st.sampled_from([1, 2]),
+    blocks=st.sampled_from([31, 60, 200]), cache=st.booleans(), latency=st.sampled_from([0.0, 0.015]),
+    timeout=st.sampled_from([0.0, 0.9]), rate=st.sampled_from([5.0, 40.0, 1000.0]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_jumping_equals_stepping_event_for_event(
+    seed: int, ahead: bool, policy: str, models: int, blocks: int, cache: bool, latency: float, timeout: float, rate: float
+) -> None:
+    """Decisions, their grounds (the loads that were compared) and times."""
+    scenario = described(
+        seed=seed, models=models, workload={"rate": rate, "count": 40}, dispatch={"policy": policy},
+        instances={"blocks": blocks, "prefix_cache": cache, "ahead": ahead},
+        limits={"latency": latency, "request_timeout": timeout},
+    )  # fmt: skip
+    (jumping, one), (stepping, other) = run(scenario), run(scenario, jumps=False)
+    assert rounded(one) == rounded(other)
+    assert [i.sweeps for i in jumping.instances] == [i.sweeps for i in stepping.instances]
+    assert all(request.ended >= request.demand.at for request in jumping.requests), "a request was lost"
+
+
+def test_who_comes_in_the_middle_of_a_jump_cuts_it_short() -> None:
+    """A sequence that decodes 100 tokens alone is joined in a sweep near its 50th."""
+    first, second = Demand(0, 0.0, "m0", 8, 100), Demand(1, 0.505, "m0", 8, 10)
+    for ahead, sweeps_later in ((False, 1), (True, 2)):
+        scenario = described(instances={"count": 1, "ahead": ahead})
+        simulation, log = run(scenario, arrivals=[first, second])
+        started = next(entry["at"] for entry in log if entry["what"] == "started" and entry["request"] == 1)
+        answered = simulation.requests[1].first - 0.505
+        sweep = 0.01 + 1e-4 + 58e-6
+        assert simulation.requests[0].preemptions == 0
+        assert answered == pytest.approx(sweeps_later * sweep + 0.5 * sweep, abs=0.6 * sweep)
+        assert 0 <= started - 0.505 <= sweep
+
+
+def test_memory_that_runs_out_preempts() -> None:
+    simulation, log = run(described(instances={"blocks": 32}, workload={"rate": 1000.0}))
+    assert sum(request.preemptions for request in simulation.requests) > 0
+    assert sum(entry["what"] == "preempted" for entry in log) == sum(r.preemptions for r in simulation.requests)
+    assert not any(request.failed for request in simulation.requests)
+
+
+def test_who_cannot_be_served_is_told_so() -> None:
+    arrivals = [Demand(0, 0.0, "m0", 8, 200), Demand(1, 0.0, "m0", 100, 30), Demand(2, 0.1, "m0", 8, 8)]
+    simulation, _ = run(described(instances={"blocks": 30}), arrivals=arrivals)
+    assert [bool(request.failed) for request in simulation.requests] == [True, True, False]
+    assert "more than the 150" in simulation.requests[0].failed
+    assert "room for 120" in simulation.requests[1].failed
+
+
+def test_a_front_that_is_full_refuses() -> None:
+    simulation, _ = run(described(limits={"max_waiting": 5}, workload={"rate": 10_000.0}))
+    refused = [request for request in simulation.requests if "its limit" in request.failed]
+    assert 0 < len(refused) < 56
+
+
+PROGRAM = """
+from blockwright.tests.simulator.clusters import described, run
+for policy in ("random", "llumnix-minus-code"):
+    print(run(described(seed=7, dispatch={"policy": policy, "choices": 2}, instances={"count": 5}))[0].digest())
+"""
+
+
+def test_equal_seeds_give_equal_outcomes_whatever_hashes_are() -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert run(described(seed=7))[0].digest() == run(described(seed=7))[0].digest() != run(described(seed=8))[0].digest()
