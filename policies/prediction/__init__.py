@@ -1,0 +1,1 @@
+"""What is forecast of requests and workers. Pure: see the layer."""
