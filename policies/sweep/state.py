@@ -169,7 +169,7 @@ class SweepState:
         plan.arrivals += [Arrival(flight, []) for flight in parts.leases.take_void()]
         if sequences:
             plan.edits = parts.outgoing.take_edits()
-        self._plans.add(plan, sequences, batch.plain and len(plan.sample) == len(sequences), batch.starved)
+        self._plans.add(plan, sequences, batch.plain and len(plan.sample) == len(sequences), batch.starved or batch.squeezed)
         parts.outgoing.plan_made()
         return plan
 
