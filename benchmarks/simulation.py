@@ -1,6 +1,6 @@
 """How fast a simulated cluster runs: virtual seconds for each second of one core.
 
-    python benchmarks/simulator.py [--quick] [--json PATH]
+    python benchmarks/simulation.py [--quick] [--json PATH]
 
 ``examples/simulate/twelve.toml``: twelve instances with the constants of Llama-2-7B, 30 requests a second, lengths of
 ShareGPT. ``1000`` is the same with 1,000 instances and 2,500 requests a second; ``choices-2`` compares two drawn at
@@ -54,7 +54,7 @@ def measure(changes: tuple[str, ...], count: int) -> dict[str, float]:
 
 
 def main(options: Options) -> None:
-    report = Report("simulator", {"example": "examples/simulate/twelve.toml"}, ())
+    report = Report("simulation", {"example": "examples/simulate/twelve.toml"}, ())
     for case, changes in CASES.items():
         count = 20_000 if case.startswith("1000") else 6_000
         for _ in range(1 if options.quick else 3):

@@ -18,7 +18,7 @@ from blockwright.policies.plan.cost import Coefficients
 from blockwright.policies.prediction.dispatching import POLICIES
 
 T = TypeVar("T")
-ARRIVALS = ("poisson", "gamma", "trace")
+ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
 LEAST_WORK = "least-work"  # what the gateway does by itself
 DISPATCH = (LEAST_WORK, *POLICIES)
@@ -32,10 +32,10 @@ class DescriptionError(ValueError):
 class WorkloadSpec:
     """Which requests come, and when. Lengths are of ``lengths`` (a file), of the trace, or drawn around means."""
 
-    arrivals: str = "poisson"  # "poisson" | "gamma" | "trace": the times of the file ``trace``
+    arrivals: str = "poisson"  # "poisson" | "gamma" | "trace": the times of the file ``trace`` | "log": recorded (--from)
     rate: float = 0.0  # requests a second; of a trace 0: its own
     cv: float = 1.0  # of the times between requests (gamma)
-    count: int = 1000  # requests
+    count: int = 0  # requests; 0: 1,000, or all that were recorded
     trace: str = ""  # file with times, and lengths unless ``lengths`` is given
     lengths: str = ""  # file with lengths; of rates of clients: the quantiles of theirs
     client_model: str = ""  # whose clients, of rates of clients; "": the first
@@ -151,9 +151,14 @@ def read(path: Path, changes: Iterable[str] = ()) -> tuple[Scenario, Source]:
         raise DescriptionError(f"{path}, line {error.lineno}: this is no JSON ({error.msg})") from None
     except tomllib.TOMLDecodeError as error:
         raise DescriptionError(f"{path}: this is no TOML ({error})") from None
+    return changed(table, changes, source), source
+
+
+def changed(table: Any, changes: Iterable[str], source: Source) -> Scenario:
+    """From parsed TOML or JSON, with other values for some fields."""
     for change in changes:
         _change(table, change)
-    return scenario(table, source), source
+    return scenario(table, source)
 
 
 def _change(table: Any, change: str) -> None:
@@ -184,13 +189,18 @@ def scenario(table: Any, source: Source) -> Scenario:
             raise source.error(["workload", place], f"is {text!r}; give one of: {', '.join(allowed)}")
     if workload.arrivals == "trace" and not workload.trace:
         raise source.error(["workload", "trace"], "is missing; name the file whose times are wanted")
-    if workload.arrivals != "trace" and workload.rate <= 0:
+    if workload.arrivals not in ("trace", "log") and workload.rate <= 0:
         raise source.error(["workload", "rate"], f"is {workload.rate:g}; give the requests a second")
-    if not workload.trace and not workload.lengths and not (workload.input_tokens and workload.output_tokens):
+    if (
+        workload.arrivals != "log"
+        and not workload.trace
+        and not workload.lengths
+        and not (workload.input_tokens and workload.output_tokens)
+    ):
         raise source.error(["workload"], "has no lengths; give lengths = FILE, or input_tokens and output_tokens")
     if (policy := made.dispatch.policy) not in DISPATCH:
         raise source.error(["dispatch", "policy"], f"is {policy!r}; give one of: {', '.join(DISPATCH)}")
-    for name in ("cv", "speed", "count"):
+    for name in ("cv", "speed"):
         if getattr(workload, name) <= 0:
             raise source.error(["workload", name], f"is {getattr(workload, name):g}; give more than 0")
     for n, model in enumerate(made.models):

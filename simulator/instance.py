@@ -63,7 +63,7 @@ class Instance:
         self.state.apply(routes, 0.0)
         self.due, self.sweeps, self.busy = IDLE, 0, 0.0
         self._coefficients, self._ahead, self._jumps = coefficients, ahead, jumps
-        self._open: list[tuple[SweepPlan, int]] = []  # the plan that runs, perhaps the next; ``_changes`` when each was made
+        self._open: list[tuple[SweepPlan, int]] = []  # the plan that runs, perhaps the next; the ``_changes`` that each knew
         self._changes = 0  # of who could start next: somebody came, or ended
         self._began, self._ends = 0.0, [0.0]  # of the stretch, and of each of its sweeps
         self._last = 0  # the sweep after which the stretch is over
@@ -75,6 +75,7 @@ class Instance:
         self._behind: dict[str, int] = {}  # of these, who computes its prompt: positions told
         self._needs: dict[str, int] = {}  # of these, who does not run: blocks
         self._silent: set[str] = set()  # of these, who has no token yet
+        self._starting = 0  # of these, who runs
         self._outstanding = self._waiting_blocks = 0
         memory, spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
         self.total_blocks = memory.pages_of(spans, "")
@@ -140,9 +141,12 @@ class Instance:
         self._used = None
 
     def _make_plan(self, now: float) -> None:
+        parts = self.state.parts
+        # A page that the open plan completes may let somebody in: it is published, or its account is charged for it.
+        unsure = bool(self._open) and (parts.config.prefix_cache or parts.queue.accounts > 1)
         plan = self.state.plan(now)
         if plan is not None:
-            self._open.append((plan, self._changes))
+            self._open.append((plan, -1 if unsure else self._changes))
         self._used = None
 
     def _start(self, now: float) -> None:
@@ -154,7 +158,7 @@ class Instance:
             return
         plan, made = self._open[0]
         sweeps, deadline = 0, self.state.next_deadline
-        if self._jumps and len(self._open) == 1 and (made == self._changes or not self.state.waiting):
+        if self._jumps and not self._starting and len(self._open) == 1 and (made == self._changes or not self.state.waiting):
             sweeps = self.state.repeat(plan) - self._ahead
         self._began, self._ends = now, self._times(plan, max(sweeps, 1), now)
         if deadline <= self._ends[-1]:  # the plan at which somebody expires is made in its turn
@@ -229,6 +233,7 @@ class Instance:
                 self._outstanding -= position + len(tokens) - 1 - self._behind.pop(request, position - 1)
                 if request in self._silent:
                     self._silent.remove(request)
+                    self._starting -= 1
                     news.append((request, "first"))
                 if finish:
                     self._end(request, position + len(tokens) - 1)
@@ -236,6 +241,7 @@ class Instance:
             case Progressed(request=request, computed=computed):
                 if request in self._needs:
                     self._waiting_blocks -= self._needs.pop(request)
+                    self._starting += request in self._silent
                     news.append((request, "started"))
                 s = rows.find(request)
                 before = self._behind.get(request, rows.length[s] - 1 if s is not None else 0)
@@ -244,6 +250,7 @@ class Instance:
             case Preempted(request=request):
                 s = rows.find(request)
                 assert s is not None, "a sequence was preempted that is not here"
+                self._starting -= request in self._silent
                 self._queue(request, rows.length[s])
                 news.append((request, "preempted"))
             case GivenBack(request=request, reason=reason):
@@ -252,6 +259,7 @@ class Instance:
 
     def _end(self, request: str, computed: int | None) -> None:
         """It is here no more. ``computed``: positions told; None: it has expired between its tokens, which nobody counts."""
+        self._starting -= request in self._silent and request not in self._needs
         self._waiting_blocks -= self._needs.pop(request, 0)
         self._silent.discard(request)
         total = self._totals.pop(request)

@@ -19,7 +19,8 @@ OWN = 1 << 30  # token ids from here on are in prompts that share nothing
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One request: seconds from the beginning, its model, tokens, ids of the blocks of its prompt (``traces.py``)."""
+    """One request: seconds from the beginning, model, lengths; of its prompt the ids of its blocks (``traces.py``) or all
+    its tokens, where they are known."""
 
     number: int
     at: float
@@ -27,10 +28,11 @@ class Demand:
     prompt: int
     output: int
     blocks: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
 
     def submission(self, route: str, page_size: int, *, hashed: bool, timeout: float) -> Submission:
         """As the gateway would send it. ``hashed``: a prefix cache wants to know its pages."""
-        tokens = [id for block in self.blocks for id in [block] * BLOCK][: self.prompt]
+        tokens = [*self.tokens] or [id for block in self.blocks for id in [block] * BLOCK][: self.prompt]
         tokens += [OWN + self.number] * (self.prompt - len(tokens))
         return Submission(
             request=f"r{self.number}", attempt=1, gateway="simulated", route=route, route_version=1, tokens=tokens,
@@ -43,7 +45,7 @@ class Demand:
 def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: Path) -> list[Demand]:
     """All requests, in the order of their times. ``folder``: what paths are relative to. Raises TraceError."""
     source = random.Random(f"{seed} workload")
-    shapes = list(_shapes(spec, seed, folder, source))
+    shapes = list(_shapes(replace(spec, count=spec.count or 1000), seed, folder, source))
     if not shapes:
         raise TraceError(f"{spec.trace or spec.lengths} has no request after {spec.start:g} s; lower start")
     names, shares = [model.name for model in models], [model.share for model in models]

@@ -1,7 +1,8 @@
 """Simulates a cluster under virtual time: latency, time to first token, throughput, memory and preemptions of a described
 workload on described instances, which run the scheduler of the live workers.
 
-CONFIG is a TOML or JSON file (docs/simulator.md).
+CONFIG is a TOML or JSON file (docs/simulator.md). With --from the requests are those that live workers logged (setting
+event_log), as they came, or with other values of --set; without CONFIG the instances are like those workers.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from typing import IO, TYPE_CHECKING, Any
 from blockwright.api.commands import CommandError
 
 if TYPE_CHECKING:
+    from blockwright.policies.plan.cost import Coefficients
+    from blockwright.simulator.description import Scenario
+    from blockwright.simulator.recording import Recording
     from blockwright.simulator.simulation import Simulation
+    from blockwright.simulator.workload import Demand
 
 STEPS = 200  # of the progress bar
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", type=Path)
+    parser.add_argument("config", metavar="CONFIG", type=Path, nargs="?")
+    text = "event log of a worker; may be repeated, for several workers and for the files of one, in their order"
+    parser.add_argument("--from", dest="logs", metavar="LOG", type=Path, action="append", default=[], help=text)
     text = "another value for a field of CONFIG, like dispatch.policy=random or instances.0.count=4; may be repeated"
     parser.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=text)
     parser.add_argument("--log", metavar="FILE", type=Path, help="write every decision to it, a line of JSON each")
@@ -35,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     began = time.perf_counter()
     simulation = _simulate(arguments)
-    found = document(simulation, {"config": str(arguments.config), "set": arguments.set})
+    settings = {"config": str(arguments.config or ""), "from": [str(log) for log in arguments.logs], "set": arguments.set}
+    found = document(simulation, settings)
     if arguments.json == "-":
         print(json.dumps(found, indent=1))
         return 0
@@ -49,17 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _simulate(arguments: argparse.Namespace) -> Simulation:
     from blockwright.api.program.progress import Bar
-    from blockwright.simulator.description import DescriptionError, profile, read
     from blockwright.simulator.simulation import Simulation
-    from blockwright.simulator.traces import TraceError
-    from blockwright.simulator.workload import demands
 
-    try:
-        scenario, source = read(arguments.config, arguments.set)
-        coefficients = [profile(spec, n, source) for n, spec in enumerate(scenario.instances)]
-        requests = demands(scenario.workload, scenario.models, scenario.seed, arguments.config.parent)
-    except (DescriptionError, TraceError) as error:
-        raise CommandError(str(error), 2) from None
+    scenario, coefficients, requests = _described(arguments)
     log = None
     try:
         log = arguments.log.open("w") if arguments.log else None
@@ -73,6 +73,50 @@ def _simulate(arguments: argparse.Namespace) -> Simulation:
         if log:
             log.close()
     return simulation
+
+
+def _described(arguments: argparse.Namespace) -> tuple[Scenario, list[Coefficients], list[Demand]]:
+    """What is to run, from CONFIG, from logs, or from both."""
+    from blockwright.simulator.description import DescriptionError, Source, changed, profile, read
+    from blockwright.simulator.traces import TraceError
+    from blockwright.simulator.workload import demands
+
+    if arguments.config is None and not arguments.logs:
+        raise CommandError("give CONFIG, or event logs with --from", 2)
+    recording = _recorded(arguments.logs)
+    try:
+        if arguments.config is not None:
+            scenario, source = read(arguments.config, arguments.set)
+        else:
+            source = Source(arguments.logs[0], "")
+            scenario = changed(recording.described(), arguments.set, source)
+        coefficients = [
+            profile(spec, n, source) if spec.profile else recording.coefficients(spec.name)
+            for n, spec in enumerate(scenario.instances)
+        ]
+        if arguments.logs:
+            asked = recording.demands(scenario.workload)
+        else:
+            asked = demands(scenario.workload, scenario.models, scenario.seed, source.path.parent)
+    except (DescriptionError, TraceError) as error:
+        raise CommandError(str(error), 2) from None
+    return scenario, coefficients, asked
+
+
+def _recorded(logs: list[Path]) -> Recording:
+    from blockwright.actors.worker.event_log_file import EventLog, EventLogError
+    from blockwright.simulator.recording import Recording
+
+    recording = Recording()
+    for path in logs:
+        try:
+            log = EventLog(path)
+            recording.add(log.header.worker, log.began, (entry for _, entry in log))
+        except EventLogError as error:
+            raise CommandError(str(error), 2) from None
+        except OSError as error:
+            raise CommandError(f"{path}: {error.strerror}; check --from", 2) from None
+    return recording
 
 
 def _noting(log: IO[str]) -> Callable[[dict[str, Any]], None]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import simulation
 
-import simulator
 
-
-@pytest.mark.parametrize("case", simulator.CASES)
+@pytest.mark.parametrize("case", simulation.CASES)
 def test_every_case_is_measured(case: str) -> None:
-    changes = [change for change in simulator.CASES[case] if "=1000" not in change]
-    found = simulator.measure((*changes, "workload.rate=30"), 30)
+    changes = [change for change in simulation.CASES[case] if "=1000" not in change]
+    found = simulation.measure((*changes, "workload.rate=30"), 30)
     assert sorted(found) == ["times_real_time", "us_per_request"]
     assert min(found.values()) > 0
 
 
 def test_the_cases_with_a_bar_exist() -> None:
-    assert {bar.case for bar in simulator.BARS} <= set(simulator.CASES)
+    assert {bar.case for bar in simulation.BARS} <= set(simulation.CASES)

@@ -48,7 +48,7 @@ FLAGS = {
         "--zoo",
     },
     "node": {"--join", "--listen", "--name"},
-    "simulate": {"--json", "--log", "--set"},
+    "simulate": {"--from", "--json", "--log", "--set"},
     "trace": {"--trace"},
     "trace replay": {"--json", "--show", "--until"},
     "version": set(),

@@ -1,0 +1,108 @@
+"""What live workers were asked for, from their event logs: a workload, and instances like those workers.
+
+A log is replayed by the machine that made it (``policies/sweep/event_log.py``): its tokens, routes and memory are exact. Of
+a request count when it was first submitted and how long its answer became, whichever workers served it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockwright.policies.plan.cost import Coefficients, features
+from blockwright.policies.plan.fit import fit
+from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Planned, Replayer
+from blockwright.policies.sweep.events import Submission, TokensEmitted
+from blockwright.policies.sweep.state import SweepState
+from blockwright.simulator.description import DescriptionError, WorkloadSpec
+from blockwright.simulator.traces import TraceError
+from blockwright.simulator.workload import Demand
+
+FEWEST = 20  # sweeps that a cost model is fitted to
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """One request: its first submission and that one's time, its model, and the tokens that it has in the end."""
+
+    at: float
+    submission: Submission
+    model: str
+    length: int
+
+
+@dataclass(slots=True)
+class Recording:
+    """See the module. Feed it the files of a run in any order of workers, those of one worker as they were written."""
+
+    workers: dict[str, SweepState] = field(default_factory=dict)  # as their logs end
+    sweeps: dict[str, list[tuple[SweepPlan, float]]] = field(default_factory=dict)  # by worker: with the seconds they took
+    _requests: dict[str, _Recorded] = field(default_factory=dict)
+
+    def add(self, worker: str, began: Began, entries: Iterable[Entry]) -> None:
+        """One file."""
+        replayer, plans = Replayer(began), dict[int, SweepPlan]()
+        timed = self.sweeps.setdefault(worker, [])
+        for entry in entries:
+            match entry:
+                case Applied(event=Submission() as submission, now=now):
+                    self._note(submission, now, replayer.state)
+                case Committed(result=result) if result.number in plans:
+                    plan = plans.pop(result.number)
+                    if plan.row and result.seconds > 0:
+                        timed.append((plan, result.seconds))
+                case Planned(plan=SweepPlan() as plan):
+                    plans[plan.number] = plan
+            replayer.feed(entry)
+            for effect in replayer.state.take_effects():
+                if isinstance(effect, TokensEmitted) and (known := self._requests.get(effect.request)) is not None:
+                    known.length = max(known.length, effect.position + len(effect.tokens))
+        self.workers[worker] = replayer.state
+
+    def _note(self, submission: Submission, now: float, state: SweepState) -> None:
+        known = self._requests.get(submission.request)
+        local = state.parts.routes.home(submission.route)
+        if local is not None and (known is None or now < known.at):
+            length = len(submission.tokens) if known is None else known.length
+            self._requests[submission.request] = _Recorded(now, submission, local.route.application, length)
+
+    def demands(self, spec: WorkloadSpec) -> list[Demand]:
+        """Those that were answered, from ``start`` seconds after the first on, ``count`` of them, at ``speed``. Raises
+        TraceError."""
+        answered = [one for one in self._requests.values() if one.length > one.submission.prompt_length]
+        answered.sort(key=lambda one: (one.at, one.submission.request))
+        found: list[Demand] = []
+        for one in answered:
+            at = one.at - answered[0].at - spec.start
+            if at >= 0 and (not spec.count or len(found) < spec.count):
+                prompt = one.submission.prompt_length
+                tokens = tuple(one.submission.tokens[:prompt])
+                found.append(Demand(len(found), at / spec.speed, one.model, prompt, one.length - prompt, tokens=tokens))
+        if not found:
+            raise TraceError(f"no request in the logs was answered after {spec.start:g} s; give other logs, or lower start")
+        return found
+
+    def coefficients(self, worker: str) -> Coefficients:
+        """Fitted to what the sweeps of a worker took. Raises DescriptionError."""
+        samples = [(features(plan, 0.0, 0.0), seconds) for plan, seconds in self.sweeps.get(worker, [])]
+        if len(samples) < FEWEST:
+            why = f"has {len(samples)} sweeps with times; give instances.N.profile=FILE"
+            raise DescriptionError(f"the log of {worker!r} {why}")
+        return fit(samples, 0.0, 0.0)
+
+    def described(self) -> dict[str, Any]:
+        """Instances with the memory and the limits of these workers, as a description has them."""
+        models: dict[str, dict[str, Any]] = {}
+        instances = []
+        for name, state in self.workers.items():
+            config, memory = state.config, state.parts.memory
+            for local in state.parts.routes.all_in_force():
+                size = memory.page_bytes(local.spans) // config.page_size
+                model = {"name": local.route.application, "kv_bytes": max(4, size + -size % 4), "context": local.max_length}
+                models.setdefault(local.route.application, model)
+            fields = ("page_size", "chunk_size", "sweep_tokens", "max_rows", "prefix_cache", "memory_chunk")
+            same = {one: getattr(config, one) for one in fields}
+            instances.append({"name": name, "memory": memory.total_bytes - memory.parameter_bytes, "profile": "", **same})
+        return {"workload": {"arrivals": "log"}, "models": list(models.values()), "instances": instances}
