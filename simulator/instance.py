@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 
-from blockwright.policies.plan.cost import Coefficients, cost
+from blockwright.policies.plan.cost import Coefficients, PlanCost
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
@@ -170,14 +170,11 @@ class Instance:
             self._make_plan(now)
 
     def _times(self, plan: SweepPlan, sweeps: int, now: float) -> list[float]:
-        """When each of so many equal sweeps ends. Contexts grow by one in each, so costs rise in a straight line."""
+        """When each of so many equal sweeps ends."""
         if not plan.row:  # memory is mapped or given back
             return [now]
-        first = cost(plan, self._coefficients)
-        if sweeps == 1:
-            return [now + first]
-        more = self._coefficients.context * len(plan.row)
-        return list(accumulate((first + more * n for n in range(sweeps)), initial=now))[1:]
+        later = PlanCost(plan, self._coefficients).later
+        return list(accumulate(map(later, range(sweeps)), initial=now))[1:]
 
     # what is seen ----------------------------------------------------------------------------------------------------
 

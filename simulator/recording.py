@@ -1,6 +1,6 @@
 """What live workers were asked for, from their event logs: a workload, and instances like those workers.
 
-A log is replayed by the machine that made it (``policies/sweep/event_log.py``): its tokens, routes and memory are exact. Of
+A log is repeated on a machine as made it (``policies/sweep/event_log.py``): its tokens, routes and memory are exact. Of
 a request count when it was first submitted and how long its answer became, whichever workers served it.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from blockwright.policies.plan.cost import Coefficients, features
 from blockwright.policies.plan.fit import fit
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Planned, Replayer
+from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Planned
 from blockwright.policies.sweep.events import Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
 from blockwright.simulator.description import DescriptionError, WorkloadSpec
@@ -42,24 +42,33 @@ class Recording:
     _requests: dict[str, _Recorded] = field(default_factory=dict)
 
     def add(self, worker: str, began: Began, entries: Iterable[Entry]) -> None:
-        """One file."""
-        replayer, plans = Replayer(began), dict[int, SweepPlan]()
-        timed = self.sweeps.setdefault(worker, [])
+        """One file. Of a worker that failed, up to the call that it failed in."""
+        state, plans = SweepState.restore(began.snapshot), dict[int, SweepPlan]()
         for entry in entries:
-            match entry:
-                case Applied(event=Submission() as submission, now=now):
-                    self._note(submission, now, replayer.state)
-                case Committed(result=result) if result.number in plans:
-                    plan = plans.pop(result.number)
-                    if plan.row and result.seconds > 0:
-                        timed.append((plan, result.seconds))
-                case Planned(plan=SweepPlan() as plan):
-                    plans[plan.number] = plan
-            replayer.feed(entry)
-            for effect in replayer.state.take_effects():
+            try:
+                self._feed(worker, state, plans, entry)
+            except Exception:  # as in the worker: the next entry is ``Failed``
+                break
+            for effect in state.take_effects():
                 if isinstance(effect, TokensEmitted) and (known := self._requests.get(effect.request)) is not None:
                     known.length = max(known.length, effect.position + len(effect.tokens))
-        self.workers[worker] = replayer.state
+        self.workers[worker] = state
+
+    def _feed(self, worker: str, state: SweepState, plans: dict[int, SweepPlan], entry: Entry) -> None:
+        match entry:
+            case Applied(event=event, now=now):
+                if isinstance(event, Submission):
+                    self._note(event, now, state)
+                state.apply(event, now)
+            case Planned(now=now):
+                plan = state.plan(now)
+                if plan is not None:
+                    plans[plan.number] = plan
+            case Committed(result=result, now=now):
+                plan = plans.pop(result.number, None) or SweepPlan(result.number)  # it was open when the file began
+                state.commit(plan, result, now)
+                if plan.row and result.seconds > 0:
+                    self.sweeps.setdefault(worker, []).append((plan, result.seconds))
 
     def _note(self, submission: Submission, now: float, state: SweepState) -> None:
         known = self._requests.get(submission.request)
