@@ -38,13 +38,13 @@ BARS = (
 def measure(changes: tuple[str, ...], count: int) -> dict[str, float]:
     """One run of so many requests."""
     from blockwright.simulator.description import profile, read
-    from blockwright.simulator.simulation import Simulation
+    from blockwright.simulator.simulation import ClusterSimulation
     from blockwright.simulator.workload import demands
 
     scenario, source = read(EXAMPLE, [*changes, f"workload.count={count}"])
     coefficients = [profile(spec, n, source) for n, spec in enumerate(scenario.instances)]
     requests = demands(scenario.workload, scenario.models, scenario.seed, EXAMPLE.parent)
-    simulation = Simulation(scenario, coefficients, requests)
+    simulation = ClusterSimulation(scenario, coefficients, requests)
     gc.collect()
     began = time.process_time()
     simulation.run()

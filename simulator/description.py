@@ -107,7 +107,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DescriptionSource:
     """The text of a description, for messages that say where."""
 
     path: Path
@@ -137,10 +137,10 @@ class Source:
         return self.path.suffix != ".json"
 
 
-def read(path: Path, changes: Iterable[str] = ()) -> tuple[Scenario, Source]:
+def read(path: Path, changes: Iterable[str] = ()) -> tuple[Scenario, DescriptionSource]:
     """``changes``: other values for fields, as ``workload.rate=20``. Raises DescriptionError."""
     try:
-        source = Source(path, path.read_text())
+        source = DescriptionSource(path, path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise DescriptionError(
             f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); check the path"
@@ -154,7 +154,7 @@ def read(path: Path, changes: Iterable[str] = ()) -> tuple[Scenario, Source]:
     return changed(table, changes, source), source
 
 
-def changed(table: Any, changes: Iterable[str], source: Source) -> Scenario:
+def changed(table: Any, changes: Iterable[str], source: DescriptionSource) -> Scenario:
     """From parsed TOML or JSON, with other values for some fields."""
     for change in changes:
         _change(table, change)
@@ -180,7 +180,7 @@ def _change(table: Any, change: str) -> None:
     at[last] = value
 
 
-def scenario(table: Any, source: Source) -> Scenario:
+def scenario(table: Any, source: DescriptionSource) -> Scenario:
     """From parsed TOML or JSON, checked."""
     made = _record(Scenario, table, source, [])
     workload, known = made.workload, [one.name for one in made.models]
@@ -219,7 +219,7 @@ def scenario(table: Any, source: Source) -> Scenario:
     return made
 
 
-def profile(spec: InstanceSpec, n: int, source: Source) -> Coefficients:
+def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:
     """The cost model that an instance names: that of a device profile, or coefficients alone."""
     path = source.path.parent / spec.profile
     try:
@@ -233,7 +233,7 @@ def profile(spec: InstanceSpec, n: int, source: Source) -> Coefficients:
         raise DescriptionError(f"{path}: {error}") from None
 
 
-def _record(kind: type[T], table: Any, source: Source, place: list[str | int]) -> T:
+def _record(kind: type[T], table: Any, source: DescriptionSource, place: list[str | int]) -> T:
     """An instance of a dataclass from a table."""
     if not isinstance(table, dict):
         raise source.error(place or ["workload"], "is no table of fields")
@@ -247,7 +247,7 @@ def _record(kind: type[T], table: Any, source: Source, place: list[str | int]) -
     return kind(**{name: _value(hints[name], value, source, [*place, name]) for name, value in table.items()})
 
 
-def _value(kind: Any, value: Any, source: Source, place: list[str | int]) -> Any:
+def _value(kind: Any, value: Any, source: DescriptionSource, place: list[str | int]) -> Any:
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise source.error(place, f"is {value!r}; give a list of tables")

@@ -17,7 +17,7 @@ from blockwright.policies.plan.cost import Coefficients
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission
 from blockwright.simulator.description import InstanceSpec, ModelSpec, Scenario
-from blockwright.simulator.front import Front
+from blockwright.simulator.entrance import Entrance
 from blockwright.simulator.instance import IDLE, Instance
 from blockwright.simulator.workload import Demand
 
@@ -40,7 +40,7 @@ class SimulatedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ClusterSample:
     """The cluster at one time."""
 
     at: float
@@ -49,7 +49,7 @@ class Sample:
     memory: list[float]  # share of KV that is used, by instance
 
 
-class Simulation:
+class ClusterSimulation:
     """One run. ``coefficients``: of each entry of ``scenario.instances``."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Simulation:
         note: Note | None = None,
     ) -> None:
         self.requests = [SimulatedRequest(demand) for demand in demands]
-        self.samples: list[Sample] = []
+        self.samples: list[ClusterSample] = []
         self._progress: Callable[[], None] | None = None
         self.instances: list[Instance] = []
         self.now = 0.0
@@ -80,7 +80,9 @@ class Simulation:
                 self.instances.append(Instance(config, event, found, ahead=spec.ahead, jumps=jumps))
                 self._routes.append(routes)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
-        self._front = Front(scenario.dispatch, scenario.limits, scenario.models, self.instances, self._routes, scenario.seed)
+        self._entrance = Entrance(
+            scenario.dispatch, scenario.limits, scenario.models, self.instances, self._routes, scenario.seed
+        )
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
         self._due = [IDLE] * len(self.instances)  # the ends that are in the heap
@@ -115,12 +117,12 @@ class Simulation:
 
     def _arrive(self, request: SimulatedRequest) -> None:
         demand, now = request.demand, self.now
-        if refused := self._front.refusal(demand, now):
+        if refused := self._entrance.refusal(demand, now):
             request.failed, request.ended = refused, now
             self._tell("refused", demand.number, why=refused)
             self._ended()
             return
-        placing = self._front.begin(demand, now)
+        placing = self._entrance.begin(demand, now)
         place, instance = placing.place, self.instances[placing.place]
         request.instance = instance.name
         if self._note is not None:
@@ -154,7 +156,7 @@ class Simulation:
             else:
                 request.ended = now + self._limits.latency
                 request.failed = "" if what == "finished" else what
-                self._front.end(request.demand.model, now)
+                self._entrance.end(request.demand.model, now)
                 self._ended()
             self._tell(what, number, instance=instance.name)
         if instance.due != self._due[place]:
@@ -174,7 +176,7 @@ class Simulation:
         loads = [instance.load(self.now) for instance in self.instances]
         running, waiting = sum(load.running for load in loads), sum(load.waiting for load in loads)
         memory = [load.used_blocks / i.total_blocks for load, i in zip(loads, self.instances, strict=True)]
-        self.samples.append(Sample(self.now, running, waiting, memory))
+        self.samples.append(ClusterSample(self.now, running, waiting, memory))
 
 
 def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:

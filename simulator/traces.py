@@ -63,7 +63,7 @@ def read_trace(path: Path, clients: Clients = Clients()) -> list[TraceRequest]:
         lines = enumerate(text.splitlines(), 1)
         return [_json_line(path, number, line) for number, line in lines if line.strip()]
     rows = _rows(path, text)
-    columns = set(rows[0].values) if rows else set()
+    columns = {name for name in rows[0].values if name} if rows else set()
     if {"input_tokens", "output_tokens"} <= columns:
         at = "arrival_s" if "arrival_s" in columns else ""
         return [_shape(row, at, "input_tokens", "output_tokens") for row in rows]

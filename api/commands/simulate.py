@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from blockwright.policies.plan.cost import Coefficients
     from blockwright.simulator.description import Scenario
     from blockwright.simulator.recording import Recording
-    from blockwright.simulator.simulation import Simulation
+    from blockwright.simulator.simulation import ClusterSimulation
     from blockwright.simulator.workload import Demand
 
 STEPS = 200  # of the progress bar
@@ -55,15 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _simulate(arguments: argparse.Namespace) -> Simulation:
+def _simulate(arguments: argparse.Namespace) -> ClusterSimulation:
     from blockwright.api.program.progress import Bar
-    from blockwright.simulator.simulation import Simulation
+    from blockwright.simulator.simulation import ClusterSimulation
 
     scenario, coefficients, requests = _described(arguments)
     log = None
     try:
         log = arguments.log.open("w") if arguments.log else None
-        simulation = Simulation(scenario, coefficients, requests, note=_noting(log) if log else None)
+        simulation = ClusterSimulation(scenario, coefficients, requests, note=_noting(log) if log else None)
         with Bar(len(requests), sys.stderr.isatty()) as bar:
             bar.begin("simulating")
             simulation.run(_steps(len(requests), bar.advance))
@@ -77,7 +77,7 @@ def _simulate(arguments: argparse.Namespace) -> Simulation:
 
 def _described(arguments: argparse.Namespace) -> tuple[Scenario, list[Coefficients], list[Demand]]:
     """What is to run, from CONFIG, from logs, or from both."""
-    from blockwright.simulator.description import DescriptionError, Source, changed, profile, read
+    from blockwright.simulator.description import DescriptionError, DescriptionSource, changed, profile, read
     from blockwright.simulator.traces import TraceError
     from blockwright.simulator.workload import demands
 
@@ -88,7 +88,7 @@ def _described(arguments: argparse.Namespace) -> tuple[Scenario, list[Coefficien
         if arguments.config is not None:
             scenario, source = read(arguments.config, arguments.set)
         else:
-            source = Source(arguments.logs[0], "")
+            source = DescriptionSource(arguments.logs[0], "")
             scenario = changed(recording.described(), arguments.set, source)
         coefficients = [
             profile(spec, n, source) if spec.profile else recording.coefficients(spec.name)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from blockwright.api.commands.tables import table
 from blockwright.api.load.figures import percentile, spread
-from blockwright.simulator.simulation import Simulation
+from blockwright.simulator.simulation import ClusterSimulation
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60  # characters of a plot
@@ -26,7 +26,7 @@ METRICS = {
 }
 
 
-def document(simulation: Simulation, settings: Mapping[str, Any]) -> dict[str, Any]:
+def document(simulation: ClusterSimulation, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Described by ``docs/schemas/simulate.json``. Times are seconds."""
     good = [one for one in simulation.requests if not one.failed]
     failed = [one for one in simulation.requests if one.failed]

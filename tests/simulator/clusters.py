@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.policies.plan.cost import Coefficients
-from blockwright.simulator.description import Scenario, Source, scenario
-from blockwright.simulator.simulation import Simulation
+from blockwright.simulator.description import Scenario, DescriptionSource, scenario
+from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import Demand, demands
 
 PACE = Coefficients(base=0.01, token=1e-4, context=1e-6)
@@ -25,17 +25,17 @@ def described(
         "instances": [{**kind, "chunk_size": 16, **(instances or {})}],
         **more,
     }
-    return scenario(table, Source(Path("test.toml"), ""))
+    return scenario(table, DescriptionSource(Path("test.toml"), ""))
 
 
 def run(
     described: Scenario, *, jumps: bool = True, arrivals: list[Demand] | None = None
-) -> tuple[Simulation, list[dict[str, Any]]]:
+) -> tuple[ClusterSimulation, list[dict[str, Any]]]:
     """The simulation at its end, its machines checked, and its log."""
     log: list[dict[str, Any]] = []
     if arrivals is None:
         arrivals = demands(described.workload, described.models, described.seed, Path())
-    simulation = Simulation(described, [PACE] * len(described.instances), arrivals, jumps=jumps, note=log.append)
+    simulation = ClusterSimulation(described, [PACE] * len(described.instances), arrivals, jumps=jumps, note=log.append)
     simulation.run()
     for instance in simulation.instances:
         instance.state.check()

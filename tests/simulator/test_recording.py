@@ -1,4 +1,4 @@
-"""Event logs of live workers as a workload: the requests, when they came, how long their answers became; workers like those."""
+"""Event logs of live workers as a workload: when requests came, how long answers became; and workers like those."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.simulator.description import DescriptionError, Source, WorkloadSpec, changed
+from blockwright.simulator.description import DescriptionError, DescriptionSource, WorkloadSpec, changed
 from blockwright.simulator.recording import Recording
-from blockwright.simulator.simulation import Simulation
+from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.traces import TraceError
 from blockwright.tests.policies.event_tape import Driver, Tape, make_state
 
@@ -45,13 +45,13 @@ def test_requests_come_as_they_came_and_end_where_they_ended(recording: Recordin
 
 
 def test_the_same_workers_are_simulated_with_times_fitted_to_their_sweeps(recording: Recording) -> None:
-    scenario = changed(recording.described(), [], Source(Path("log"), ""))
+    scenario = changed(recording.described(), [], DescriptionSource(Path("log"), ""))
     spec, config = scenario.instances[0], recording.workers["w0"].config
     assert (spec.name, spec.page_size, spec.max_rows) == ("w0", config.page_size, config.max_rows)
     assert spec.memory == config.budget
     coefficients = recording.coefficients("w0")
     assert coefficients.base == pytest.approx(0.1, rel=0.01), "each sweep took 0.1 s"
-    simulation = Simulation(scenario, [coefficients], recording.demands(ALL))
+    simulation = ClusterSimulation(scenario, [coefficients], recording.demands(ALL))
     simulation.run()
     assert [request.failed for request in simulation.requests] == [""] * 8
     assert simulation.instances[0].total_blocks == recording.workers["w0"].parts.memory.pages_of(
@@ -65,8 +65,8 @@ def test_what_another_setting_would_have_done(recording: Recording) -> None:
     """One row at a time instead of four: the last request ends later."""
     ended = []
     for rows in (4, 1):
-        scenario = changed(recording.described(), [f"instances.0.max_rows={rows}"], Source(Path("log"), ""))
-        simulation = Simulation(scenario, [recording.coefficients("w0")], recording.demands(ALL))
+        scenario = changed(recording.described(), [f"instances.0.max_rows={rows}"], DescriptionSource(Path("log"), ""))
+        simulation = ClusterSimulation(scenario, [recording.coefficients("w0")], recording.demands(ALL))
         simulation.run()
         ended.append(max(request.ended for request in simulation.requests))
     assert ended[1] > 2 * ended[0]

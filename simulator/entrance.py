@@ -33,7 +33,7 @@ class Placing:
     loads: list[object]
 
 
-class Front:
+class Entrance:
     """See the module. ``routes``: of each instance, for each model."""
 
     def __init__(
