@@ -51,7 +51,7 @@ class LengthRegression:
             weights[term] -= RATE * gradient / math.sqrt(squares[term])
 
     def snapshot(self) -> dict[str, Any]:
-        """See ``LengthEstimator``."""
+        """See ``LengthLearner``."""
         return {
             "kind": "trained",
             "lessons": self.lessons,
