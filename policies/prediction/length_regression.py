@@ -75,7 +75,8 @@ class LengthRegression:
         lessons = snapshot.get("lessons")
         if not isinstance(lessons, int) or lessons < 0:
             raise ValueError(f"lessons is {lessons!r:.40}, not a count")
-        return cls(*lists, lessons)
+        weights, squares = lists
+        return cls(weights, squares, lessons)
 
     def _value(self, features: Features) -> float:
         """Expected log(1 + length), whatever bounds it."""
