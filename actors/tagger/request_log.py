@@ -132,7 +132,8 @@ def _parsed(text: bytes, where: str) -> tuple[float, Lesson]:
             value = fields.get(name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} is {value!r:.40}, not a whole number of at least {least}")
-        for name, kind in {"application": str, "whole": bool, "terms": list, "at": (int, float)}.items():
+        kinds: dict[str, Any] = {"application": str, "whole": bool, "terms": list, "at": (int, float)}
+        for name, kind in kinds.items():
             if not isinstance(fields.get(name), kind):
                 raise ValueError(f"{name} is {fields.get(name)!r:.40}, which is of another type")
         for number, term in enumerate(fields["terms"]):
