@@ -1,1 +1,1 @@
-"""What is forecast of requests and workers. Pure: see the layer."""
+"""Prediction: what a request would meet on each worker, and which of them it goes to."""

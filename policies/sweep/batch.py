@@ -24,7 +24,7 @@ class BatchBuilder:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.spare = max(1, budget // SPARE)  # of it for prompts that delay the decoding of accounts that were given less
-        self.decoding: Rank | None = None  # the least of those whose rows decode
+        self.decoding: list[tuple[Rank, str]] = []  # of the two accounts that were given least of those whose rows decode
         self.starved = False  # some row lacked memory: nobody is admitted
         self.squeezed = False  # the same within an account's cap: nobody of the account is admitted
         self.capped: set[str] = set()  # accounts at their caps of KV memory: none of theirs is admitted

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.policies.plan.cost import Coefficients
-from blockwright.simulator.description import Scenario, DescriptionSource, scenario
+from blockwright.simulator.description import DescriptionSource, Scenario, scenario
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import Demand, demands
 
