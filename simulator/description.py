@@ -46,6 +46,8 @@ class WorkloadSpec:
     law: str = "constant"  # "constant" | "exponential": how they are spread around it
     most_input: int = 0  # longer prompts are cut to it; 0: never
     most_output: int = 0
+    max_tokens: int = 0  # that requests allow, while answers end at a stop token; 0: their answers are as long as allowed
+    length_error: float = 0.0  # of estimated lengths of answers: standard deviation of their logarithm; 0: they are exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

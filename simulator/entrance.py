@@ -58,7 +58,7 @@ class Entrance:
 
     def refusal(self, demand: Demand, now: float) -> str:
         """Why it is not taken; empty where it is."""
-        tokens = demand.prompt + demand.output
+        tokens = demand.total
         if tokens > self._contexts[demand.model]:
             return f"{tokens} tokens are more than the {self._contexts[demand.model]} of {demand.model}"
         full = self._overload.refusal(demand.model, tokens, 0, now, alone=self._alone)
@@ -96,7 +96,7 @@ class Entrance:
             self._routes[i][demand.model].id: self._instances[i].total_blocks * self._instances[i].state.config.page_size
             for i in compared
         }
-        best = choose_route(routes, work, tokens=demand.prompt + demand.output, capacity=capacity)
+        best = choose_route(routes, work, tokens=demand.total, capacity=capacity)
         assert best is not None, "no route of some is the best"
         return Placing(compared[routes.index(best)], compared, list(loads))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from blockwright.policies.plan.cost import Coefficients, PlanCost
-from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Effect,
@@ -26,6 +26,7 @@ from blockwright.policies.sweep.events import (
 from blockwright.policies.sweep.state import SweepState
 
 IDLE = float("inf")
+STOP = 1  # the token that ends an answer before its limit
 News = tuple[
     str, str
 ]  # request, and what became of it: "started", "first", "preempted", "finished", or why it was given back
@@ -76,6 +77,7 @@ class Instance:
         self._needs: dict[str, int] = {}  # of these, who does not run: blocks
         self._silent: set[str] = set()  # of these, who has no token yet
         self._starting = 0  # of these, who runs
+        self._stops: dict[str, int] = {}  # who will draw a stop token: tokens that it has then
         self._outstanding = self._waiting_blocks = 0
         memory, spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
         self.total_blocks = memory.pages_of(spans, "")
@@ -83,8 +85,10 @@ class Instance:
 
     # what comes and what ends ----------------------------------------------------------------------------------------
 
-    def submit(self, submission: Submission, now: float) -> list[News]:
-        """A request arrives, not after ``due``."""
+    def submit(self, submission: Submission, now: float, ends: int = 0) -> list[News]:
+        """A request arrives, not after ``due``. ``ends``: tokens with which it draws ``STOP``; 0: its limit ends it."""
+        if ends:
+            self._stops[submission.request] = ends
         self._totals[submission.request] = submission.max_length
         self._outstanding += submission.max_length
         self._behind[submission.request] = 0
@@ -136,9 +140,24 @@ class Instance:
 
     def _take(self, sweeps: int, now: float) -> None:
         plan, _ = self._open.pop(0)
-        self.state.jump(plan, sweeps, now)
+        if self._stops and sweeps == 1:
+            self.state.commit(plan, SweepResult(plan.number, self._drawn(plan)), now)
+        else:
+            self.state.jump(plan, sweeps, now)
         self.sweeps += sweeps
         self._used = None
+
+    def _drawn(self, plan: SweepPlan) -> list[int]:
+        """The tokens of a plan's sampled rows."""
+        batch, submissions = self.state.batch(plan.number), self.state.parts.rows.submission
+        lengths = [(submissions[batch[i]].request, plan.start[i] + plan.count[i] + 1) for i in plan.sample]
+        return [STOP if self._stops.get(request, 0) == length else 0 for request, length in lengths]
+
+    def _without_stop(self, plan: SweepPlan) -> int:
+        """Sweeps with these rows before one of them draws its stop token."""
+        batch, submissions = self.state.batch(plan.number), self.state.parts.rows.submission
+        lengths = zip(batch, plan.start, strict=True)
+        return min(self._stops.get(submissions[s].request, 1 << 62) - start - 2 for s, start in lengths)
 
     def _make_plan(self, now: float) -> None:
         parts = self.state.parts
@@ -160,6 +179,8 @@ class Instance:
         sweeps, deadline = 0, self.state.next_deadline
         if self._jumps and not self._starting and len(self._open) == 1 and (made == self._changes or not self.state.waiting):
             sweeps = self.state.repeat(plan) - self._ahead
+            if self._stops and plan.row:
+                sweeps = min(sweeps, self._without_stop(plan))
         self._began, self._ends = now, self._times(plan, max(sweeps, 1), now)
         if deadline <= self._ends[-1]:  # the plan at which somebody expires is made in its turn
             sweeps = min(sweeps, bisect_left(self._ends, deadline) + (not self._ahead))
@@ -260,6 +281,7 @@ class Instance:
         self._waiting_blocks -= self._needs.pop(request, 0)
         self._silent.discard(request)
         total = self._totals.pop(request)
+        self._stops.pop(request, None)
         if computed is not None:
             self._outstanding -= total - computed
         else:

@@ -138,7 +138,9 @@ class ClusterSimulation:
             self._deliver(place, submission)
 
     def _deliver(self, place: int, submission: Submission) -> None:
-        self._told(place, self.instances[place].submit(submission, self.now))
+        demand = self.requests[int(submission.request[1:])].demand
+        ends = demand.prompt + demand.output if demand.allowed else 0
+        self._told(place, self.instances[place].submit(submission, self.now, ends))
 
     def _told(self, place: int, news: list[tuple[str, str]]) -> None:
         """An instance has changed."""

@@ -11,6 +11,7 @@ from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.sweep.events import Submission
 from blockwright.simulator.description import ModelSpec, WorkloadSpec
+from blockwright.simulator.instance import STOP
 from blockwright.simulator.traces import BLOCK, Clients, TraceError, TraceRequest, cut, read_trace
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -29,6 +30,13 @@ class Demand:
     output: int
     blocks: tuple[int, ...] = ()
     tokens: tuple[int, ...] = ()
+    allowed: int = 0  # tokens of the answer; 0: as many as it has
+    expected: int = 0  # the same, as estimated beforehand
+
+    @property
+    def total(self) -> int:
+        """Most tokens, prompt and answer."""
+        return self.prompt + (self.allowed or self.output)
 
     def submission(self, route: str, page_size: int, *, hashed: bool, timeout: float) -> Submission:
         """As the gateway would send it. ``hashed``: a prefix cache wants to know its pages."""
@@ -37,8 +45,8 @@ class Demand:
         return Submission(
             request=f"r{self.number}", attempt=1, gateway="simulated", route=route, route_version=1, tokens=tokens,
             prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size) if hashed else [],
-            max_length=self.prompt + self.output, stop_tokens=[], sampling=GREEDY, tenant=self.model, arrival=self.at,
-            timeout=timeout,
+            max_length=self.total, stop_tokens=[STOP] if self.allowed else [], sampling=GREEDY, tenant=self.model,
+            arrival=self.at, timeout=timeout, expected=self.expected,
         )  # fmt: skip
 
 
@@ -49,14 +57,17 @@ def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: 
     if not shapes:
         raise TraceError(f"{spec.trace or spec.lengths} has no request after {spec.start:g} s; lower start")
     names, shares = [model.name for model in models], [model.share for model in models]
-    made = []
+    contexts = {model.name: model.context for model in models}
+    made, errors = [], random.Random(f"{seed} estimates")
     for number, shape in enumerate(shapes):
         model = names[0] if len(names) == 1 else source.choices(names, shares)[0]
         prompt, output = (
             min(shape.prompt, spec.most_input or shape.prompt),
             min(shape.output, spec.most_output or shape.output),
         )
-        made.append(Demand(number, shape.at or 0.0, model, prompt, output, shape.blocks))
+        allowed = max(output, min(spec.max_tokens, contexts[model] - prompt)) if spec.max_tokens else 0
+        expected = max(1, round(output * errors.lognormvariate(0.0, spec.length_error)))
+        made.append(Demand(number, shape.at or 0.0, model, prompt, output, shape.blocks, (), allowed, expected))
     return made
 
 

@@ -27,16 +27,25 @@ def rounded(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @given(
     seed=st.integers(0, 1000), ahead=st.booleans(), policy=st.sampled_from(HEURISTICS), models=st.sampled_from([1, 2]),
     blocks=st.sampled_from([31, 60, 200]), cache=st.booleans(), latency=st.sampled_from([0.0, 0.015]),
-    timeout=st.sampled_from([0.0, 0.9]), rate=st.sampled_from([5.0, 40.0, 1000.0]),
+    timeout=st.sampled_from([0.0, 0.9]), rate=st.sampled_from([5.0, 40.0, 1000.0]), allowed=st.sampled_from([0, 60]),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_jumping_equals_stepping_event_for_event(
-    seed: int, ahead: bool, policy: str, models: int, blocks: int, cache: bool, latency: float, timeout: float, rate: float
+    seed: int,
+    ahead: bool,
+    policy: str,
+    models: int,
+    blocks: int,
+    cache: bool,
+    latency: float,
+    timeout: float,
+    rate: float,
+    allowed: int,
 ) -> None:
     """Decisions, their grounds (the loads that were compared) and times."""
     scenario = described(
-        seed=seed, models=models, workload={"rate": rate, "count": 40}, dispatch={"policy": policy},
-        instances={"blocks": blocks, "prefix_cache": cache, "ahead": ahead},
+        seed=seed, models=models, workload={"rate": rate, "count": 40, "max_tokens": allowed},
+        instances={"blocks": blocks, "prefix_cache": cache, "ahead": ahead}, dispatch={"policy": policy},
         limits={"latency": latency, "request_timeout": timeout},
     )  # fmt: skip
     (jumping, one), (stepping, other) = run(scenario), run(scenario, jumps=False)
@@ -57,6 +66,17 @@ def test_who_comes_in_the_middle_of_a_jump_cuts_it_short() -> None:
         assert simulation.requests[0].preemptions == 0
         assert answered == pytest.approx(sweeps_later * sweep + 0.5 * sweep, abs=0.6 * sweep)
         assert 0 <= started - 0.505 <= sweep
+
+
+def test_a_stop_token_ends_an_answer_before_its_limit() -> None:
+    """The machine does not know it beforehand: with a plan in hand the row is in one sweep more."""
+    arrivals = [Demand(0, 0.0, "m0", 8, 10, allowed=50)]
+    for ahead in (False, True):
+        simulation, log = run(described(instances={"count": 1, "ahead": ahead}), arrivals=arrivals)
+        ended = simulation.requests[0].ended
+        assert simulation.instances[0].sweeps == 10 + ahead
+        assert log[-1]["what"] == "finished"
+        assert ended == pytest.approx(0.01 + 8e-4 + 9 * (0.01 + 1e-4) + sum(1e-6 * n for n in range(9, 18)))
 
 
 def test_memory_that_runs_out_preempts() -> None:
