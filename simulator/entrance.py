@@ -89,7 +89,7 @@ class Entrance:
         return Placing(compared[choice.index], compared, list(choice.loads))
 
     def _least_work(self, demand: Demand, compared: list[int], now: float) -> Placing:
-        loads = [self._instances[i].load(now).outstanding for i in compared]
+        loads = [self._instances[i].outstanding(now) for i in compared]
         routes = [self._routes[i][demand.model] for i in compared]
         work = {self._instances[i].name: load for i, load in zip(compared, loads, strict=True)}
         capacity = {
@@ -101,17 +101,7 @@ class Entrance:
         return Placing(compared[routes.index(best)], compared, list(loads))
 
     def _candidate(self, i: int, now: float) -> Candidate:
-        instance, sent = self._instances[i], self._sent[i]
+        sent = self._sent[i]
         while sent and sent[0] <= now - MINUTE:
             sent.popleft()
-        load = instance.load(now)
-        return Candidate(
-            route=instance.name,
-            home=instance.name,
-            running=load.running,
-            waiting=load.waiting,
-            free_blocks=instance.total_blocks - load.used_blocks,
-            total_blocks=instance.total_blocks,
-            waiting_blocks=load.waiting_blocks,
-            sent_last_minute=len(sent),
-        )
+        return self._instances[i].candidate(now, len(sent))

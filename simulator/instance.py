@@ -2,17 +2,17 @@
 
 Sweeps with equal rows are a *stretch*, of which only the first plan is made: its end is known beforehand, and then all of it
 is taken at once (``SweepState.repeat`` and ``jump``). Who comes meanwhile cuts it short. So decoding costs its page borders,
-not its tokens; what a dispatcher sees of the worker in between (``load``) follows from the stretch without taking it.
+not its tokens; what a dispatcher sees of the worker in between (``candidate``) follows from the stretch without taking it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from bisect import bisect_left
 from itertools import accumulate
 
 from blockwright.policies.plan.cost import Coefficients, PlanCost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Effect,
@@ -30,17 +30,6 @@ STOP = 1  # the token that ends an answer before its limit
 News = tuple[
     str, str
 ]  # request, and what became of it: "started", "first", "preempted", "finished", or why it was given back
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceLoad:
-    """What a dispatcher knows of an instance. A block is a page on all layers."""
-
-    running: int
-    waiting: int
-    used_blocks: int
-    waiting_blocks: int  # that the sequences which wait need for the tokens they have
-    outstanding: int  # tokens to prefill and to decode, as the gateway counts them
 
 
 class Instance:
@@ -69,16 +58,16 @@ class Instance:
         self._began, self._ends = 0.0, [0.0]  # of the stretch, and of each of its sweeps
         self._last = 0  # the sweep after which the stretch is over
         self._lazy = False  # plans that a live worker would have made by now are not made
-        self._grows: list[int] | None = None  # a sweep of the stretch for each page that its later plans take
         self._used: int | None = None  # blocks, once the plans were made that are; None: not counted since
         self._pending: list[Submission] = []  # not in the machine yet
         self._totals: dict[str, int] = {}  # who is here: most tokens
         self._behind: dict[str, int] = {}  # of these, who computes its prompt: positions told
         self._needs: dict[str, int] = {}  # of these, who does not run: blocks
         self._silent: set[str] = set()  # of these, who has no token yet
-        self._starting = 0  # of these, who runs
+        self._starting = 0  # who computes its prompt and runs
         self._stops: dict[str, int] = {}  # who will draw a stop token: tokens that it has then
         self._outstanding = self._waiting_blocks = 0
+        self._effects: list[Effect] = []  # not heeded yet
         memory, spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
         self.total_blocks = memory.pages_of(spans, "")
         self._block_bytes = memory.page_bytes(spans)
@@ -143,7 +132,10 @@ class Instance:
         if self._stops and sweeps == 1:
             self.state.commit(plan, SweepResult(plan.number, self._drawn(plan)), now)
         else:
-            self.state.jump(plan, sweeps, now)
+            self.state.jump(plan, sweeps, now, tell=False)
+        if sweeps > 1:
+            self._effects = self.state.take_effects()  # of those who end
+            self._outstanding -= sweeps * (len(plan.row) - len(self._effects))
         self.sweeps += sweeps
         self._used = None
 
@@ -185,7 +177,7 @@ class Instance:
         if deadline <= self._ends[-1]:  # the plan at which somebody expires is made in its turn
             sweeps = min(sweeps, bisect_left(self._ends, deadline) + (not self._ahead))
             del self._ends[max(sweeps, 1) :]
-        self._last, self._lazy, self._grows = len(self._ends) - 1, sweeps > 0, None
+        self._last, self._lazy = len(self._ends) - 1, sweeps > 0
         self.due = self._ends[-1]
         if self._ahead and not self._lazy and len(self._open) < 2:
             self._make_plan(now)
@@ -195,36 +187,39 @@ class Instance:
         if not plan.row:  # memory is mapped or given back
             return [now]
         later = PlanCost(plan, self._coefficients).later
-        return list(accumulate(map(later, range(sweeps)), initial=now))[1:]
+        first = later(0)
+        if sweeps == 1:
+            return [now + first]
+        more = later(1) - first  # of each over the one before it: contexts grow by one
+        return list(accumulate([first + more * n for n in range(sweeps)], initial=now))[1:]
 
     # what is seen ----------------------------------------------------------------------------------------------------
 
-    def load(self, now: float) -> InstanceLoad:
-        """As a live worker would tell it at ``now``, not after ``due``."""
-        used, outstanding = self._used_blocks(), self._outstanding
-        if self._lazy:
-            plan, done = self._open[0][0], bisect_left(self._ends, now)
-            if self._grows is None:
-                self._grows = self._growth(plan)
-            used += bisect_right(self._grows, done + self._ahead)
-            outstanding -= done * len(plan.row)
-        waiting = len(self._needs)
-        return InstanceLoad(len(self._totals) - waiting, waiting, used, self._waiting_blocks, outstanding)
+    def candidate(self, now: float, sent: int = 0) -> Candidate:
+        """As a live worker would tell of itself at ``now``, not after ``due``. ``sent``: requests in the last minute."""
+        waiting, total = len(self._needs), self.total_blocks
+        return Candidate(
+            route=self.name, home=self.name, running=len(self._totals) - waiting, waiting=waiting,
+            free_blocks=total - self._used_blocks(now), total_blocks=total, waiting_blocks=self._waiting_blocks,
+            sent_last_minute=sent,
+        )  # fmt: skip
 
-    def _used_blocks(self) -> int:
+    def outstanding(self, now: float) -> int:
+        """Tokens to prefill and to decode, as the gateway counts them."""
+        if not self._lazy:
+            return self._outstanding
+        return self._outstanding - bisect_left(self._ends, now) * len(self._open[0][0].row)
+
+    def _used_blocks(self, now: float) -> int:
         if self._used is None:
             pages = self.state.parts.memory.pages
             slots = (
                 (n - pages.idle.slots[arena]) * pages.allocator(arena).slot_bytes for arena, n in pages.slots_in_use.items()
             )
             self._used = -(-sum(slots) // self._block_bytes)
-        return self._used
-
-    def _growth(self, plan: SweepPlan) -> list[int]:
-        rows, size, found = self.state.parts.rows, self.state.config.page_size, list[int]()
-        for s, start in zip(self.state.batch(plan.number), plan.start, strict=True):
-            found += range(rows.paged[s] * size - start, len(self._ends) + 1, size)
-        return sorted(found)
+        if not self._lazy:
+            return self._used
+        return self._used + self.state.growth(self._open[0][0], bisect_left(self._ends, now) + 1 + self._ahead)
 
     def _queue(self, request: str, tokens: int) -> None:
         self._needs[request] = blocks = -(-tokens // self.state.config.page_size)
@@ -234,7 +229,8 @@ class Instance:
         """From the machine's effects."""
         news: list[News] = []
         behind, here = self._behind, len(self._totals)
-        for effect in self.state.take_effects():
+        effects, self._effects = self._effects + self.state.take_effects(), []
+        for effect in effects:
             if type(effect) is TokensEmitted and not effect.finish and effect.request not in behind:
                 self._outstanding -= len(effect.tokens)  # most are of this kind
             else:
@@ -248,10 +244,11 @@ class Instance:
         rows = self.state.parts.rows
         match effect:
             case TokensEmitted(request=request, position=position, tokens=tokens, finish=finish):
+                if request in self._behind:
+                    self._starting -= 1
                 self._outstanding -= position + len(tokens) - 1 - self._behind.pop(request, position - 1)
                 if request in self._silent:
                     self._silent.remove(request)
-                    self._starting -= 1
                     news.append((request, "first"))
                 if finish:
                     self._end(request, position + len(tokens) - 1)
@@ -259,7 +256,7 @@ class Instance:
             case Progressed(request=request, computed=computed):
                 if request in self._needs:
                     self._waiting_blocks -= self._needs.pop(request)
-                    self._starting += request in self._silent
+                    self._starting += 1
                     news.append((request, "started"))
                 s = rows.find(request)
                 before = self._behind.get(request, rows.length[s] - 1 if s is not None else 0)
@@ -268,16 +265,16 @@ class Instance:
             case Preempted(request=request):
                 s = rows.find(request)
                 assert s is not None, "a sequence was preempted that is not here"
-                self._starting -= request in self._silent
+                self._starting -= request in self._behind
                 self._queue(request, rows.length[s])
                 news.append((request, "preempted"))
             case GivenBack(request=request, reason=reason):
+                self._starting -= request in self._behind and request not in self._needs
                 self._end(request, self._behind.pop(request, None))
                 news.append((request, reason))
 
     def _end(self, request: str, computed: int | None) -> None:
         """It is here no more. ``computed``: positions told; None: it has expired between its tokens, which nobody counts."""
-        self._starting -= request in self._silent and request not in self._needs
         self._waiting_blocks -= self._needs.pop(request, 0)
         self._silent.discard(request)
         total = self._totals.pop(request)

@@ -175,9 +175,9 @@ class ClusterSimulation:
             self._note({"at": self.now, "what": what, "request": number, **more})
 
     def _sample(self) -> None:
-        loads = [instance.load(self.now) for instance in self.instances]
+        loads = [instance.candidate(self.now) for instance in self.instances]
         running, waiting = sum(load.running for load in loads), sum(load.waiting for load in loads)
-        memory = [load.used_blocks / i.total_blocks for load, i in zip(loads, self.instances, strict=True)]
+        memory = [load.used_blocks / load.total_blocks for load in loads]
         self.samples.append(ClusterSample(self.now, running, waiting, memory))
 
 

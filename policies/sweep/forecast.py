@@ -65,10 +65,22 @@ def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
     return memory.fits(slots) and all(memory.within_cap(account, need) for account, need in accounts.items())
 
 
-def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int) -> None:
+def growth(parts: Parts, plan: OpenPlan | None, sweeps: int) -> int:
+    """Pages on all spans together that so many sweeps from ``plan`` on take."""
+    if plan is None:
+        return 0
+    size, paged, found = parts.rows.page_size, parts.rows.paged, 0
+    for s, start in zip(plan.sequences, plan.start, strict=True):
+        pages = -(-(start + sweeps) // size) - paged[s]
+        if pages > 0:
+            found += pages
+    return found
+
+
+def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: bool) -> None:
     """Take ``sweeps`` equal sweeps, at most ``most``, of which ``plan`` is the first.
 
-    Tokens are unknown, 0 stands for each. A stop token is not foreseen.
+    Tokens are unknown, 0 stands for each. A stop token is not foreseen. ``tell``: also of those that go on.
     """
     rows, memory, outgoing = parts.rows, parts.memory, parts.outgoing
     for sweep, kind, _, i in _page_events(parts, plan, sweeps):
@@ -84,9 +96,9 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int) -> Non
     outgoing.take_edits()  # the plans that were skipped took them
     memory.take_edits()
     emitted: list[TokensEmitted] = []
-    ended = rows.commit_sweeps(plan.sequences, plan.start, sweeps, emitted)
-    outgoing.count("computed_tokens", sweeps * len(emitted))
-    outgoing.count("generated_tokens", sweeps * len(emitted))
+    ended = rows.commit_sweeps(plan.sequences, plan.start, sweeps, emitted, tell)
+    outgoing.count("computed_tokens", sweeps * len(plan.sequences))
+    outgoing.count("generated_tokens", sweeps * len(plan.sequences))
     outgoing.tell_all(emitted)
     for s in ended:
         sequences.drop(s)

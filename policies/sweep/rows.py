@@ -231,11 +231,11 @@ class RowTable(Columns):
         return len(batch)
 
     def commit_sweeps(
-        self, batch: Sequence[int], starts: Sequence[int], sweeps: int, emitted: list[TokensEmitted]
+        self, batch: Sequence[int], starts: Sequence[int], sweeps: int, emitted: list[TokensEmitted], tell: bool
     ) -> list[int]:
         """Take note of so many sweeps, each with one position and one token of every row of ``batch``; the first is planned.
 
-        Tokens are 0. Returns the sequences that are at their end.
+        Tokens are 0. Returns the sequences that are at their end; without ``tell`` only of these is told.
         """
         planned, known, opened, limit = self.planned, self.known, self.open, self.limit
         submissions, ended = self.submission, list[int]()
@@ -250,8 +250,9 @@ class RowTable(Columns):
             if end + 1 >= limit[s]:
                 ended.append(s)
                 finish = "length"
-            of = submissions[s]
-            emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, start + 1, tokens, told, finish))
+            if tell or finish:
+                of = submissions[s]
+                emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, start + 1, tokens, told, finish))
         return ended
 
     def reach(self, s: int, computed: int) -> None:

@@ -235,14 +235,21 @@ class SweepState:
         only = self._plans.only(plan.number)
         return forecast.most(self.parts, only) if only is not None else 1
 
-    def jump(self, plan: SweepPlan, sweeps: int, now: float) -> int:
-        """Take ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; ends the plan. Returns their number."""
+    def jump(self, plan: SweepPlan, sweeps: int, now: float, *, tell: bool = True) -> int:
+        """Take ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; ends the plan. Returns their number.
+
+        ``tell``: otherwise of several sweeps there are effects of those alone that end; all others drew as many tokens.
+        """
         if sweeps == 1:
             self.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), now)
             return 1
-        forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps)
+        forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps, tell)
         self._plans.skip(sweeps - 1)
         return sweeps
+
+    def growth(self, plan: SweepPlan, sweeps: int) -> int:
+        """Pages that the rows of the open ``plan`` will take in so many equal sweeps, its own taken already."""
+        return forecast.growth(self.parts, self._plans.only(plan.number), sweeps)
 
     # views -----------------------------------------------------------------------------------------------------------
 
