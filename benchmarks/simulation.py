@@ -23,6 +23,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "12/llumnix-minus-code": (),
     "12/round-robin": ("dispatch.policy=round-robin",),
     "12/least-work": ("dispatch.policy=least-work",),
+    "12/predicted-latency/choices-2": ("dispatch.policy=predicted-latency", "dispatch.choices=2"),
+    "12/predicted-latency": ("dispatch.policy=predicted-latency",),
     "12/llumnix-minus-code/ahead": ("instances.0.ahead=true",),
     "1000/round-robin": (*MANY, "dispatch.policy=round-robin"),
     "1000/llumnix-minus-code/choices-2": (*MANY, "dispatch.choices=2"),
@@ -30,6 +32,8 @@ CASES: dict[str, tuple[str, ...]] = {
 BARS = (
     Bar("12/llumnix-minus-code", "times_real_time", at_least=100),
     Bar("12/round-robin", "times_real_time", at_least=100),
+    Bar("12/predicted-latency/choices-2", "times_real_time", at_least=5),
+    Bar("12/predicted-latency", "times_real_time", at_least=1),
     Bar("1000/round-robin", "times_real_time", at_least=1),
     Bar("1000/llumnix-minus-code/choices-2", "times_real_time", at_least=1),
 )
@@ -56,7 +60,7 @@ def measure(changes: tuple[str, ...], count: int) -> dict[str, float]:
 def main(options: Options) -> None:
     report = Report("simulation", {"example": "examples/simulate/twelve.toml"}, ())
     for case, changes in CASES.items():
-        count = 20_000 if case.startswith("1000") else 6_000
+        count = 20_000 if case.startswith("1000") else 1_500 if "predicted" in case else 6_000
         for _ in range(1 if options.quick else 3):
             report.add(case, OURS, measure(changes, count // 5 if options.quick else count))
     harness.finish(report, options, BARS)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockwright.policies.model.chain import Route
-from blockwright.policies.prediction.candidate import Candidate
+from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.prediction.dispatching import POLICIES, choose, drawn
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.requests.dispatch import choose as choose_route
@@ -54,6 +54,7 @@ class Entrance:
         self._sent: list[deque[float]] = [deque() for _ in instances]
         self._number = 0
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
+        self._predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
         self._blank = [Candidate(route=i.name, home=i.name) for i in instances]
 
     def refusal(self, demand: Demand, now: float) -> str:
@@ -85,8 +86,16 @@ class Entrance:
         if self._dispatch.policy == LEAST_WORK:
             return self._least_work(demand, compared, now)
         candidates = [self._blank[i] if self._plain else self._candidate(i, now) for i in compared]
+        if self._predicts:
+            asked = zip(compared, candidates, strict=True)
+            candidates = [replace(candidate, forecast=self._forecast(i, demand, now)) for i, candidate in asked]
         choice = choose(self._dispatch.policy, candidates, self._source.random(), number=self._number)
         return Placing(compared[choice.index], compared, list(choice.loads))
+
+    def _forecast(self, i: int, demand: Demand, now: float) -> Forecast:
+        config, route = self._instances[i].state.config, self._routes[i][demand.model].id
+        target = demand.submission(route, config.page_size, hashed=config.prefix_cache, timeout=0.0)
+        return self._instances[i].forecast(target, now)
 
     def _least_work(self, demand: Demand, compared: list[int], now: float) -> Placing:
         loads = [self._instances[i].outstanding(now) for i in compared]

@@ -10,9 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate
 
-from blockwright.policies.plan.cost import Coefficients, PlanCost
+from blockwright.policies.plan.cost import Coefficients, PlanCost, cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.prediction.candidate import Candidate
+from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.prediction.forecast import Forecaster
+from blockwright.policies.prediction.replay import Present
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Effect,
@@ -153,9 +155,9 @@ class Instance:
 
     def _make_plan(self, now: float) -> None:
         parts = self.state.parts
-        # A page that the open plan completes may let somebody in: it is published, or its account is charged for it.
-        unsure = bool(self._open) and (parts.config.prefix_cache or parts.queue.accounts > 1)
         plan = self.state.plan(now)
+        # The end of the open plan may let somebody in: a page is published, an account charged for it, memory comes back.
+        unsure = bool(self._open) and (parts.config.prefix_cache or parts.queue.accounts > 1 or parts.rows.leaving > 0)
         if plan is not None:
             self._open.append((plan, -1 if unsure else self._changes))
         self._used = None
@@ -204,6 +206,17 @@ class Instance:
             sent_last_minute=sent,
         )  # fmt: skip
 
+    def forecast(self, target: Submission, now: float) -> Forecast:
+        """What would become of a request that came now, played forward from here with what is known of the others."""
+        self.catch_up(now)
+        self._news()
+        presents, ends = [], self.due
+        for plan, _ in self._open:
+            presents.append((plan, ends - now))
+            ends += cost(plan, self._coefficients)
+        present = Present(self.state, self._coefficients, presents)
+        return Forecaster([present], now, in_flight=self._pending).forecast(target)
+
     def outstanding(self, now: float) -> int:
         """Tokens to prefill and to decode, as the gateway counts them."""
         if not self._lazy:
@@ -244,8 +257,7 @@ class Instance:
         rows = self.state.parts.rows
         match effect:
             case TokensEmitted(request=request, position=position, tokens=tokens, finish=finish):
-                if request in self._behind:
-                    self._starting -= 1
+                self._starting -= request in self._behind and request not in self._needs
                 self._outstanding -= position + len(tokens) - 1 - self._behind.pop(request, position - 1)
                 if request in self._silent:
                     self._silent.remove(request)
@@ -253,8 +265,8 @@ class Instance:
                 if finish:
                     self._end(request, position + len(tokens) - 1)
                     news.append((request, "finished"))
-            case Progressed(request=request, computed=computed):
-                if request in self._needs:
+            case Progressed(request=request, computed=computed, cached=cached):
+                if request in self._needs and computed == cached:  # else it was preempted, and a chunk of it ends
                     self._waiting_blocks -= self._needs.pop(request)
                     self._starting += 1
                     news.append((request, "started"))

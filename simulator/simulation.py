@@ -123,6 +123,8 @@ class ClusterSimulation:
             self._ended()
             return
         placing = self._entrance.begin(demand, now)
+        for compared in placing.compared:  # a forecast brings an instance up to now, and cuts its stretch short
+            self._schedule(compared)
         place, instance = placing.place, self.instances[placing.place]
         request.instance = instance.name
         if self._note is not None:
@@ -161,6 +163,10 @@ class ClusterSimulation:
                 self._entrance.end(request.demand.model, now)
                 self._ended()
             self._tell(what, number, instance=instance.name)
+        self._schedule(place)
+
+    def _schedule(self, place: int) -> None:
+        instance = self.instances[place]
         if instance.due != self._due[place]:
             self._due[place] = instance.due
             if instance.due < IDLE:
