@@ -8,7 +8,7 @@ slots are needed (``eviction.py`` says which go first).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 
 from blockwright.policies.memory.accounts import PageAccounts
 from blockwright.policies.memory.chunks import ChunkPool
@@ -66,6 +66,23 @@ class PageTable:
         owner = self.accounts.number(account)
         self.accounts.take(owner, self.page_bytes(span))
         return self._place(number, slots, 1, owner)
+
+    def take_several(self, span: Span, accounts: Sequence[str]) -> list[int] | None:
+        """The same, one after the other, for each of these accounts; all of them, or none is taken."""
+        layers, number = span.layers, self._span_number(span)
+        if self._allocators[span.arena].room < layers * len(accounts):
+            return None
+        slots, nbytes, handles = (
+            self._allocators[span.arena].take(layers * len(accounts)),
+            self.page_bytes(span),
+            list[int](),
+        )
+        assert slots is not None, "room counted slots that are not there"
+        for i, account in enumerate(accounts):
+            owner = self.accounts.number(account)
+            self.accounts.take(owner, nbytes)
+            handles.append(self._place(number, slots[i * layers : (i + 1) * layers], 1, owner))
+        return handles
 
     def _place(self, number: int, slots: list[int], references: int, owner: int) -> int:
         """A handle with these columns."""

@@ -83,16 +83,19 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: 
     Tokens are unknown, 0 stands for each. A stop token is not foreseen. ``tell``: also of those that go on.
     """
     rows, memory, outgoing = parts.rows, parts.memory, parts.outgoing
-    for sweep, kind, _, i in _page_events(parts, plan, sweeps):
-        s = plan.sequences[i]
-        if kind == _TAKE:
-            taken = memory.take_pages(rows.route[s].spans, rows.tenant[s])
-            assert taken is not None, "there is less memory than was counted"
-            rows.list_page(s, taken)
-        else:
-            before = rows.computed[s]
-            rows.reach(s, plan.start[i] + sweep + 1)
-            sequences.publish(s, before)
+    events = _page_events(parts, plan, sweeps)
+    if not parts.config.prefix_cache:
+        _take_pages(parts, [plan.sequences[i] for _, kind, _, i in events if kind == _TAKE])
+        sequences.charge_all(plan.sequences, [start + sweeps for start in plan.start])
+    else:
+        for sweep, kind, _, i in events:
+            s = plan.sequences[i]
+            if kind == _TAKE:
+                _take_pages(parts, [s])
+            else:
+                before = rows.computed[s]
+                rows.reach(s, plan.start[i] + sweep + 1)
+                sequences.publish(s, before)
     outgoing.take_edits()  # the plans that were skipped took them
     memory.take_edits()
     emitted: list[TokensEmitted] = []
@@ -104,9 +107,25 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: 
         sequences.drop(s)
 
 
+def _take_pages(parts: Parts, takers: list[int]) -> None:
+    """One more page for each of these sequences, in this order."""
+    rows, memory = parts.rows, parts.memory
+    if parts.routes.single and not memory.capped and takers:
+        spans = rows.route[takers[0]].spans
+        handles = memory.pages.take_several(spans[0], [rows.tenant[s] for s in takers]) if len(spans) == 1 else None
+        if handles is not None:
+            for s, handle in zip(takers, handles, strict=True):
+                rows.list_page(s, [handle])
+            return
+    for s in takers:
+        taken = memory.take_pages(rows.route[s].spans, rows.tenant[s])
+        assert taken is not None, "there is less memory than was counted"
+        rows.list_page(s, taken)
+
+
 def _page_events(parts: Parts, plan: OpenPlan, sweeps: int) -> list[tuple[int, int, int, int]]:
-    """(sweep, what, order, batch row) for each page that is taken or completed. Plans take pages by age, commits go through
-    the batch."""
+    """(sweep, what, order, batch row) for each page that is taken, or completed for the prefix cache. Plans take pages by
+    age, commits go through the batch."""
     rows, size, single = parts.rows, parts.rows.page_size, parts.routes.single  # with one route a batch is ordered by age
     age = {} if single else {s: n for n, s in enumerate(parts.queue.running)}
     found: list[tuple[int, int, int, int]] = []
@@ -116,7 +135,7 @@ def _page_events(parts: Parts, plan: OpenPlan, sweeps: int) -> list[tuple[int, i
             order = i if single else age[s]
             found += [(sweep, _TAKE, order, i) for sweep in range(first, sweeps, size)]
         first = (-start - 1) % size  # the position that is computed completes a page
-        if first < sweeps:
+        if first < sweeps and parts.config.prefix_cache:
             found += [(sweep, _COMMIT, i, i) for sweep in range(first, sweeps, size)]
     found.sort()
     return found

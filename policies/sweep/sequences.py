@@ -195,6 +195,18 @@ class Sequences:
         if rows.charged[s] and (tokens := rows.charge(s, position)):
             self._parts.queue.charge_answer(rows.key(s), rows.tenant[s], tokens)
 
+    def charge_all(self, batch: Sequence[int], computed: Sequence[int]) -> None:
+        """Accounts pay for the pages of their rows that are full once positions below ``computed`` are."""
+        rows = self._parts.rows
+        costs: dict[tuple[int, str], int] = {}
+        for s, end in zip(batch, computed, strict=True):
+            full = end - end % rows.page_size
+            if full > rows.computed[s] and rows.charged[s]:
+                of = (rows.priority[s], rows.tenant[s])
+                costs[of] = costs.get(of, 0) + rows.charge(s, full)
+        for (priority, account), tokens in costs.items():
+            self._parts.queue.charge_answer((priority, 0.0, 0), account, tokens)
+
     def publish(self, s: int, before: int) -> None:
         """Full pages computed since position ``before`` are paid for and can be found by others."""
         rows, pages = self._parts.rows, self._parts.memory.pages
