@@ -280,8 +280,8 @@ class Controller(Actor):
     def _beat(self, peer: PeerInfo) -> None:
         name = peer.id.name
         if name in self._state.workers:
-            age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
-            self.handle(m.Beat(name, peer.id.incarnation, age, waiting, running))
+            said = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running", "routes"))
+            self.handle(m.Beat(name, peer.id.incarnation, *said))
         elif (address := f"{name}/gateway") in self._gateways:
             self._taken[address] = peer.payload.get("routes", 0)
         self._retell(peer)
@@ -299,7 +299,7 @@ class Controller(Actor):
             if worker is None:
                 self.node.ref(f"{name}/gateway#{peer.id.incarnation}").routes.cast(self._state.table.news())
             elif worker.incarnation == peer.id.incarnation:  # a life that is not known yet has nothing loaded
-                self._worker(name, worker.incarnation).routes.cast(self._state.table.parts([name])[name])
+                self._worker(name, worker.incarnation).routes.cast(self._state.table.parts({name: taken})[name])
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
@@ -337,7 +337,8 @@ class Controller(Actor):
                 name: self._worker(name, worker.incarnation) for name, worker in self._state.workers.items() if worker.alive
             }
             first = [name for name in alive if name in self._first]
-            parts, version, self._first = self._state.table.parts(alive), self._sent, {}
+            taken = {name: self._state.workers[name].routes for name in alive}
+            parts, version, self._first = self._state.table.parts(taken), self._sent, {}
             updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
             told = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
             for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):
