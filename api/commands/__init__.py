@@ -52,6 +52,7 @@ COMMANDS = {
     "chat": Command("chat", "talk with a model"),
     "complete": Command("complete", "continue a prompt"),
     "bench": Command("bench", "measure a server"),
+    "profile": Command("profile", "measure what this machine does with a model"),
     "ps": Command("ps", "show applications, memory and workers"),
     "apps": Command("apps", "list the applications of a server"),
     "apps add": Command("apps_add", "add an application to a server that runs"),

@@ -108,10 +108,10 @@ async def expected(server: Served, seen: Seen) -> None:
     note(seen, Metrics(dict, lengths=lambda: alone.figures).render({}).decode())
 
 
-async def refused(seen: Seen, checkpoint: Path) -> None:
+async def refused(seen: Seen, checkpoint: Path, profile: Path) -> None:
     """A worker refuses what it can never hold and ends what is late; a gateway refuses both itself, so this one is asked
     without."""
-    rig = await Rig.start([checkpoint], memory=2 << 20)
+    rig = await Rig.start([checkpoint], memory=2 << 20, profile=str(profile))
     try:
         for _ in range(2):
             counters = (await rig.worker.status()).counters
@@ -144,10 +144,11 @@ def deadly(seen: Seen) -> None:
     note(seen, Metrics(queue.census).render({}).decode())
 
 
-async def test_every_exported_metric_moves(checkpoint: Callable[..., Path]) -> None:
-    path, seen = checkpoint("llama"), Seen()
+async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
+    profile.write_text('{"coefficients": {"base": 1e-3}}')
     settings: dict[str, Any] = {"memory": 22 << 16, "chunk_size": 16, "max_rows": 6, "sweep_tokens": 64}
-    settings |= {"tenant_kv_share": {"n": 0.6}, "tagger": "history"}
+    settings |= {"tenant_kv_share": {"n": 0.6}, "profile": str(profile), "tagger": "history"}
     async with serve({"m": path, "n": path}, **settings) as server:
         await scrape(server, seen)
         assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200
@@ -164,7 +165,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path]) -> N
         while (await server.cluster())["workers"][0]["memory"]["parameters"]:
             await scrape(server, seen)  # until its worker has given the memory back
         await scrape(server, seen)
-    await refused(seen, path)
+    await refused(seen, path, profile)
     deadly(seen)
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL

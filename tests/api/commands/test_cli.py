@@ -49,6 +49,7 @@ FLAGS = {
         "--workers",
         "--zoo",
     },
+    "profile": {"--device", "--dtype", "--output", "--repeats", "--threads", "--zoo"},
     "node": {"--join", "--listen", "--name"},
     "trace": {"--trace"},
     "trace replay": {"--json", "--show", "--until"},
