@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """All modules are imported and stay: no later collection of garbage walks a million objects of torch and transformers."""
+    """All modules are imported and stay: no later collection of garbage walks the million objects of torch and others."""
     gc.collect()
     gc.freeze()
 

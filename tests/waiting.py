@@ -43,7 +43,7 @@ def until_now(condition: Callable[[], Any], what: str) -> None:
 
 
 def _pause(began: float, looked: float) -> float:
-    """Until the next look, 0 when it is too late: what is expensive to look at, or takes long, is looked at less often, so that
-    waiting leaves the processor to what is waited for."""
+    """Until the next look, 0 when it is too late. What is expensive to look at, or takes long, is looked at less often, so
+    that waiting leaves the processor to what is waited for."""
     now = time.monotonic()
     return 0.0 if now - began > PATIENCE else min(max(SHORTEST, 4 * (now - looked), 0.02 * (now - began)), LONGEST)
