@@ -124,6 +124,7 @@ def worker_configs(
             tenant_kv_share=settings.tenant_kv_share,
             kv_reserve=settings.kv_reserve if settings.on_demand else 0.0,
             pace=settings.pace,
+            profile=settings.profile,
             check=settings.check,
             event_log=settings.event_log,
             event_log_size=settings.event_log_size,

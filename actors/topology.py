@@ -7,7 +7,6 @@ behind it. Owns start and stop, no serving state; hears of the controller by wha
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -21,10 +20,13 @@ from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.gateway.tagging import check_tagging, make_tagging
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
 from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
@@ -32,7 +34,6 @@ from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_n
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.model.config import ModelConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.plan.cost import Coefficients
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import RuntimeFault
@@ -224,6 +225,7 @@ async def start(
         state = _state(settings, configs, models)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
+            "tagger": (settings,),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
@@ -257,8 +259,8 @@ async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
     """By application; what is wrong with the settings of the rest is said first."""
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
-    if settings.pace:
-        await asyncio.to_thread(_check_pace, settings.pace)
+    await asyncio.to_thread(_check_costs, settings)
+    await asyncio.to_thread(check_tagging, settings)
     return await asyncio.to_thread(open_checkpoints, settings)
 
 
@@ -274,12 +276,14 @@ async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
     return cluster
 
 
-def _check_pace(path: str) -> None:
-    """Workers read the table again; here its faults reach the person who named it."""
-    try:
-        Coefficients.from_table(json.loads(Path(path).read_text()))
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"pace: {path} cannot be used ({error}); give a JSON file of seconds, or none") from None
+def _check_costs(settings: Settings) -> None:
+    """Workers read the files again; here their faults reach the person who named them."""
+    for name in ("pace", "profile"):
+        path = getattr(settings, name)
+        try:
+            read_costs(path)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{name}: {path} cannot be used ({error}); give a JSON file of seconds, or none") from None
 
 
 def _processes(settings: Settings) -> ForkserverLauncher:
@@ -348,9 +352,11 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         max_waiting_tokens=settings.max_waiting_tokens,
         gateways=settings.gateways,
         tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
+        lengths=Lengths(settings.tagger != "off" or bool(settings.request_log)),
     )
+    tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
-    return Gateway(state, name=name, others=others, **addresses)
+    return Gateway(state, name=name, others=others, tagging=tagging, **addresses)
 
 
 def _gateway_configs(

@@ -129,6 +129,7 @@ async def measure(report: Report, runs: int, folder: Path) -> None:
     model = make_model("S", "bf16", folder / "S")
     for kind, arguments in SETTINGS.items():
         async with served(model, *arguments) as server:
+            await recovered(server, 0)  # it is ready as soon as one route is whole
             for run in range(runs):
                 report.add(f"kill/{kind}", OURS, {"gap_ms": await round_of(server, run)})
     for kind, count in GATEWAYS.items():

@@ -4,6 +4,7 @@
     tensors/3f/3f...safetensors  one raw tensor each, named by the hash of type, shape and bytes
     components/9a....json        kind, configuration and tensors by role of a component, named by its identity
     deltas/d1....json            the same of what an adapter changes of a component
+    profiles/5b....json          what a device does with components, named by the hash of its content
     files/7c...                  tokenizers, chat templates and configurations, named by the hash of their bytes
     chains/NAME/chain.json       an application: its components in order, base, defaults; beside it links to its files
     tmp/                         what a writer is making
@@ -28,7 +29,7 @@ from blockwright.zoo.errors import ZooError
 
 SCHEMA = 1
 CHAIN = "chain.json"
-OWN = frozenset({"zoo.json", "tensors", "components", "deltas", "files", "chains", "tmp", "lock"})
+OWN = frozenset({"zoo.json", "tensors", "components", "deltas", "files", "profiles", "chains", "tmp", "lock"})
 TENSOR_NAME = "tensor"  # in each file, of its only one
 ALIGNMENT = 64  # of a tensor's bytes in its file
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -92,6 +93,10 @@ class Layout:
         return self.root / "files"
 
     @property
+    def profiles(self) -> Path:
+        return self.root / "profiles"
+
+    @property
     def chains(self) -> Path:
         return self.root / "chains"
 
@@ -106,6 +111,9 @@ class Layout:
 
     def file(self, hash: str) -> Path:
         return self.files / _hex(hash, 64)
+
+    def profile(self, hash: str) -> Path:
+        return self.profiles / f"{_hex(hash, 32)}.json"
 
     def chain(self, name: str) -> Path:
         """The folder of an application, which ``open_source`` takes, too."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from blockwright.zoo.disk import Disk, Step, Waiting, writing
 from blockwright.zoo.errors import ZooError
 from blockwright.zoo.layout import CHAIN
+from blockwright.zoo.profiles import read_profile
 from blockwright.zoo.zoo import Zoo
 
 _OURS = re.compile(r"[0-9a-f]{64}(\.safetensors)?|[0-9a-f]{32}\.json")
@@ -49,7 +50,10 @@ def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) 
         deltas = {layout.delta(id) for chain in chains for id in filter(None, chain.deltas)}
         tensors = {layout.tensor(hash) for chain in chains for hash in zoo.tensors(chain)}
         files = {layout.file(hash) for chain in chains for hash in chain.files.values()}
+        profiles = sorted(layout.profiles.glob("*.json"))
+        alive = {chain.components for chain in chains}
         garbage = [  # who names before what is named, so that a document never names what is gone
+            *(path for path in profiles if read_profile(path).components not in alive),
             *_others(layout.components, components),
             *_others(layout.deltas, deltas),
             *(path for folder in sorted(layout.tensors.iterdir()) for path in _others(folder, tensors)),

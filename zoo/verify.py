@@ -18,6 +18,7 @@ from blockwright.gpu.weights.tensor_files import ITEM_BYTES, read_header
 from blockwright.zoo.disk import check_zoo, stamp
 from blockwright.zoo.errors import ZooDamaged, ZooError
 from blockwright.zoo.layout import TENSOR_NAME, Layout, tensor_header
+from blockwright.zoo.profiles import read_profile
 from blockwright.zoo.records import StoredChain, StoredTensor, read_chain, read_component
 from blockwright.zoo.source import check_links, place
 
@@ -72,6 +73,8 @@ class _Verification:
             self._check(path, self._tensor, self.needed.get(path, ()))
             done += size
             progress(done, total)
+        for path in sorted(self.layout.profiles.glob("*.json")):
+            self._check(path, read_profile, ())
         for path in sorted(self.layout.files.glob("*")):
             self._check(path, self._file, self.needed.get(path, ()))
         self._missing()
@@ -127,12 +130,13 @@ class _Verification:
         if path.is_symlink() or found != path.name:
             raise ZooDamaged(path, f"the hash {path.name}", "a link" if path.is_symlink() else found)
 
-    def _check(self, path: Path, look: Callable[[Path], None], users: Iterable[str]) -> None:
+    def _check(self, path: Path, look: Callable[[Path], object], users: Iterable[str]) -> None:
         """Look at a file; again if somebody replaced it meanwhile. One that is deleted is no fault here."""
         while True:
             before = stamp(path)
             try:
-                return look(path)
+                look(path)
+                return None
             except (CheckpointError, OSError) as error:
                 if before is not None and stamp(path) == before:
                     return self._fault(path, error, users)

@@ -6,7 +6,7 @@ Owns nothing itself: it plans into what the controller's state has of applicatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
@@ -28,17 +28,17 @@ class Placement:
 
     def of_all(self, new: Mapping[str, Application]) -> list[Route]:
         """Of applications that come together. Raises ValueError."""
-        return routes_of_all(new, {worker: self._planned_room(worker) for worker in self._residency})
+        return routes_of_all(new, self._planned_rooms(new.values()))
 
     def of_one(self, application: Application, *, on_demand: bool) -> tuple[list[Route], bool]:
         """Of one that comes alone, and whether others must leave for it, which ``on_demand`` allows. Raises ValueError where
         it fits nowhere."""
         try:
-            return routes_where_it_fits(application.name, application, self._rooms()), False
+            return routes_where_it_fits(application.name, application, self._rooms([application])), False
         except ValueError:
             if not on_demand:
                 raise
-            rooms = {worker: WorkerRoom(self._whole(worker), {}) for worker in self._residency}
+            rooms = {worker: WorkerRoom(self._whole(worker), ()) for worker in self._residency}
             if all(room.free is None for room in rooms.values()):
                 raise
             return routes_where_it_fits(application.name, application, rooms), True
@@ -80,7 +80,8 @@ class Placement:
         ]
         taken = {(name, worker) for worker, here in self._residency.items() for name, hops in here.hops.items() if hops}
         taken |= {(name, worker) for worker, here in self._residency.items() for name in here.refused}
-        route = scale_out(worker, blocks, known, self._rooms(), taken)
+        pressing = [known[name] for block in blocks for name in block.applications]
+        route = scale_out(worker, blocks, known, self._rooms(pressing), taken)
         if route is None:
             return None
         (extra,) = self.plan([route])
@@ -109,12 +110,23 @@ class Placement:
         known = None if here.room is None else here.room + sum(self._resident(here).values())
         return self._memory.get(worker, known)
 
-    def _rooms(self) -> dict[str, WorkerRoom]:
-        """As workers have said; one that has nothing has not been asked."""
-        found = {}
+    def _rooms(self, new: Iterable[Application]) -> dict[str, WorkerRoom]:
+        """As workers have said; one that has nothing has not been asked. ``new``: what is to be placed."""
+        found, where = {}, self._where(new)
         for name, here in self._residency.items():
             free = here.room if here.resident else self._memory.get(name, here.room)
-            found[name] = WorkerRoom(free, self._resident(here))
+            resident = here.resident
+            held = {t for t, at in where.items() if any(depth in resident.get(one, ()) for one, depth in at)}
+            found[name] = WorkerRoom(free, held)
+        return found
+
+    def _where(self, new: Iterable[Application]) -> dict[bytes, list[tuple[str, int]]]:
+        """The tensors of ``new``, and which components (application, depth) of those that are served have each."""
+        found: dict[bytes, list[tuple[str, int]]] = {tensor: [] for one in new for tensor in one.tensors()}
+        for name, served in self._served.items():
+            for depth in range(len(served.application.components)):
+                for tensor in found.keys() & served.application.tensors(depth, depth + 1).keys():
+                    found[tensor].append((name, depth))
         return found
 
     def _resident(self, here: Residency) -> dict[bytes, int]:
@@ -124,11 +136,24 @@ class Placement:
                 held.update(self._served[name].application.tensors(depth, depth + 1))
         return held
 
-    def _planned_room(self, worker: str) -> WorkerRoom:
-        """As it will be once all is loaded that belongs there."""
-        held: dict[bytes, int] = {}
-        for name, hops in self._residency[worker].hops.items():
-            for hop in hops:
-                held.update(self._served[name].application.tensors(hop.first, hop.last))
-        memory = self._memory.get(worker)
-        return WorkerRoom(None if memory is None else memory - sum(held.values()), held)
+    def _planned_rooms(self, new: Iterable[Application]) -> dict[str, WorkerRoom]:
+        """As they will be once all is loaded that belongs there."""
+        wanted = {tensor for one in new for tensor in one.tensors()}
+        found, alike = (
+            {},
+            dict[tuple[tuple[str, int, int], ...], tuple[int, set[bytes]]](),
+        )  # workers that are to have the same
+        for name, here in self._residency.items():
+            memory = self._memory.get(name)
+            if memory is None:
+                found[name] = WorkerRoom(None, ())
+                continue
+            stretches = tuple((one, hop.first, hop.last) for one, hops in here.hops.items() for hop in hops)
+            if stretches not in alike:
+                held: dict[bytes, int] = {}
+                for one, first, last in stretches:
+                    held.update(self._served[one].application.tensors(first, last))
+                alike[stretches] = sum(held.values()), held.keys() & wanted
+            used, shared = alike[stretches]
+            found[name] = WorkerRoom(memory - used, shared)
+        return found

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from blockwright.actors.cost_file import read_costs
 from blockwright.actors.worker.block_loader import BlockLoader
 from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
 from blockwright.actors.worker.composed_runs import ComposedRuns
@@ -33,7 +34,7 @@ from blockwright.actors.worker.messages import (
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
-from blockwright.actors.worker.sweep_sizes import SweepSizes
+from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
@@ -104,9 +105,8 @@ class Worker(Actor):
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # for a sequence that expires while nothing else happens
-        self._sizes = SweepSizes()
+        self._figures = SweepFigures(read_costs(config.profile))
         self._reported: list[Effect] = []  # performed, and gateways were not told yet
-        self._seconds = {"sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
 
     async def on_start(self) -> None:
         config, chunk = self.config, self.state.config.memory_chunk
@@ -297,7 +297,7 @@ class Worker(Actor):
         while state.open_plans < OPEN_PLANS:
             began = time.perf_counter()
             plan = self._machine.plan(self._loop.time())
-            self._seconds["plan_seconds"] += time.perf_counter() - began
+            self._figures.planned(time.perf_counter() - began)
             if plan is None:
                 break
             self.device.sweep(plan)
@@ -322,10 +322,7 @@ class Worker(Actor):
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
         self._tell_ended()
-        self._seconds["sweep_seconds"] += swept.result.seconds
-        self._seconds["kernel_seconds"] += swept.result.kernel_seconds
-        if swept.plan.row:
-            self._sizes.note(swept.plan.tokens)
+        self._figures.swept(swept.plan, swept.result)
         if self.config.check:
             self.state.check()
         for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
@@ -368,7 +365,7 @@ class Worker(Actor):
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
         state, memory = self.state, self.state.parts.memory
-        counters = {**state.counters, **self._seconds, **self._sizes.counters()}
+        counters = {**state.counters, **self._figures.counters()}
         counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
         return WorkerStatus(
             name=self.config.name,

@@ -7,15 +7,14 @@ return to the loop as callbacks. The thread never touches a socket and decides n
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeVar
 
+from blockwright.actors.cost_file import read_costs
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
@@ -73,8 +72,7 @@ def start_device(
         chunk=chunk,
         protect=config.check,
     )
-    pace = Coefficients.from_table(json.loads(Path(config.pace).read_text())) if config.pace else None
-    thread = DeviceThread(executor, on_swept, on_fatal, lay_out, pace)
+    thread = DeviceThread(executor, on_swept, on_fatal, lay_out, read_costs(config.pace))
     thread.start()
     return thread
 

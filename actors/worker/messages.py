@@ -81,6 +81,7 @@ class WorkerConfig:
     tenant_kv_share: dict[str, float] = field(default_factory=dict)
     kv_reserve: float = 0.0
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
+    profile: str = ""  # device profile (JSON) that sweeps are compared with; "": none
     check: bool = False  # verify the memory invariant after every sweep, not only when idle
     event_log: str = ""  # folder of the event log; "": none
     event_log_size: int = 64 << 20  # bytes

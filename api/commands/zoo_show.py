@@ -16,11 +16,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.zoo_tables import print_tables, show_tables, show_view
+    from blockwright.zoo.profiles import profiles_of
     from blockwright.zoo.zoo import Zoo
 
     with refusals():
         zoo = Zoo(arguments.zoo)
-        view = show_view(zoo.folder(arguments.name), zoo.chain(arguments.name), zoo.blocks(arguments.name))
+        name = arguments.name
+        view = show_view(zoo.folder(name), zoo.chain(name), zoo.blocks(name), profiles_of(zoo, name))
     if arguments.json:
         print(json.dumps(view, indent=1))
     else:

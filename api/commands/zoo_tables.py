@@ -12,6 +12,7 @@ from rich.table import Table
 
 from blockwright.api.commands.tables import share, size, table
 from blockwright.zoo.add import AddedModel
+from blockwright.zoo.profiles import StoredProfile
 from blockwright.zoo.records import StoredChain
 from blockwright.zoo.verify import Verified
 from blockwright.zoo.zoo import ListedBlock, Listing
@@ -60,7 +61,9 @@ def list_table(view: Mapping[str, Any]) -> Table:
     return table(("APPLICATION", "BASE", "SIZE", "OWNS", "SHARES"), rows, numbers=3)
 
 
-def show_view(folder: Path, chain: StoredChain, blocks: Sequence[ListedBlock]) -> dict[str, Any]:
+def show_view(
+    folder: Path, chain: StoredChain, blocks: Sequence[ListedBlock], profiles: Sequence[StoredProfile]
+) -> dict[str, Any]:
     return {
         "id": chain.application,
         "base": chain.base or None,
@@ -70,6 +73,15 @@ def show_view(folder: Path, chain: StoredChain, blocks: Sequence[ListedBlock]) -
         "dtype": chain.model.dtype,
         "max_length": chain.model.max_position,
         "files": sorted(chain.files),
+        "profiles": [
+            {
+                "file": str(one.path),
+                "device": f"{one.profile['device']['cpu']}, {one.profile['device']['threads']} threads",
+                "numerics": one.profile["device"]["numerics"],
+                "error": one.profile["error"]["mape"],
+            }
+            for one in profiles
+        ],
         "blocks": [
             {
                 "id": one.block.id.hex(),
@@ -96,7 +108,9 @@ def show_tables(view: Mapping[str, Any]) -> tuple[str, Table]:
         for one in view["blocks"]
     ]
     head = f"{view['id']}: {view['architecture']} in {view['dtype']}, {view['max_length']:,} tokens"
-    lines = (head, f"base    {view['base'] or '-'}", f"source  {view['source']}", f"folder  {view['folder']}", "")
+    lines = [head, f"base    {view['base'] or '-'}", f"source  {view['source']}", f"folder  {view['folder']}"]
+    lines += [f"profile {one['file']} ({one['device']}, {one['numerics']})" for one in view["profiles"]]
+    lines.append("")
     return "\n".join(lines), table(("BLOCK", "COMPONENTS", "KINDS", "SHARED WITH", "SIZE"), rows, numbers=1)
 
 

@@ -25,6 +25,8 @@ COUNTERS = {  # of a worker's life
     "cached_pages": "Pages in the prefix cache that no sequence uses now.",
     "pages_shared_now": "Pages that two sequences or more use now.",
     "sweep_tokens": "Tokens of all sweeps.",
+    "cost_drift": "By which part sweeps take longer now than the device profile says (negative: less).",
+    "cost_error": "Mean relative error of the cost model, which is fitted again and again to what sweeps take.",
 }
 TENANTS = {  # field of a worker in /admin/cluster -> metric, meaning
     "kv_by_tenant": ("worker_tenant_kv_bytes", "KV memory of a tenant's pages, cached ones included."),

@@ -6,7 +6,7 @@ come together are placed by memory and locality, and one that comes alone goes t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,10 +34,11 @@ class Placeable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerRoom:
-    """A worker's memory: bytes besides its parameters (None: not known), and what it holds or will, as ``tensors`` says."""
+    """A worker's memory: bytes besides its parameters (None: not known), and which tensors of what is to be placed it holds
+    or will."""
 
     free: int | None
-    held: Mapping[bytes, int]
+    held: Collection[bytes]
 
 
 def page_of(components: Sequence[Component], hop: Hop) -> tuple[int, int]:
@@ -79,14 +80,16 @@ def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerRoom
     chains, spans = {name: one.components for name, one in new.items()}, {name: one.span for name, one in new.items()}
     everywhere = place(chains, list(workers), spans, version=0)
     free = {name: room.free for name, room in workers.items() if room.free is not None}
-    needs = {name: _needs(name, everywhere, new) for name in workers}
+    if len(free) < len(workers):
+        return everywhere
+    needs = _needs(everywhere, new)
     pages = [page_of(one.components, Hop("", 0, len(one.components))) for one in new.values()]
     page = max((nbytes for _, nbytes in pages), default=0)
-    if len(free) < len(workers) or all(_added(needs[name], workers[name]) + page <= free[name] for name in workers):
+    if all(_added(needs.get(name, {}), room) + page <= free[name] for name, room in workers.items()):
         return everywhere
     fixed = [route for route in everywhere if spans[route.application] > 1]
-    for name in workers:
-        free[name] -= _added(_needs(name, fixed, new), workers[name])
+    for name, need in _needs(fixed, new).items():
+        free[name] -= _added(need, workers[name])
     single = {name: components for name, components in chains.items() if spans[name] == 1}
     longest = max(
         -(-one.max_length // size) * nbytes for one, (size, nbytes) in zip(new.values(), pages, strict=True) if size
@@ -100,12 +103,12 @@ def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerRoom
     return routes + [route for route in everywhere if route.application not in placed]
 
 
-def _needs(worker: str, routes: Iterable[Route], new: Mapping[str, Placeable]) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
+def _needs(routes: Iterable[Route], new: Mapping[str, Placeable]) -> dict[str, dict[bytes, int]]:
+    """Worker -> the tensors that these routes want there."""
+    found: dict[str, dict[bytes, int]] = {}
     for route in routes:
         for hop in route.hops:
-            if hop.worker == worker:
-                found.update(new[route.application].tensors(hop.first, hop.last))
+            found.setdefault(hop.worker, {}).update(new[route.application].tensors(hop.first, hop.last))
     return found
 
 

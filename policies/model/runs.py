@@ -23,6 +23,8 @@ class Run:
     components: tuple[bytes, ...]  # ids of what is executed: of a variant its base
     kv_layer: int  # KV layer of the first attention in the run
     head: bool
+    nbytes: int = 0  # of parameters that a token is multiplied with, which excludes an embedding's
+    kv_bytes: int = 0  # of a position, in all layers of the run
 
 
 Border = tuple[int, bytes]  # a KV layer that begins a span, and its lineage
@@ -136,9 +138,8 @@ def localize(
         runs = []
         for a, b in _split_head(_stretches(nodes[route.id], run_cuts), components, hop.first):
             depth = hop.first + a
-            ids = tuple(c.shared for c in components[depth : hop.first + b])
             kv_layer = sum(1 for c in components[:depth] if c.kv is not None)
-            runs.append(Run(depth, ids, kv_layer, components[depth].kind is Kind.HEAD))
+            runs.append(run_of(depth, components[depth : hop.first + b], kv_layer))
         follower = route.hops[index + 1].worker if index + 1 < len(route.hops) else None
         local = components[hop.first : hop.last]
         costs = (sum(c.nbytes + c.delta_nbytes for c in local), sum(c.kv.raw_bytes for c in local if c.kv is not None))
@@ -156,6 +157,13 @@ def localize(
             touched=tuple(any(r.depth <= d < r.depth + len(r.components) for d, _ in changed) for r in runs),
         )
     return result
+
+
+def run_of(depth: int, inside: Sequence[Component], kv_layer: int) -> Run:
+    """Of these components, whose first attention has this KV layer."""
+    nbytes = sum(c.nbytes for c in inside if c.kind is not Kind.EMBEDDING)
+    kv_bytes = sum(c.kv.raw_bytes // c.kv.page_size for c in inside if c.kv is not None)
+    return Run(depth, tuple(c.shared for c in inside), kv_layer, inside[0].kind is Kind.HEAD, nbytes, kv_bytes)
 
 
 def _split_head(stretches: list[tuple[int, int]], components: Sequence[Component], first: int) -> list[tuple[int, int]]:

@@ -1,6 +1,11 @@
-"""What a plan costs, as a pure function of a few measured coefficients.
+"""What a sweep costs: a linear model of few coefficients, which ``blockwright profile`` measures.
 
-Used to hold a worker to the pace of another machine (``--set pace=FILE``), and by forecasts.
+A product with n rows takes the longer of reading the parameters and multiplying them: the same for few rows, then so much
+for each (the roofline of Williams et al., CACM 2009). As pieces of a line it stays linear in its coefficients, so that
+nonnegative least squares fits it (``fit.py``). Decoding rows read all of their KV for one token; a prompt's tokens read it
+together.
+
+Used to hold a worker to the pace of another machine (``--set pace=FILE``), by forecasts and by the simulator.
 """
 
 from __future__ import annotations
@@ -8,40 +13,119 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.plan.sweep_plan import Step, SweepPlan
+
+KNEE = 8  # rows of a product up to which reading parameters is what takes the time
+SIZES = ("parameters", "kv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """Seconds of a sweep = base + step * steps + token * tokens + row * sampled rows + context * positions attended to."""
+    """Seconds, but for the sizes of the model that they are of. Each run of a plan counts with its share of these bytes;
+    without sizes a sweep counts as one pass of its rows, whatever its runs.
+    """
 
-    base: float = 0.0
-    step: float = 0.0
-    token: float = 0.0
-    row: float = 0.0
-    context: float = 0.0
+    base: float = 0.0  # a sweep
+    step: float = 0.0  # a run
+    read: float = 0.0  # a pass of the parameters, for any rows
+    token: float = 0.0  # a row of a pass
+    beyond: float = 0.0  # in addition, each row of a pass beyond ``KNEE``
+    row: float = 0.0  # a sampled token
+    context: float = 0.0  # a position that a decoding row attends to
+    prefill: float = 0.0  # a position that a token of a prompt attends to
+    parameters: float = 0.0  # bytes, embeddings excluded
+    kv: float = 0.0  # bytes of a position in all layers
 
     @classmethod
     def from_table(cls, table: Any) -> Coefficients:
-        """From parsed JSON: an object with these names and seconds. Raises ValueError with a sentence."""
+        """From parsed JSON: an object with these names, or a device profile. Raises ValueError with a sentence."""
         names = [f.name for f in fields(cls)]
+        if isinstance(table, dict) and "coefficients" in table:
+            table = table["coefficients"]
         if not isinstance(table, dict):
             raise ValueError(f"a pace table is an object with some of: {', '.join(names)}")
         for name, value in table.items():
             if name not in names:
                 raise ValueError(f"the pace table has {name!r}; it may have: {', '.join(names)}")
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
-                raise ValueError(f"{name} in the pace table is {value!r}; give seconds, 0 or more")
+            most = 1e18 if name in SIZES else 1e6
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < most:
+                raise ValueError(f"{name} in the pace table is {value!r}; give seconds (sizes: bytes), 0 or more")
+        if ("parameters" in table) != ("kv" in table):
+            raise ValueError("the pace table has one of parameters and kv; give both sizes, or none")
         return cls(**table)
 
 
-def cost(plan: SweepPlan, coefficients: Coefficients) -> float:
-    """Seconds that a sweep takes."""
-    attended = sum(n * start + n * (n + 1) // 2 for start, n in zip(plan.start, plan.count, strict=True))
-    return (
-        coefficients.base
-        + coefficients.step * len(plan.steps)
-        + coefficients.token * plan.tokens
-        + coefficients.row * len(plan.sample)
-        + coefficients.context * attended
-    )
+TERMS = tuple(f.name for f in fields(Coefficients) if f.name not in SIZES)  # in the order of ``features``
+
+
+def cost(plan: SweepPlan, coefficients: Coefficients, sweeps: int = 1) -> float:
+    """Seconds that a sweep takes; of ``sweeps`` decoding sweeps, of which the plan is the first and each has one position
+    more behind every row than the one before."""
+    return PlanCost(plan, coefficients).total(sweeps)
+
+
+class PlanCost:
+    """What a plan costs, and the sweeps that may follow it: the same rows, each of them a position further."""
+
+    __slots__ = ("_attending", "_context", "_flat")
+
+    def __init__(self, plan: SweepPlan, coefficients: Coefficients) -> None:
+        c = coefficients
+        read, token, beyond, prefill, self._attending = _walk(plan, c.parameters, c.kv)
+        self._flat = c.base + c.step * len(plan.steps) + c.read * read + c.token * token + c.beyond * beyond
+        self._flat += c.row * len(plan.sample) + c.prefill * prefill
+        self._context = c.context
+
+    def later(self, sweeps: int) -> float:
+        """Seconds of the sweep that so many sweeps lie before: bit by bit what its own plan costs."""
+        return self._flat + self._context * sum([share * (near + sweeps * rows) for share, near, rows in self._attending])
+
+    def total(self, sweeps: int) -> float:
+        """Seconds of so many sweeps together."""
+        more = sweeps * (sweeps - 1) // 2
+        attended = sum([share * (sweeps * near + more * rows) for share, near, rows in self._attending])
+        return sweeps * self._flat + self._context * attended
+
+
+def features(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, ...]:
+    """How often each of ``TERMS`` counts, with the sizes of ``Coefficients``."""
+    read, token, beyond, prefill, attending = _walk(plan, parameters, kv)
+    context = sum([share * near for share, near, _ in attending])
+    return 1.0, len(plan.steps), read, token, beyond, len(plan.sample), context, prefill
+
+
+def _walk(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, float, float, float, list[tuple[float, int, int]]]:
+    """Passes, their tokens, those beyond the knee, positions that prompts attend to; and of each run with KV its share, the
+    positions that its decoding rows attend to, and how many these are."""
+    rows = len(plan.row)
+    every = _attended(plan.start, plan.count)
+    steps = plan.steps if parameters or not rows else [Step(0, plan.row, nbytes=1, kv_bytes=1)]
+    parameters, kv = parameters or 1.0, kv or 1.0
+    read = token = beyond = prefill = 0.0
+    attending = []
+    for step in steps:
+        batch, share = step.batch, step.nbytes / parameters
+        tokens, decoding, near, far = every
+        if step.head:
+            tokens = len(batch)
+        elif len(batch) != rows:
+            tokens, decoding, near, far = _attended([plan.start[i] for i in batch], [plan.count[i] for i in batch])
+        read += share
+        token += share * tokens
+        if tokens > KNEE:
+            beyond += share * (tokens - KNEE)
+        if step.kv_bytes:
+            share = step.kv_bytes / kv
+            attending.append((share, near, decoding))
+            prefill += share * far
+    return read, token, beyond, prefill, attending
+
+
+def _attended(start: list[int], count: list[int]) -> tuple[int, int, int, int]:
+    """Tokens of batch rows; how many have one; the positions that these, and the tokens of the others, attend to."""
+    tokens = sum(count)
+    if tokens == len(count):
+        return tokens, tokens, sum(start) + tokens, 0
+    near = [first + 1 for first, n in zip(start, count, strict=True) if n == 1]
+    far = [n * first + n * (n + 1) // 2 for first, n in zip(start, count, strict=True) if n > 1]
+    return tokens, len(near), sum(near), sum(far)

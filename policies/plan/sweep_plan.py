@@ -62,6 +62,9 @@ class Step:
     run: int  # id under which the executor composed the run
     batch: list[int]
     delta: list[int] = field(default_factory=list)  # number of each row's deltas inside the run, 0 for none; empty: all 0
+    nbytes: int = 0  # of parameters that a token is multiplied with; this and what follows is for the cost model
+    kv_bytes: int = 0  # of a position, in all layers of the run
+    head: bool = False
 
 
 @dataclass(slots=True)

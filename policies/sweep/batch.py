@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.model.runs import LocalRoute, Run
 from blockwright.policies.plan.sweep_plan import Arrival, Departure, FlightRow, Step, SweepPlan
 from blockwright.policies.sweep.columns import Place
 from blockwright.policies.sweep.events import Flight
@@ -24,7 +24,7 @@ class BatchBuilder:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.spare = max(1, budget // SPARE)  # of it for prompts that delay the decoding of accounts that were given less
-        self.decoding: Rank | None = None  # the least of those whose rows decode
+        self.decoding: list[tuple[Rank, str]] = []  # of the two accounts that were given least of those whose rows decode
         self.starved = False  # some row lacked memory: nobody is admitted
         self.capped: set[str] = set()  # accounts at their caps of KV memory: none of theirs is admitted
         self.local = True  # all rows are at home, and their routes end here
@@ -121,8 +121,9 @@ def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
             groups.setdefault(route[s].route.id, (route[s], []))[1].append(i)
     steps = _steps(parts, plan, groups.values())
     meets = _Deltas(parts, sequences) if not parts.routes.plain else None
-    for number, (_, members) in sorted(steps.items(), key=lambda item: (item[1][0], item[0])):
-        plan.steps.append(Step(number, members, meets.of(number, members) if meets is not None else []))
+    for number, (run, members) in sorted(steps.items(), key=lambda item: (item[1][0].depth, item[0])):
+        met = meets.of(number, members) if meets is not None else []
+        plan.steps.append(Step(number, members, met, run.nbytes, run.kv_bytes, run.head))
 
 
 class _Deltas:
@@ -145,17 +146,17 @@ class _Deltas:
 
 def _steps(
     parts: Parts, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]]
-) -> dict[int, tuple[int, list[int]]]:
-    """Number of each run -> its depth and batch rows, ascending."""
-    found: dict[int, tuple[int, list[list[int]]]] = {}  # rows of each route apart
+) -> dict[int, tuple[Run, list[int]]]:
+    """Each run by number, and its batch rows, ascending."""
+    found: dict[int, tuple[Run, list[list[int]]]] = {}  # rows of each route apart
     everyone = len(plan.sample) == len(plan.row)
     heads = set() if everyone else {*plan.sample, *plan.score}
     for local, batch in groups:
         for run in local.runs:
             members = [i for i in batch if i in heads] if run.head and not everyone else batch
             if members:
-                found.setdefault(parts.routes.number(run), (run.depth, []))[1].append(members)
-    return {number: (depth, _merged(members)) for number, (depth, members) in found.items()}
+                found.setdefault(parts.routes.number(run), (run, []))[1].append(members)
+    return {number: (run, _merged(members)) for number, (run, members) in found.items()}
 
 
 def _merged(lists: list[list[int]]) -> list[int]:

@@ -35,6 +35,7 @@ class Submission:
     timeout: float = 0.0  # seconds from its receipt by the worker until it expires; 0: never
     salt: bytes = b""
     trace: str = ""  # a W3C traceparent, of the request that this serves
+    expected: int = 0  # tokens of the whole answer, as they were estimated when the request came; 0: unknown
 
     @property
     def scored(self) -> bool:

@@ -37,7 +37,8 @@ class Planner:
         self._take_flights(batch)
         prompts = self._pick_decodes(batch)
         if prompts or (self._parts.queue.waiting and self._rows.free_rows):
-            batch.decoding = min(map(self._rank, {self._rows.tenant[s]: s for s in batch.picked}.values()), default=None)
+            decoding = {self._rows.tenant[s]: s for s in batch.picked}
+            batch.decoding = sorted((self._rank(s), account) for account, s in decoding.items())[:2]
         if prompts and self._parts.queue.waiting:
             self._admit(batch, prompts)
         self._pick_prompts(batch, prompts)
@@ -116,7 +117,9 @@ class Planner:
 
     def _delays(self, batch: BatchBuilder, s: int) -> bool:
         """Whether rows of an account that was given less decode, and so wait for each prompt token of ``s``."""
-        return batch.decoding is not None and batch.decoding < self._rank(s)
+        mine = self._rank(s)  # above what it was: what starts is charged for at once, and nobody is behind itself for that
+        own = mine[0], self._rows.tenant[s]
+        return any(rank < mine and (rank[0], account) != own for rank, account in batch.decoding)
 
     def _pick(self, batch: BatchBuilder, s: int, count: int) -> None:
         """Give ``s`` pages for ``count`` more tokens and a place in the batch, or leave it for a later sweep."""

@@ -219,15 +219,18 @@ async def test_a_chain_shorter_than_its_pipeline_is_said(checkpoint):
             await running.ready()
 
 
+@pytest.mark.parametrize("name", ["pace", "profile"])
 @pytest.mark.parametrize(
     ("content", "says"), [(None, "No such file"), ("{", "Expecting"), ('{"token": -1}', "token in the pace table is -1")]
 )
-async def test_a_pace_that_cannot_be_kept_is_refused_before_any_worker_starts(checkpoint, tmp_path, content, says):
+async def test_a_cost_file_that_cannot_be_used_is_refused_before_any_worker_starts(
+    checkpoint, tmp_path, name, content, says
+):
     path = tmp_path / "pace.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(SettingsError, match=f"pace: .*{says}"):
-        await start(Settings(applications={"m": str(checkpoint())}, pace=str(path)), in_process=True, worker_entry=ENTRY)
+    with pytest.raises(SettingsError, match=f"{name}: .*{says}"):
+        await start(Settings(applications={"m": str(checkpoint())}, **{name: str(path)}), worker_entry=ENTRY)
 
 
 def test_a_device_that_is_not_there_is_refused():

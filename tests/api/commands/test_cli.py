@@ -29,6 +29,8 @@ FLAGS = {
     "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
     "apps remove": {"--api-key-file", "--url"},
     "ps": SCREEN | {"--actors", "--join"},
+    "tagger show": set(),
+    "tagger train": {"--held-out", "--output"},
     "top": SCREEN,
     "serve": {
         "--api-key-file",
@@ -47,6 +49,7 @@ FLAGS = {
         "--workers",
         "--zoo",
     },
+    "profile": {"--device", "--dtype", "--output", "--repeats", "--threads", "--zoo"},
     "node": {"--join", "--listen", "--name"},
     "trace": {"--trace"},
     "trace replay": {"--json", "--show", "--until"},

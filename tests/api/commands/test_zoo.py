@@ -17,6 +17,7 @@ from blockwright.api.commands.zoo_tables import added_line, part
 from blockwright.api.settings.options import make_settings
 from blockwright.tests.zoo.models import doubled, tensor_files, variant
 from blockwright.zoo.add import AddedModel
+from blockwright.zoo.profiles import add_profile
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 Make = Callable[..., Path]
@@ -80,7 +81,11 @@ def test_list_and_show(zoo: Path, run: Any) -> None:
     assert code == 0
     assert re.search(r"^\w{12} +0-3 +embedding, attention, mlp +base +[\d.]+ KiB$", out, re.MULTILINE)
     assert re.search(r"^\w{12} +4 +mlp +- +[\d.]+ KiB$", out, re.MULTILINE)
+    device = {"cpu": "abacus", "threads": 2, "numerics": "native-beads-float32"}
+    path = add_profile(zoo, "tuned", {"device": device, "error": {"mape": 0.05}})
+    assert f"profile {path} (abacus, 2 threads, native-beads-float32)\n" in run("show", "tuned", "--zoo", zoo)[1]
     told = validated("zoo-show", run("show", "tuned", "--zoo", zoo, "--json")[1])
+    assert [one["error"] for one in told["profiles"]] == [0.05]
     assert told["folder"] == str(zoo / "chains" / "tuned")
     assert [one["shared_with"] for one in told["blocks"]] == [["base"], [], ["base"]]
 

@@ -142,6 +142,29 @@ def test_the_first_user_of_shared_pages_pays_for_them() -> None:
     assert served(made.workers["w0"].state) == {"a": 17 * IN + OUT, "b": (17 - 16) * IN + OUT}
 
 
+def counts_beside_a_decoding_row(tenants: tuple[str, str, str], priorities: tuple[int, int] = (0, 0)) -> list[int]:
+    """Tokens of the rows of a sweep of 64, where the first has begun to answer and the two others come together."""
+    state = world().workers["w0"].state
+    for i, tenant in enumerate(tenants):
+        if i == 1:
+            plan = state.plan(0.0)
+            assert plan is not None
+            state.commit(plan, SweepResult(plan.number, [1]), 0.0)
+        prompt = list(range(100 * i, 100 * i + 12))
+        urgent = priorities[min(i, 1)]
+        state.apply(submission(f"r{i}", prompt, 40, "base@w0", tenant=tenant, arrival=float(i), priority=urgent), 0.0)
+    plan = state.plan(0.0)
+    assert plan is not None
+    return plan.count
+
+
+def test_prompts_leave_most_of_a_sweep_to_others_decoding_but_never_to_their_own_accounts() -> None:
+    """A start is charged for at once: an account that is alone must not seem to have been given more than itself."""
+    assert counts_beside_a_decoding_row(("a", "a", "a")) == [1, 12, 12]
+    assert counts_beside_a_decoding_row(("a", "b", "b")) == [1, 12, 4]  # a quarter: b was given more when its first started
+    assert counts_beside_a_decoding_row(("a", "a", "a"), (0, urgency("flex", 0))) == [1, 12, 4]
+
+
 @given(seed=st.integers(0, 10_000), chunks=st.sampled_from([9, 12, 40]))
 @settings(max_examples=60)
 def test_every_position_is_paid_for_once_however_often_it_is_computed(seed: int, chunks: int) -> None:

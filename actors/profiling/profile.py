@@ -1,0 +1,65 @@
+"""Makes a device profile: sweeps are timed, the cost model is fitted to a part of them and held against the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from blockwright.actors.profiling.shapes import RowLengths, grid, held_out
+from blockwright.actors.profiling.sweep_bench import SweepBench, TimedLoad
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.plan.cost import features
+from blockwright.policies.plan.fit import fit, predict, relative_errors
+
+SCHEMA = 1
+HELD_OUT = 48  # sweeps
+DISTURBED = 0.1  # spread of a sweep's repeats from which the machine counts as disturbed
+
+
+def profile(backend: Backend, checkpoint: Checkpoint, repeats: int, tell: Callable[[int, int], None]) -> dict[str, Any]:
+    """The part of the document that is of sweeps and loads. ``tell``: turns done, turns in all."""
+    lengths = RowLengths.of(checkpoint.config.max_position)
+    bench = SweepBench(backend, checkpoint, lengths)
+    known = grid(lengths)
+    shapes = [*known, *held_out(lengths, HELD_OUT, seed=1)]
+    times = bench.time(shapes, repeats, tell)
+    counts = [features(bench.plan(shape), bench.parameters, bench.kv) for shape in shapes]
+    samples = [(found, middle(seconds)) for found, seconds in zip(counts, times, strict=True)]
+    fitted, unseen = samples[: len(known)], samples[len(known) :]
+    coefficients = fit(fitted, bench.parameters, bench.kv)
+    errors = sorted(relative_errors(unseen, coefficients))
+    spread = middle(sorted(map(spread_of, times)))
+    return {
+        "schema": SCHEMA,
+        "coefficients": asdict(coefficients),
+        "loading": loading(bench.loads),
+        "error": {
+            "mape": sum(errors) / len(errors),
+            "p90": errors[len(errors) * 9 // 10],
+            "worst": errors[-1],
+            "held_out": len(errors),
+            "fitted": len(fitted),
+            "spread": spread,
+            "disturbed": spread > DISTURBED,
+        },
+        "held_out": [[predict(found, coefficients), seconds] for found, seconds in unseen],
+    }
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median of sorted values; of two the lower."""
+    return values[(len(values) - 1) // 2]
+
+
+def spread_of(times: Sequence[float]) -> float:
+    """Of a sweep's sorted repeats: the part of the median by which the middle half of them lies apart."""
+    quarter = len(times) // 4
+    return (times[-1 - quarter] - times[quarter]) / middle(times)
+
+
+def loading(loads: Sequence[TimedLoad]) -> dict[str, float]:
+    """``seconds`` for ``components`` of ``bytes`` in memory, and ``bandwidth``, bytes per second."""
+    seconds, nbytes = sum(load.seconds for load in loads), sum(load.nbytes for load in loads)
+    return {"components": len(loads), "bytes": nbytes, "seconds": seconds, "bandwidth": nbytes / seconds}

@@ -1,0 +1,146 @@
+"""Times sweeps of a model on an executor of its own, as a worker's device thread runs them.
+
+Rows lie in pages at random places and hold KV that was computed; sweeps of all shapes follow each other in random order, so
+that none finds the caches as it left them. Legend of tensors: none here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from blockwright.actors.profiling.shapes import ROWS, SWEEP_TOKENS, RowLengths, SweepShape
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.executor import PARAMETERS, Executor
+from blockwright.gpu.model.config import ComponentSpec
+from blockwright.gpu.parameters import ALIGNMENT
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.model.chain import Component, Kind
+from blockwright.policies.model.runs import Run, run_of
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import Edit, MapGroup, SetPages, SetSampling, Step, SweepPlan, WriteTokens
+
+CHUNK = 64 << 10  # bytes that are mapped at a time
+PAGE = 16  # tokens
+PIECES = 4  # runs that the chain's body is cut into, where it is cut
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLoad:
+    """Loading a component: read, hashed and packed."""
+
+    kind: str
+    nbytes: int
+    seconds: float
+
+
+class SweepBench:
+    """A loaded model with full rows. ``parameters`` and ``kv``: its sizes for the cost model."""
+
+    def __init__(self, backend: Backend, checkpoint: Checkpoint, lengths: RowLengths, seed: int = 0) -> None:
+        self._lengths, self._random = lengths, Random(seed)
+        specs = checkpoint.specs(PAGE, str(backend.dtype).removeprefix("torch."))
+        layers = sum(spec.component.kv is not None for spec in specs)
+        pages = [-(-lengths.of_row(row) // PAGE) for row in range(ROWS)]
+        layouts = {spec.component.kv for spec in specs if spec.component.kv is not None}
+        slots = layers * sum(pages)
+        packed = sum(-(-part.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs for part in backend.parts(spec))
+        sizes = [packed, *[slots * backend.slot_bytes(layout) for layout in layouts]]
+        self._executor = Executor(
+            backend,
+            rows=ROWS,
+            max_length=lengths.long,
+            kv_layers=layers,
+            max_tokens=SWEEP_TOKENS,
+            page_size=PAGE,
+            budget=sum(-(-size // CHUNK) * CHUNK for size in sizes),
+            chunk=CHUNK,
+        )
+        self._number = 0
+        self._chunks = iter(range(1 << 40))
+        self._map(PARAMETERS, sizes[0])
+        for layout, size in zip(layouts, sizes[1:], strict=True):
+            self._map(self._executor.add_layout(layout), size)
+        self.loads = list(self._load(backend, specs))
+        self._compose([spec.component for spec in specs])
+        runs = self._whole
+        self.parameters, self.kv = sum(run.nbytes for run in runs), sum(run.kv_bytes for run in runs)
+        self._fill(pages, layers, checkpoint.config.vocabulary)
+
+    def plan(self, shape: SweepShape) -> SweepPlan:
+        """All rows pass all runs; heads those whose next token is drawn: decoding rows, and prompts where they end."""
+        row, start, count = (list(column) for column in zip(*shape.batch, strict=True))
+        runs = self._whole if shape.runs == "whole" else self._pieces
+        runs = runs[: PIECES // 2] if shape.runs == "half" else runs
+        drawn = [i for i, n in enumerate(count) if n == 1 or shape.drawn] if runs[-1].head else []
+        plan = SweepPlan(self._number, row=row, start=start, count=count, sample=drawn)
+        for run in runs:
+            if batch := drawn if run.head else list(range(len(row))):
+                plan.steps.append(Step(self._runs[run], batch, [], run.nbytes, run.kv_bytes, run.head))
+        self._number += 1
+        return plan
+
+    def time(self, shapes: Sequence[SweepShape], repeats: int, tell: Callable[[int, int], None]) -> list[list[float]]:
+        """Seconds of each shape's repeats, sorted; a first turn warms up and does not count."""
+        found: list[list[float]] = [[] for _ in shapes]
+        order = list(range(len(shapes)))
+        for turn in range(repeats + 1):
+            self._random.shuffle(order)
+            for i in order:
+                seconds = self._executor.execute(self.plan(shapes[i])).seconds
+                if turn:
+                    found[i].append(seconds)
+            tell(turn + 1, repeats + 1)
+        return [sorted(times) for times in found]
+
+    def _map(self, arena: str, nbytes: int) -> None:
+        self._executor.map(MapGroup(arena, 0, [next(self._chunks) for _ in range(-(-nbytes // CHUNK))], back=False))
+
+    def _load(self, backend: Backend, specs: Sequence[ComponentSpec]) -> Iterator[TimedLoad]:
+        """Components one by one, packed one behind the other, equal tensors once."""
+        offsets: dict[bytes, int] = {}
+        end = 0
+        for spec in {spec.name: spec for spec in specs}.values():
+            parts, before = backend.parts(spec), end
+            for part in parts:
+                if part.id not in offsets:
+                    offsets[part.id] = end
+                    end += -(-part.nbytes // ALIGNMENT) * ALIGNMENT
+            began = time.perf_counter()
+            for _ in self._executor.load(spec, [offsets[part.id] for part in parts]):
+                pass
+            yield TimedLoad(spec.component.kind, end - before, time.perf_counter() - began)
+
+    def _compose(self, chain: Sequence[Component]) -> None:
+        """The chain as a worker runs it, head apart; and once more with its body cut."""
+        last = len(chain) - (chain[-1].kind is Kind.HEAD)
+        cuts = sorted({last * piece // PIECES for piece in range(PIECES)})
+        self._whole = _runs(chain, [0], last)
+        self._pieces = _runs(chain, cuts, last)
+        self._runs = {run: number for number, run in enumerate(dict.fromkeys([*self._whole, *self._pieces]))}
+        for run, number in self._runs.items():
+            self._executor.compose(number, run.components, run.kv_layer)
+
+    def _fill(self, pages: Sequence[int], layers: int, vocabulary: int) -> None:
+        """Pages and tokens for every row, and the KV of them."""
+        slots = list(range(layers * sum(pages)))
+        self._random.shuffle(slots)
+        for row, count in enumerate(pages):
+            length = self._lengths.of_row(row)
+            tokens = [self._random.randrange(vocabulary) for _ in range(length)]
+            edits: list[Edit] = [WriteTokens(row, 0, tokens), SetSampling(row, length, GREEDY)]
+            edits += [SetPages(row, 0, page, [slots.pop() for _ in range(layers)]) for page in range(count)]
+            for start in range(0, length, SWEEP_TOKENS):
+                plan = self.plan(SweepShape(((row, start, min(SWEEP_TOKENS, length - start)),), drawn=False))
+                plan.edits, edits = edits, []
+                self._executor.execute(plan)
+
+
+def _runs(chain: Sequence[Component], cuts: Sequence[int], last: int) -> list[Run]:
+    """Of the body, which ends before ``last``, cut there, and of the head."""
+    borders = [*zip(cuts, [*cuts[1:], last], strict=True), *([(last, len(chain))] if last < len(chain) else [])]
+    layer = [sum(component.kv is not None for component in chain[:place]) for place in range(len(chain))]
+    return [run_of(first, chain[first:end], layer[first]) for first, end in borders]

@@ -1,0 +1,44 @@
+"""What the worker's sweeps were, for ``/metrics``: tokens, seconds, and how far a device profile is from them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.plan.fit import OnlineFit
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+
+BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+class SweepFigures:
+    """Sums of this worker's life."""
+
+    def __init__(self, profile: Coefficients | None = None) -> None:
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self._sums = {"sweep_tokens": 0.0, "sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
+        self._costs = OnlineFit(profile) if profile is not None else None
+
+    def planned(self, seconds: float) -> None:
+        """A plan was made, or none was to be made."""
+        self._sums["plan_seconds"] += seconds
+
+    def swept(self, plan: SweepPlan, result: SweepResult) -> None:
+        """A plan has run."""
+        sums = self._sums
+        sums["sweep_seconds"] += result.seconds
+        sums["kernel_seconds"] += result.kernel_seconds
+        if not plan.row:
+            return
+        tokens = plan.tokens
+        self._counts[bisect_left(BOUNDS, tokens)] += 1
+        sums["sweep_tokens"] += tokens
+        if self._costs is not None:
+            self._costs.note(plan, result.seconds)
+
+    def counters(self) -> dict[str, float]:
+        """``sweeps_up_to_N``: sweeps of at most N tokens that no smaller bound counts; sums; of a profile its errors."""
+        bounds = [*map(str, BOUNDS), "inf"]
+        made = {f"sweeps_up_to_{bound}": float(count) for bound, count in zip(bounds, self._counts, strict=True)}
+        costs = self._costs
+        return made | self._sums | ({} if costs is None else {"cost_drift": costs.drift, "cost_error": costs.error})

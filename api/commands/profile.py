@@ -1,0 +1,147 @@
+"""Measures what this machine does with a model: how long sweeps take, how fast blocks load and tensors move.
+
+A cost model of few coefficients is fitted to the sweeps and held against others that it has not seen. The profile that is
+stored is what the simulator and forecasts read; --set pace=FILE and --set profile=FILE of a server take it, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from blockwright.api.commands import CommandError
+from blockwright.api.commands.zoo_folder import folder, refusals, waiting
+
+WIDTH, HEIGHT = 64, 16  # characters of the plot
+TERMS = {
+    "base": "a sweep",
+    "step": "a run of blocks",
+    "read": "reading the parameters",
+    "token": "a token",
+    "beyond": "more for each beyond {knee}",
+    "row": "a sampled token",
+    "context": "a position that a decoding row attends to",
+    "prefill": "a position that a prompt's token attends to",
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="PATH_OR_ID", help="checkpoint folder, hub id, or ZOO/chains/NAME of a zoo")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where the profile is stored (nowhere)")
+    parser.add_argument("--device", choices=["cpu"], default="cpu", help="cpu")
+    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="as of a server (auto)")
+    parser.add_argument("--threads", type=threads, default=0, metavar="N", help="kernel threads (the cores)")
+    parser.add_argument(
+        "--zoo", metavar="FOLDER", type=folder, help="PATH_OR_ID is an application of this zoo, which keeps it"
+    )
+    parser.add_argument("--repeats", type=repeats, default=5, metavar="N", help="of each sweep, at least 4 (5)")
+
+
+def threads(text: str) -> int:
+    if not 1 <= (value := int(text)) <= 256:
+        raise argparse.ArgumentTypeError(f"is {text}; give 1 to 256")
+    return value
+
+
+def repeats(text: str) -> int:
+    if (value := int(text)) < 4:
+        raise argparse.ArgumentTypeError(f"is {text}; give at least 4, whose middle is compared")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.gpu.errors import BackendError
+    from blockwright.zoo.profiles import add_profile
+
+    output = Path(arguments.output) if arguments.output else None
+    if output is not None and not output.absolute().parent.is_dir():
+        raise CommandError(f"--output {output} lies in no folder; make {output.absolute().parent}", 2)
+    with refusals():
+        try:
+            found = _measure(arguments)
+        except BackendError as error:
+            raise CommandError(str(error), 2) from None
+        _show(found)
+        if output is not None:
+            output.write_text(json.dumps(found, indent=1) + "\n")
+            print(f"stored in {output}")
+        if arguments.zoo is not None:
+            print(f"stored in {add_profile(arguments.zoo, arguments.model, found, waiting=waiting)}")
+    return 0
+
+
+def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    from blockwright.actors.config import Settings
+    from blockwright.actors.profiling.links import measure_links
+    from blockwright.actors.profiling.profile import profile
+    from blockwright.actors.resources import cores
+    from blockwright.actors.sizing import serving_dtype
+    from blockwright.api.load.figures import machine
+    from blockwright.gpu.select import open_backend
+    from blockwright.zoo.source import open_source
+    from blockwright.zoo.zoo import Zoo
+
+    checkpoint = open_source(Zoo(arguments.zoo).folder(arguments.model) if arguments.zoo else arguments.model)
+    dtype = serving_dtype(Settings(dtype=arguments.dtype), {"": checkpoint.config})
+    count = arguments.threads or cores()
+    backend = open_backend("auto", dtype, count)
+    found = profile(backend, checkpoint, arguments.repeats, _tell)
+    config = checkpoint.config
+    return {
+        **found,
+        "device": {"kind": arguments.device, **machine(), "numerics": backend.numerics, "threads": count},
+        "model": {"path": arguments.model, "architecture": config.architecture, "layers": config.layers},
+        "links": asyncio.run(measure_links()),
+    }
+
+
+def _tell(done: int, total: int) -> None:
+    """How far it is, where a person looks."""
+    if sys.stderr.isatty():
+        print(f"\rsweeps: turn {done} of {total}", end="\r" if done < total else "\n", file=sys.stderr, flush=True)
+
+
+def _show(found: dict[str, Any]) -> None:
+    from blockwright.api.commands.tables import size
+    from blockwright.policies.plan.cost import KNEE
+
+    device, error, costs = found["device"], found["error"], found["coefficients"]
+    print(f"{found['model']['path']} on {device['cpu']}, {device['threads']} threads, {device['numerics']}")
+    for name, meaning in TERMS.items():
+        print(f"{name:>12}  {1e6 * costs[name]:12,.3f} us  {meaning.format(knee=KNEE)}")
+    loaded = found["loading"]
+    print(f"{'loading':>12}  {size(loaded['bandwidth'])}/s, {loaded['components']} components in {loaded['seconds']:.2f} s")
+    for kind, link in found["links"].items():
+        print(f"{kind:>13} {size(link['bandwidth'])}/s, {1e6 * link['latency']:.0f} us for what is small")
+    print("\n".join(plot(found["held_out"])))
+    print(
+        f"mean error {error['mape']:.1%} of {error['held_out']} sweeps that were not fitted "
+        f"(90 % of them below {error['p90']:.1%}, worst {error['worst']:.1%})"
+    )
+    if error["disturbed"]:
+        print(
+            f"the machine was disturbed: repeats of a sweep lie {error['spread']:.0%} apart; measure again when it is quiet"
+        )
+
+
+def plot(points: Sequence[Sequence[float]]) -> list[str]:
+    """Predicted (upwards) against measured seconds, both logarithmic; on the line they are equal."""
+    from math import log
+
+    values = [log(value) for point in points for value in point if value > 0]
+    low, high = min(values), max(values)
+
+    def place(value: float, cells: int) -> int:
+        return round((log(value) - low) / max(high - low, 1e-9) * (cells - 1)) if value > 0 else 0
+
+    grid = [["/" if round(x * (HEIGHT - 1) / (WIDTH - 1)) == y else " " for x in range(WIDTH)] for y in range(HEIGHT)]
+    for predicted, measured in points:
+        grid[place(predicted, HEIGHT)][place(measured, WIDTH)] = "o"
+    ends = f"{1000 * 2.718281828**low:.3g} ms", f"{1000 * 2.718281828**high:.3g} ms"
+    lines = [f"  |{''.join(line)}" for line in reversed(grid)]
+    return ["  predicted", *lines, f"  +{'-' * WIDTH}", f"   {ends[0]:<{WIDTH - 20}}measured {ends[1]:>11}"]

@@ -1,0 +1,133 @@
+"""Fits the cost model to sweeps that were timed: at first, and again while a worker runs.
+
+Nonnegative least squares on normal equations (Lawson and Hanson, "Solving Least Squares Problems", 1974, algorithm NNLS). A
+sample is divided by its seconds, so that squares of relative errors are what becomes least, and a sweep that was disturbed
+weighs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import mul
+
+from blockwright.policies.plan.cost import TERMS, Coefficients, features
+from blockwright.policies.plan.sweep_plan import SweepPlan
+
+Sample = tuple[Sequence[float], float]  # features of a sweep, its seconds
+CLOSE = 1e-9  # slope that counts as none
+RIDGE = 1e-12  # for columns that are multiples of each other
+EVERY = 16  # sweeps, of which one is looked at while a worker runs
+REFIT = 32  # such sweeps between two fits, of which one takes some 0.3 ms
+MEMORY = 1 / 256  # weight of the last of these sweeps in averages, and by which former ones are forgotten
+TRUST = 0.5  # sweeps of each term alone that the profile counts for
+
+
+class NormalEquations:
+    """Sums over samples of ``features / seconds``, whose products with the coefficients shall be 1."""
+
+    def __init__(self) -> None:
+        self._gram = [[0.0] * len(TERMS) for _ in TERMS]
+        self._right = [0.0] * len(TERMS)
+
+    def add(self, sample: Sequence[float], keep: float = 1.0) -> None:
+        """``keep``: what the samples before are multiplied with."""
+        for j, value in enumerate(sample):
+            line = self._gram[j]
+            self._right[j] = keep * self._right[j] + value
+            for k, other in enumerate(sample):
+                line[k] = keep * line[k] + value * other
+
+    def solve(self, prior: float = 0.0) -> list[float]:
+        """The nonnegative solution. Each value is drawn to 1 as so many samples of it alone would."""
+        gram = [[value + prior * (j == k) for k, value in enumerate(line)] for j, line in enumerate(self._gram)]
+        scale = [gram[j][j] ** -0.5 if gram[j][j] > 0 else 0.0 for j in range(len(gram))]
+        gram = [[a * b * value for b, value in zip(scale, line, strict=True)] for a, line in zip(scale, gram, strict=True)]
+        right = [a * (value + prior) for a, value in zip(scale, self._right, strict=True)]
+        found, free = [0.0] * len(right), list[int]()
+        for _ in range(4 * len(right)):  # more than it ever takes
+            slope = [b - sum(map(mul, line, found)) for b, line in zip(right, gram, strict=True)]
+            steepest = max((j for j in range(len(right)) if j not in free), key=slope.__getitem__, default=0)
+            if steepest in free or slope[steepest] <= CLOSE:
+                break
+            free.append(steepest)
+            best = _solved(gram, right, free)
+            while negative := [j for j in free if best[j] <= 0]:
+                part, last = min((found[j] / (found[j] - best[j]) if found[j] else 0.0, j) for j in negative)
+                found = [old + part * (new - old) for old, new in zip(found, best, strict=True)]
+                found[last] = 0.0
+                free.remove(last)
+                best = _solved(gram, right, free)
+            found = best
+        return [a * value for a, value in zip(scale, found, strict=True)]
+
+
+def _solved(gram: list[list[float]], right: list[float], free: list[int]) -> list[float]:
+    """Least squares of some of the values, the others being 0, by elimination in a positive definite matrix."""
+    lines = [[*(gram[j][k] + RIDGE * (j == k) for k in free), right[j]] for j in free]
+    for i, pivot in enumerate(lines):
+        for line in lines[i + 1 :]:
+            factor = line[i] / pivot[i]
+            line[:] = [a - factor * b for a, b in zip(line, pivot, strict=True)]
+    found = [0.0] * len(right)
+    for i in reversed(range(len(free))):
+        *line, value = lines[i]
+        found[free[i]] = (value - sum(line[k] * found[free[k]] for k in range(i + 1, len(free)))) / line[i]
+    return found
+
+
+def fit(samples: Sequence[Sample], parameters: float, kv: float) -> Coefficients:
+    """``parameters`` and ``kv``: the sizes that the features were made with."""
+    equations = NormalEquations()
+    for counts, seconds in samples:
+        equations.add([value / seconds for value in counts])
+    found = equations.solve()
+    return Coefficients(**dict(zip(TERMS, found, strict=True)), parameters=parameters, kv=kv)
+
+
+def predict(counts: Sequence[float], coefficients: Coefficients) -> float:
+    """Seconds, as ``cost`` of the plan that has these features."""
+    seconds = 0.0
+    for name, value in zip(TERMS, counts, strict=True):
+        seconds += value * getattr(coefficients, name)
+    return seconds
+
+
+def relative_errors(samples: Sequence[Sample], coefficients: Coefficients) -> list[float]:
+    """|predicted - measured| / measured of each. Their mean is the MAPE."""
+    return [abs(predict(counts, coefficients) - seconds) / seconds for counts, seconds in samples]
+
+
+class OnlineFit:
+    """Follows what sweeps take now, from a profile: each term of it is multiplied with a factor, at first 1.
+
+    ``drift``: by which part sweeps take longer now than the profile says, on average (negative: less). ``error``: the mean
+    relative error of ``coefficients``, which are fitted again and again.
+    """
+
+    def __init__(self, profile: Coefficients) -> None:
+        self.profile = self.coefficients = profile
+        self.drift = self.error = 0.0
+        self._equations = NormalEquations()
+        self._factors = [1.0] * len(TERMS)
+        self._sweeps = self._samples = 0
+
+    def note(self, plan: SweepPlan, seconds: float) -> None:
+        """A sweep took so long on the device. One of ``EVERY`` is looked at."""
+        self._sweeps += 1
+        if self._sweeps % EVERY or not plan.row or seconds <= 0:
+            return
+        counts = features(plan, self.profile.parameters, self.profile.kv)
+        terms = [value * getattr(self.profile, name) for name, value in zip(TERMS, counts, strict=True)]
+        expected = sum(terms)
+        if expected <= 0:
+            return
+        self._samples += 1
+        weight = max(MEMORY, 1 / self._samples)
+        now = sum([a * b for a, b in zip(terms, self._factors, strict=True)])
+        self.drift += weight * (seconds / expected - 1 - self.drift)
+        self.error += weight * (abs(now - seconds) / seconds - self.error)
+        self._equations.add([term / seconds for term in terms], 1 - MEMORY)
+        if self._samples % REFIT == 0:
+            self._factors = self._equations.solve(TRUST)
+            changed = {name: factor * getattr(self.profile, name) for name, factor in zip(TERMS, self._factors, strict=True)}
+            self.coefficients = Coefficients(**changed, parameters=self.profile.parameters, kv=self.profile.kv)

@@ -1,0 +1,1 @@
+"""Prediction: what a request would meet on each worker, and which of them it goes to."""

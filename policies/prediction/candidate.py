@@ -1,0 +1,40 @@
+"""A worker as a place for one request: what is known of its load, and what was forecast for the request there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What would come of a request at a worker. Seconds from the state that the forecast began with.
+
+    Infinite times: the request does not end within the forecast's horizon, or can never run there.
+    """
+
+    first_token: float
+    last_token: float
+    delayed: float  # seconds that others there would lose by it, summed over them
+    preemptions: int  # until its last token
+    sweeps: int  # the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A route and the load of its home. A block is a page of KV: ``block`` tokens on all layers of the route's home."""
+
+    route: str  # id
+    home: str  # worker
+    running: int = 0  # sequences
+    waiting: int = 0  # sequences, those in flight included
+    free_blocks: int = 0
+    total_blocks: int = 0
+    waiting_blocks: int = 0  # that the prompts of waiting sequences need
+    sent_last_minute: int = 0  # requests that this dispatcher sent there in the last 60 s
+    cached_blocks: int = 0  # of this request's prompt, in the worker's prefix cache
+    in_flight: int = 0  # requests sent there that the figures above have only because the dispatcher told of them
+    forecast: Forecast | None = None  # None: not asked for, or no answer
+
+    @property
+    def used_blocks(self) -> int:
+        return self.total_blocks - self.free_blocks

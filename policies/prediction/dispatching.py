@@ -1,0 +1,156 @@
+"""Dispatch policies by name: which of several candidates takes a request.
+
+Each is a *load* of a candidate, and the least load wins; ties are broken by a draw that the caller makes. INFaaS++ and
+Llumnix- are in two forms: as Da and Kalyvianaki's paper on predictive scheduling (Block, later Astrolabe) defines them, and
+as its code ranks, which is what its figures were measured with. They are not equal: ``used / running`` falls as more
+sequences run, ``-free / running`` rises. Never looks at a clock, draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from blockwright.policies.prediction.candidate import Candidate, Forecast
+
+Load = tuple[float, ...]  # compared number by number
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What a request should meet, in seconds from its arrival at a worker: what ``predicted-slo`` counts by."""
+
+    first_token: float = 3.0
+    last_token: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchPolicy:
+    """``load``: what is least where the request goes. ``fallback``: the policy that chooses where there is no forecast at
+    all; empty for one that needs none."""
+
+    load: Callable[[Candidate, Targets], Load]
+    fallback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchChoice:
+    """``loads``: of each candidate, None where a forecast was needed and is missing."""
+
+    index: int
+    loads: list[Load | None]
+    fell_back: bool  # no candidate had the forecast that the policy needs
+
+
+def _equal(candidate: Candidate, targets: Targets) -> Load:
+    return ()
+
+
+def _min_qpm(candidate: Candidate, targets: Targets) -> Load:
+    return (candidate.sent_last_minute,)
+
+
+def _infaas(candidate: Candidate, targets: Targets) -> Load:
+    return (candidate.used_blocks / max(candidate.running, 1),)
+
+
+def _infaas_code(candidate: Candidate, targets: Targets) -> Load:
+    return (-candidate.free_blocks / max(candidate.running, 1),)
+
+
+def _llumnix(candidate: Candidate, targets: Targets) -> Load:
+    return ((candidate.used_blocks + candidate.waiting_blocks) / max(candidate.running, 1),)
+
+
+def _llumnix_code(candidate: Candidate, targets: Targets) -> Load:
+    return (-(candidate.free_blocks - candidate.waiting_blocks) / max(candidate.running, 1),)
+
+
+def _prefix_aware(candidate: Candidate, targets: Targets) -> Load:
+    """Blocks to decode over and blocks to prefill, as NVIDIA Dynamo's KV router weighs them (both with weight 1); what the
+    request itself needs is the same everywhere but for what is cached."""
+    return (candidate.used_blocks + candidate.waiting_blocks - candidate.cached_blocks,)
+
+
+def _known(candidate: Candidate) -> Forecast:
+    assert candidate.forecast is not None, "only candidates with a forecast are compared by it"
+    return candidate.forecast
+
+
+def _latency(candidate: Candidate, targets: Targets) -> Load:
+    return (_known(candidate).last_token,)
+
+
+def _first_token(candidate: Candidate, targets: Targets) -> Load:
+    return (_known(candidate).first_token,)
+
+
+def _total_delay(candidate: Candidate, targets: Targets) -> Load:
+    """What all requests together pay for this one: its own time, and what the others lose by it."""
+    found = _known(candidate)
+    return (found.last_token + found.delayed,)
+
+
+def _slo(candidate: Candidate, targets: Targets) -> Load:
+    """Targets missed; then by how much; where none is missed, what the others lose."""
+    found = _known(candidate)
+    late = (max(0.0, found.first_token - targets.first_token), max(0.0, found.last_token - targets.last_token))
+    return (sum(seconds > 0 for seconds in late), sum(late), found.last_token + found.delayed)
+
+
+def _ours(candidate: Candidate, targets: Targets) -> Load:
+    """The least total delay; where that is endless everywhere, the least load."""
+    return (*_total_delay(candidate, targets), *_llumnix_code(candidate, targets))
+
+
+ROUND_ROBIN = "round-robin"
+POLICIES = {
+    "random": DispatchPolicy(_equal),
+    ROUND_ROBIN: DispatchPolicy(_equal),  # the number of the request decides
+    "min-qpm": DispatchPolicy(_min_qpm),
+    "infaas": DispatchPolicy(_infaas),
+    "infaas-code": DispatchPolicy(_infaas_code),
+    "llumnix-minus": DispatchPolicy(_llumnix),
+    "llumnix-minus-code": DispatchPolicy(_llumnix_code),
+    "prefix-aware": DispatchPolicy(_prefix_aware),
+    "predicted-latency": DispatchPolicy(_latency, "random"),  # the paper's Block, and Po-k where candidates are drawn
+    "predicted-ttft": DispatchPolicy(_first_token, "random"),
+    "predicted-delay": DispatchPolicy(_total_delay, "random"),
+    "predicted-slo": DispatchPolicy(_slo, "random"),
+    "ours": DispatchPolicy(_ours, "llumnix-minus-code"),
+}
+
+
+def choose(
+    policy: str, candidates: Sequence[Candidate], draw: float, *, number: int = 0, targets: Targets | None = None
+) -> DispatchChoice:
+    """Where the request goes. A candidate without the forecast that the policy needs is taken only if none has one.
+
+    Args:
+        policy: a name of ``POLICIES``.
+        candidates: at least one.
+        draw: in [0, 1), which of equals is taken.
+        number: of the request among those of its dispatcher, for ``round-robin``.
+        targets: for ``predicted-slo``; None: those of ``Targets``.
+    """
+    chosen, targets = POLICIES[policy], targets or Targets()
+    if policy == ROUND_ROBIN:
+        return DispatchChoice(number % len(candidates), [()] * len(candidates), False)
+    if chosen.fallback and all(candidate.forecast is None for candidate in candidates):
+        return DispatchChoice(choose(chosen.fallback, candidates, draw).index, [None] * len(candidates), True)
+    loads = [None if chosen.fallback and c.forecast is None else chosen.load(c, targets) for c in candidates]
+    least = min(load for load in loads if load is not None)
+    equals = [index for index, load in enumerate(loads) if load == least]
+    return DispatchChoice(equals[int(draw * len(equals))], loads, False)
+
+
+def drawn(count: int, draws: Sequence[float]) -> list[int]:
+    """Power of k: the places of ``len(draws)`` of ``count`` candidates, each set equally likely (Fisher and Yates); all of
+    them where there are no more. ``draws``: in [0, 1)."""
+    places = list(range(count))
+    if len(draws) >= count:
+        return places
+    for at, draw in enumerate(draws):
+        other = at + int(draw * (count - at))
+        places[at], places[other] = places[other], places[at]
+    return sorted(places[: len(draws)])

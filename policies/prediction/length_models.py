@@ -1,0 +1,49 @@
+"""Length estimators by the kind that their snapshots name, and how good each kind is on lessons that it has not seen."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from blockwright.policies.prediction.length_history import LengthHistory
+from blockwright.policies.prediction.length_regression import LengthRegression, trained
+from blockwright.policies.prediction.lengths import Accuracy, Features, LengthLearner, Lesson, bounded
+
+KINDS: dict[str, Callable[[dict[str, Any]], LengthLearner]] = {
+    "history": LengthHistory.restore,
+    "trained": LengthRegression.restore,
+}
+
+
+def restored(snapshot: dict[str, Any]) -> LengthLearner:
+    """The estimator that a snapshot was taken of. Raises ValueError: what is wrong with it."""
+    kind = snapshot.get("kind")
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r:.40}, not one of {', '.join(KINDS)}")
+    return KINDS[kind](snapshot)
+
+
+def compared(
+    lessons: Sequence[Lesson], unseen: Sequence[Lesson], orders: Iterable[Sequence[int]]
+) -> tuple[LengthRegression, dict[str, dict[str, float]]]:
+    """A model trained on ``lessons`` (see ``trained``), and figures on ``unseen`` of a constant (their median), of history
+    and of the model. After it was measured, the model learned those too, as it would have while serving."""
+    constant = statistics.median(lesson.length for lesson in lessons)
+    history, model = LengthHistory(), trained(lessons, orders)
+    for lesson in lessons:
+        history.learn(lesson)
+    estimates: dict[str, Callable[[Features], int]] = {
+        "constant": lambda features: bounded(constant, features),
+        "history": history.estimate,
+        "trained": model.estimate,
+    }
+    figures = {}
+    for name, estimate in estimates.items():
+        seen = Accuracy()
+        for lesson in unseen:
+            seen.add(estimate(lesson.features), lesson.length)
+        figures[name] = seen.figures()
+    for lesson in unseen:
+        model.learn(lesson)
+    return model, figures

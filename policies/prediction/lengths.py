@@ -1,0 +1,165 @@
+"""Length estimates: how many tokens an answer will have, from what is known of its request before it starts.
+
+``Features`` are what an estimate is made from, ``LengthEstimator`` is what makes it: a history of served requests
+(``length_history.py``), a trained regressor (``length_regression.py``), an oracle. ``max_tokens`` bounds every estimate, and
+a length that the request states is the estimate. Measures, and the correction of estimates that a sequence has outrun, are
+those of "Block" (Da and Kalyvianaki 2025, length tagger). Unit of every length: tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+TERMS = 1024  # terms are numbered below this: what a model has weights for
+STRUCTURE = TERMS // 2  # terms below this say how the request is built, the others which tokens it has
+ENDS = 16  # tokens of the prompt's head and of its tail that are looked at
+STEPS = 4  # terms of prompt length for each doubling of it
+MORE = 10  # tokens that a sequence which has outrun its estimate is expected to make still
+NOISE = (0.1, 5.0)  # bounds of an oracle's factors, as in the paper's study of length error
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What an estimate is made from. No token can be read from it: ``terms`` are hashes of few bits."""
+
+    application: str
+    prompt: int  # tokens
+    max_tokens: int
+    min_tokens: int = 0
+    stated: bool = False  # its length is ``max_tokens``: nothing else ends it
+    terms: tuple[int, ...] = ()  # hashed n-grams of the prompt's ends and how it is asked, each below TERMS
+    request: str = ""  # its id, by which an oracle knows it
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What became of a request. ``whole``: it ended by itself; else a limit ended it, and ``length`` bounds from below."""
+
+    features: Features
+    length: int
+    whole: bool
+    expected: int = 0  # what was estimated when it came; 0: nothing
+
+
+class LengthEstimator(Protocol):
+    """What forecasts and gateways ask."""
+
+    def estimate(self, features: Features) -> int:
+        """Expected tokens of the answer, 1 to ``max_tokens``; 0 where nothing is known."""
+
+
+class LengthLearner(LengthEstimator, Protocol):
+    """A state machine: equal lessons in equal order make equal estimates."""
+
+    def learn(self, lesson: Lesson) -> None: ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that shares nothing with it; "kind" says whose ``restore`` takes it."""
+
+
+def features_of(
+    application: str,
+    prompt: Sequence[int],
+    max_tokens: int,
+    *,
+    min_tokens: int = 0,
+    endless: bool = False,
+    asked: str = "",
+    request: str = "",
+) -> Features:
+    """``endless``: no token and no text ends the answer. ``asked``: how it is sampled and what ends it, in words that are
+    equal for equal wishes."""
+    size, head, tail = len(prompt), prompt[:ENDS], prompt[-ENDS:]
+    front = struct.pack(f"<{len(head)}Q", *head)
+    back = struct.pack(f"<{len(tail)}Q", *tail)
+    coarse, fine = size.bit_length(), round(STEPS * math.log2(1 + size))
+    here = zlib.crc32(application.encode())
+    words = [
+        "",
+        f"{here}",
+        f"coarse {coarse}",
+        f"fine {fine}",
+        f"{here} {fine}",
+        asked,
+        f"{here} most {max_tokens.bit_length()}",
+    ]
+    for count in (1, 2, 4, 8):
+        if count <= len(head):
+            start = zlib.crc32(front[: 8 * count])
+            words += [f"head {start}", f"head {start} {fine}"]
+        if count <= len(tail):
+            words.append(f"tail {zlib.crc32(back[-8 * count :])}")
+    terms = dict.fromkeys(_spread(zlib.crc32(word.encode()), STRUCTURE) for word in words)
+    for ids, mark in ((front, 0), (back, zlib.crc32(b"tail"))):  # a mark of few bits would make one token another
+        found = (zlib.crc32(ids[at : at + 8], mark) for at in range(0, len(ids), 8))
+        terms |= dict.fromkeys(STRUCTURE + _spread(value, TERMS - STRUCTURE) for value in found)
+    stated = endless or min_tokens >= max_tokens
+    return Features(application, size, max_tokens, min_tokens, stated, tuple(terms), request)
+
+
+def _spread(value: int, below: int) -> int:
+    """A CRC as a number below ``below``, by Fibonacci hashing: a CRC alone is linear, and near tokens would collide."""
+    return (value * 0x9E3779B1 & 0xFFFFFFFF) * below >> 32
+
+
+def bounded(tokens: float, features: Features) -> int:
+    """An estimate that can be: the stated length, or what lies between 1, ``min_tokens`` and ``max_tokens``."""
+    return features.max_tokens if features.stated else min(max(1, features.min_tokens, round(tokens)), features.max_tokens)
+
+
+def corrected(estimate: int, prompt_length: int, total_length: int) -> int:
+    """The estimate of an answer of which ``total_length - prompt_length`` tokens are there: more than these, always."""
+    generated = total_length - prompt_length
+    return estimate if estimate > generated else generated + MORE
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Knows the length of each request by its id, and learns nothing; for tests and simulations.
+
+    factors: by which it is wrong, by request, clipped to ``NOISE``. Others are told as they are.
+    """
+
+    lengths: Mapping[str, int]
+    factors: Mapping[str, float]
+
+    def estimate(self, features: Features) -> int:
+        """See ``LengthEstimator``. Raises KeyError for a request that it does not know."""
+        least, most = NOISE
+        factor = max(least, min(self.factors.get(features.request, 1.0), most))
+        return bounded(self.lengths[features.request] * factor, features)
+
+
+@dataclass(slots=True)
+class Accuracy:
+    """How good estimates were, in the measures of the paper's section on its length tagger."""
+
+    count: int = 0
+    error: int = 0  # sum of |estimate - length|
+    relative: float = 0.0  # sum of |estimate - length| / length
+    within_50: int = 0
+    within_100: int = 0
+
+    def add(self, estimate: int, length: int) -> None:
+        wrong = abs(estimate - length)
+        self.count += 1
+        self.error += wrong
+        self.relative += wrong / max(length, 1)
+        self.within_50 += wrong <= 50
+        self.within_100 += wrong <= 100
+
+    def figures(self) -> dict[str, float]:
+        """Means over all estimates; zeros where there were none."""
+        many = max(self.count, 1)
+        return {
+            "requests": self.count,
+            "mean_error": self.error / many,
+            "relative_error": self.relative / many,
+            "acc_50": self.within_50 / many,
+            "acc_100": self.within_100 / many,
+        }

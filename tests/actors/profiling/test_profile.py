@@ -1,0 +1,52 @@
+"""A profile of a tiny model is whole, sweeps are within what the model takes, and every channel carries bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockwright.actors.profiling.links import CHANNELS, measure_links
+from blockwright.actors.profiling.profile import HELD_OUT, profile, spread_of
+from blockwright.actors.profiling.shapes import ROWS, RUNS, SWEEP_TOKENS, RowLengths, grid, held_out
+from blockwright.gpu.select import open_backend
+from blockwright.policies.plan.cost import Coefficients
+from blockwright.zoo.source import open_source
+
+
+@pytest.mark.parametrize("longest", [64, 512, 100_000])
+def test_sweeps_are_within_tables_and_those_held_out_are_others(longest: int) -> None:
+    lengths = RowLengths.of(longest)
+    known, unseen = grid(lengths), held_out(lengths, 60, seed=1)
+    for shape in (*known, *unseen):
+        rows = [row for row, _, _ in shape.batch]
+        assert len({*rows}) == len(rows) <= ROWS
+        assert sum(count for _, _, count in shape.batch) <= SWEEP_TOKENS
+        assert all(start >= 0 and count and start + count <= lengths.of_row(row) for row, start, count in shape.batch)
+    assert not {*known} & {*unseen}
+    assert {shape.runs for shape in (*known, *unseen)} == {*RUNS}
+    assert not all(shape.drawn for shape in known)
+
+
+def test_a_profile_is_what_a_pace_table_may_be(checkpoint: Callable[..., Path]) -> None:
+    turns: list[tuple[int, int]] = []
+    source = open_source(checkpoint("llama"))
+    found = profile(open_backend("torch", "float32", 1), source, 4, lambda *turn: turns.append(turn))
+    costs = Coefficients.from_table(found)
+    assert costs.parameters == sum(ref.nbytes for _, roles in source.parts[1:] for ref in roles.values())
+    assert costs.kv > 0 < costs.base + costs.step + costs.read
+    assert len(found["held_out"]) == found["error"]["held_out"] == HELD_OUT
+    assert 0 < found["error"]["mape"] <= found["error"]["worst"]
+    assert found["loading"]["components"] == len(source.parts)
+    assert turns == [(turn, 5) for turn in range(1, 6)]
+
+
+def test_the_spread_is_that_of_the_middle_half() -> None:
+    assert spread_of([1.0, 1.0, 1.0, 1.1, 1.1, 1.2, 9.0]) == pytest.approx((1.2 - 1.0) / 1.1)
+
+
+async def test_every_channel_is_measured() -> None:
+    found = await measure_links(large=1 << 20)
+    assert found.keys() == CHANNELS.keys()
+    assert all(0 < link["latency"] < 60 and link["bandwidth"] > 1e5 for link in found.values())

@@ -1,0 +1,87 @@
+"""Dispatch policies: each definition on numbers worked out by hand, ties, candidates without forecasts, power of k."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.prediction.dispatching import POLICIES, Targets, choose, drawn
+
+FULL = Candidate(
+    route="m@a", home="a", running=10, waiting=2, free_blocks=10, total_blocks=100, waiting_blocks=6, sent_last_minute=3,
+    cached_blocks=0, forecast=Forecast(0.5, 4.0, 3.0, 0, 40),
+)  # fmt: skip
+QUIET = Candidate(
+    route="m@b", home="b", running=2, waiting=0, free_blocks=70, total_blocks=100, waiting_blocks=0, sent_last_minute=5,
+    cached_blocks=0, forecast=Forecast(1.0, 5.0, 0.5, 0, 40),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "full", "quiet"),
+    [
+        ("min-qpm", (3,), (5,)),
+        ("infaas", (90 / 10,), (30 / 2,)),  # the paper's form prefers who runs more
+        ("infaas-code", (-10 / 10,), (-70 / 2,)),  # the code's does not
+        ("llumnix-minus", (96 / 10,), (30 / 2,)),
+        ("llumnix-minus-code", (-4 / 10,), (-70 / 2,)),
+        ("prefix-aware", (96,), (30,)),
+        ("predicted-latency", (4.0,), (5.0,)),
+        ("predicted-ttft", (0.5,), (1.0,)),
+        ("predicted-delay", (7.0,), (5.5,)),
+        ("predicted-slo", (1, 2.0, 7.0), (1, 3.0, 5.5)),
+        ("ours", (7.0, -0.4), (5.5, -35.0)),
+    ],
+)
+def test_loads(policy: str, full: tuple[float, ...], quiet: tuple[float, ...]) -> None:
+    choice = choose(policy, [FULL, QUIET], 0.0, targets=Targets(1.0, 2.0))
+    assert choice.loads == [full, quiet]
+    assert choice.index == int(quiet < full)
+    assert not choice.fell_back
+
+
+def test_a_cached_prompt_draws_its_request_unless_the_load_is_too_uneven() -> None:
+    assert choose("prefix-aware", [replace(FULL, cached_blocks=50), QUIET], 0.0).index == 1
+    assert choose("prefix-aware", [replace(FULL, cached_blocks=67), QUIET], 0.0).index == 0
+
+
+def test_an_idle_worker_divides_by_one() -> None:
+    idle = Candidate(route="m@c", home="c", free_blocks=100, total_blocks=100)
+    assert choose("llumnix-minus-code", [FULL, idle], 0.0).loads[1] == (-100.0,)
+
+
+def test_round_robin_follows_the_number_of_the_request() -> None:
+    assert [choose("round-robin", [FULL, QUIET, FULL], 0.9, number=n).index for n in range(5)] == [0, 1, 2, 0, 1]
+
+
+def test_ties_are_broken_by_the_draw() -> None:
+    found = [choose("predicted-latency", [FULL, QUIET, FULL, FULL], draw / 100).index for draw in range(100)]
+    assert Counter(found) == {0: 34, 2: 33, 3: 33}
+    assert {choose("random", [FULL, QUIET], draw).index for draw in (0.0, 0.49)} == {0}
+    assert choose("random", [FULL, QUIET], 0.5).index == 1
+
+
+@pytest.mark.parametrize("policy", [name for name, policy in POLICIES.items() if policy.fallback])
+def test_who_has_no_forecast_is_taken_only_where_none_has(policy: str) -> None:
+    mute = [replace(FULL, forecast=None), replace(QUIET, forecast=None)]
+    choice = choose(policy, [mute[0], QUIET], 0.0)
+    assert (choice.index, choice.loads[0], choice.fell_back) == (1, None, False)
+    choice = choose(policy, mute, 0.0)
+    assert (choice.index, choice.fell_back) == (1 if policy == "ours" else 0, True)
+
+
+def test_an_endless_forecast_is_the_last_choice() -> None:
+    endless = Forecast(float("inf"), float("inf"), 0.0, 0, 50_000)
+    assert choose("ours", [replace(QUIET, forecast=endless), FULL], 0.0).index == 1
+    assert choose("ours", [replace(FULL, forecast=endless), replace(QUIET, forecast=endless)], 0.0).index == 1
+
+
+def test_power_of_k_draws_each_set_equally_often() -> None:
+    grid = [step / 12 for step in range(12)]
+    found = Counter(tuple(drawn(4, draws)) for draws in product(grid, grid))
+    assert found == dict.fromkeys([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 24)
+    assert drawn(2, [0.9, 0.9, 0.9]) == [0, 1]
