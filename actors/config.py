@@ -20,7 +20,8 @@ MOST = {  # beyond any machine: more is a slip, and would only be noticed when t
     "sweep_tokens": 1 << 20,
 }
 MOST_WEIGHT = 1000  # of an account against one of weight 1
-LEAST_LOG = 64 << 10  # bytes of an event log, each of whose two parts starts with a snapshot
+LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
+TRAINED = "trained:"  # what the setting tagger begins with before the name of a file
 
 
 class SettingsError(ValueError):
@@ -146,6 +147,15 @@ class Settings:
         str, "folder for the workers' event logs, which contain prompts and answers as tokens; empty: off"
     ] = ""
     event_log_size: Annotated[int, "bytes (or 64MiB) of each worker's event log: older entries are deleted"] = 64 << 20
+    tagger: Annotated[
+        str,
+        "what estimates lengths of answers: off, history (of what was served), or trained:FILE, which learns on",
+    ] = "off"
+    tagger_folder: Annotated[str, "folder where the tagger keeps what it has learned; empty: it starts anew each time"] = ""
+    request_log: Annotated[
+        str, "folder for logs of served requests (hashed features and lengths, no tokens) to train a tagger on; empty: off"
+    ] = ""
+    request_log_size: Annotated[int, "bytes (or 64MiB) of each gateway's request log: older requests are deleted"] = 64 << 20
     log_format: Annotated[str, "text, or json: one object on each line of standard output and error"] = "text"
     log_level: Annotated[str, "debug, info, warning or error: what is less important is not logged"] = "warning"
 
@@ -173,8 +183,6 @@ class Settings:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give at most {most}")
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; give a number from 0 to 65535")
-        if self.event_log_size < LEAST_LOG:
-            raise SettingsError(f"event_log_size is {self.event_log_size}; give at least {LEAST_LOG} bytes")
         choices = {
             "device": ("cpu",),
             "gateway_in_head": ("auto", "yes", "no"),
@@ -195,6 +203,7 @@ class Settings:
             if name and name not in self.applications:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
         self._check_bases()
+        self._check_logs()
         self._check_front()
         for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
             if getattr(self, name) <= 0:
@@ -217,6 +226,13 @@ class Settings:
                     raise SettingsError(
                         f"bases.{name} = {base!r}: {one} is no application; there are: {_listed(self.applications)}"
                     )
+
+    def _check_logs(self) -> None:
+        for name in ("event_log_size", "request_log_size"):
+            if getattr(self, name) < LEAST_LOG:
+                raise SettingsError(f"{name} is {getattr(self, name)}; give at least {LEAST_LOG} bytes")
+        if self.tagger not in ("off", "history") and not self.tagger.partition(TRAINED)[2]:
+            raise SettingsError(f"tagger is {self.tagger!r}; choose one of off, history, {TRAINED}FILE")
 
     def _check_front(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):

@@ -4,6 +4,7 @@
       services              restarted; what they forget is little
         limiter
         applications        where there is HTTP: what is added at run time
+        tagger              where the setting says so
       gateway               where the first gateway is in the head's process
       controller
       peer                  where there is HTTP: what the head's front tells other fronts
@@ -53,6 +54,7 @@ def _forever(name: str, processes: list[ProcessSpec], backoff: Backoff) -> Branc
 
 _LIMITER = _actor("limiter", "rate_limiter:Limiter", LIMITER_MAILBOX)
 _APPLICATIONS = _actor("applications", "applications:Applications")
+_TAGGER = _actor("tagger", "tagger.actor:Tagger")
 _CONTROLLER = _actor("controller", "controller.actor:Controller")
 _GATEWAY = _actor("gateway", "gateway.actor:Gateway", GATEWAY_MAILBOX)
 _PEER = _actor("peer", "gateway.peers:GatewayPeer")
@@ -85,7 +87,8 @@ def tree(
     gateway_entry: str = GATEWAY,
 ) -> Branch:
     """See the module. http: the head has a front, which further gateways ask."""
-    services = Branch(name="services", children=((_LIMITER,) if limits_of(settings) else ()) + (_APPLICATIONS,) * http)
+    limiter, tagger = (_LIMITER,) * bool(limits_of(settings)), (_TAGGER,) * (settings.tagger != "off")
+    services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger)
     workers = [ProcessSpec(name=name, entry=worker_entry, inside=INSIDE_WORKER) for name in worker_names(settings)]
     names = gateway_processes(settings, first_in_head=first_in_head) if http else []
     gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=INSIDE_GATEWAY) for name in names]

@@ -22,9 +22,11 @@ from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.gateway.tagging import check_tagging, make_tagging
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
 from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
@@ -223,6 +225,7 @@ async def start(
         state = _state(settings, configs, models)
         values: dict[str, Any] = {
             "limiter": (limits_of(settings),),
+            "tagger": (settings,),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
@@ -257,6 +260,7 @@ async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     await asyncio.to_thread(_check_costs, settings)
+    await asyncio.to_thread(check_tagging, settings)
     return await asyncio.to_thread(open_checkpoints, settings)
 
 
@@ -348,9 +352,11 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         max_waiting_tokens=settings.max_waiting_tokens,
         gateways=settings.gateways,
         tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
+        lengths=Lengths(settings.tagger != "off" or bool(settings.request_log)),
     )
+    tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
-    return Gateway(state, name=name, others=others, **addresses)
+    return Gateway(state, name=name, others=others, tagging=tagging, **addresses)
 
 
 def _gateway_configs(

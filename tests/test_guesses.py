@@ -20,6 +20,8 @@ GUESSES = (
     ("where requests can go: routing table", "policies/requests/routing_table.py", "RoutingTable"),
     ("where a request goes", "policies/requests/dispatch.py", "dispatch"),
     ("whose a request is: request ownership", "policies/requests/request_ownership.py", "may_see"),
+    ("how long an answer will be: lengths", "policies/prediction/lengths.py", "LengthEstimator"),
+    ("who learns lengths: tagger", "actors/tagger/actor.py", "Tagger"),
     ("requests that kill their worker", "policies/requests/poison.py", "Quarantine"),
     ("who waits before whom", "policies/requests/queue.py", "WaitingQueue"),
     ("why a request is refused", "policies/requests/refusal.py", "Refusal"),

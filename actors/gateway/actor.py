@@ -35,6 +35,7 @@ from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
     Generation,
+    LengthFigures,
     ModelInfo,
     NewApplication,
     Readiness,
@@ -45,6 +46,7 @@ from blockwright.actors.gateway.port import (
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
+from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.cluster.demand import Use
@@ -68,7 +70,7 @@ class Gateway(Actor):
     """See the module.
 
     controller, applications, limiter: their addresses (the last is empty without limits); others: nodes of the other
-    gateways.
+    gateways; tagging: of the state's ``lengths``.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Gateway(Actor):
         applications: str = "",
         limiter: str = "",
         others: Sequence[str] = (),
+        tagging: Tagging | None = None,
     ) -> None:
         self.name = name
         self.limiter = limiter
@@ -92,6 +95,7 @@ class Gateway(Actor):
         self._sending: set[asyncio.Task[None]] = set()
         self._unwanted: dict[str, list[str]] = {}  # worker -> requests that it is told to end with this turn of the loop
         self._conditions = Conditions()
+        self._tagging = tagging or Tagging(state.lengths)
         self._timer: Timer | None = None
 
     async def on_start(self) -> None:
@@ -110,6 +114,7 @@ class Gateway(Actor):
         for task in self._sending:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
+        await self._tagging.stop()
 
     # messages
 
@@ -204,6 +209,9 @@ class Gateway(Actor):
     def census(self) -> dict[str, Census]:
         return self._positions.census()
 
+    def lengths(self) -> LengthFigures:
+        return self.state.lengths.figures
+
     def cancel(self, request: str) -> bool:
         """See ``GatewayPort``."""
         sequences = sequences_of(request, self._streams)
@@ -272,6 +280,7 @@ class Gateway(Actor):
         self._handle(GatewayTick())
         if self._others:
             self._share()
+        self._tagging.look(self.node)
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # a worker's

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.prediction.lengths import Accuracy
 from blockwright.policies.requests.account import account_of
 from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal
@@ -25,6 +26,7 @@ class Generation:
     prompt: list[int]
     max_tokens: int  # new tokens at most; at least 1
     stop_tokens: list[int]  # ids that end the sequence (empty with ignore_eos)
+    stop_strings: int = 0  # texts that end it; how many: what they are is ``api/``'s
     sampling: SamplingParams
     tenant: str = ""
     key: str = ""  # names the API key that asked
@@ -61,6 +63,14 @@ class Census:
 
     running: int = 0
     waiting: dict[str, int] = field(default_factory=dict)  # "capacity" | "no_worker" | "isolated" -> sequences
+
+
+@dataclass(slots=True)
+class LengthFigures:
+    """How good estimates of lengths were at this gateway."""
+
+    accuracy: Accuracy = field(default_factory=Accuracy)
+    unanswered: int = 0  # times that the tagger did not answer in time
 
 
 class TokenStream(Protocol):
@@ -176,6 +186,9 @@ class GatewayPort(Protocol):
 
     def census(self) -> dict[str, Census]:
         """By application; without those that have no sequence."""
+
+    def lengths(self) -> LengthFigures:
+        """Of all requests so far."""
 
     def cancel(self, request: str) -> bool:
         """End a running request, all choices of it; False when there is none."""

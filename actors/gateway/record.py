@@ -12,6 +12,7 @@ from blockwright.actors.gateway.port import Generation, RequestView
 from blockwright.policies.model.chain import VIRTUAL_TOKEN, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.prediction.lengths import Features
 from blockwright.policies.requests.account import account_of
 from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
 from blockwright.policies.requests.poison import Deaths
@@ -29,6 +30,8 @@ class RequestRecord:
     order: int  # of arrival; kept over all attempts
     arrival: float  # seconds on the gateway's clock
     model: str  # that was asked for; ``application`` is what served it then
+    features: Features | None = None  # what its length was estimated from; None where nobody wants to know
+    expected: int = 0  # tokens of its answer, as they were estimated when it came; 0: unknown
     virtual: int = 0  # tokens before the prompt, which its deltas fill: workers count them, nobody else hears of them
     state: str = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
     tokens: list[int] = field(default_factory=list)  # virtual ones, prompt and all emitted tokens
@@ -51,7 +54,8 @@ class RequestRecord:
     def __post_init__(self) -> None:
         prompt = self.generation.prompt
         self.tokens = [VIRTUAL_TOKEN] * self.virtual + prompt
-        self.note(self.arrival, "arrived", prompt_tokens=len(prompt), max_tokens=self.generation.max_tokens)
+        expected = {"expected_tokens": self.expected} if self.expected else {}
+        self.note(self.arrival, "arrived", prompt_tokens=len(prompt), max_tokens=self.generation.max_tokens, **expected)
 
     @property
     def id(self) -> str:
@@ -123,6 +127,8 @@ class RequestRecord:
 
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:
         self.state, self.workers = state, ()
+        if self.expected:
+            detail |= {"expected_tokens": self.expected, "tokens": self.emitted}
         self.events.append((now, event, detail))
 
     def plan_seen(self, now: float) -> None:
@@ -173,6 +179,7 @@ class RequestRecord:
             timeout=timeout,
             salt=generation.salt,
             trace=generation.trace,
+            expected=self.expected,
         )
 
     def score(self, news: PromptScored) -> PromptScored | None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from blockwright.actors.gateway.catalogue import Catalogue
+from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.messages import (
     CancelAt,
     Closed,
@@ -66,6 +67,7 @@ class GatewayState:
         max_waiting_tokens: int = 0,
         gateways: int = 1,
         tenants: int = 0,
+        lengths: Lengths | None = None,
     ) -> None:
         self.address = address  # of the gateway actor, where workers send reports
         self.page_size, self.worker_wait = page_size, worker_wait
@@ -77,6 +79,7 @@ class GatewayState:
         self.tenants = tenants  # that have keys; 0: there are no keys, and applications are accounts
         self.quarantine = Quarantine()
         self.uses = Uses()
+        self.lengths = lengths or Lengths()
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
         self.past: OrderedDict[str, RequestView] = OrderedDict()  # the last ``KEEP`` that ended
@@ -135,8 +138,7 @@ class GatewayState:
         self.queue.check()
         self.workers.check(self.table.alive)
         assert set(self.queue.in_order(self.queue.applications())) == {r.id for r in active if r.state == "waiting"}
-        assert all(r.state in ("waiting", "running") for r in active)
-        assert all(bool(r.workers) == (r.state == "running") for r in active)
+        assert all(r.state == ("running" if r.workers else "waiting") for r in active)
         assert set(self.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
         assert all(r.counted == r.cost() for r in active)
         self.overload.check([(r.account, r.counted) for r in active])
@@ -155,7 +157,8 @@ class GatewayState:
         model, application = generation.application, self.table.models[generation.application]
         if application != model:
             generation = replace(generation, application=application)
-        record = RequestRecord(generation, self._arrivals, now, model, self.catalogue.virtual(model))
+        expected = self.lengths.expect(generation, model)
+        record = RequestRecord(generation, self._arrivals, now, model, *expected, self.catalogue.virtual(model))
         self._arrivals += 1
         self.active[record.id] = record
         self.overload.begin(record.account)
@@ -205,23 +208,15 @@ class GatewayState:
 
     def _pump(self, now: float) -> None:
         """Start what waits and can start, in order. Where no route is whole, or open, nobody is looked at."""
-        for application in [name for name in self.queue.applications() if name not in self.table.routes]:
-            for request in self.queue.in_order([application]):
-                message = f"model {self.active[request].model!r} is no longer served; choose another one"
-                self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
+        for request in self.queue.in_order([name for name in self.queue.applications() if name not in self.table.routes]):
+            message = f"model {self.active[request].model!r} is no longer served; choose another one"
+            self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
         if absent := tuple(filter(self.table.absent, self.queue.applications())):
             self._effects.append(WantRoutes(absent))  # what was said before may have been lost, or have been too early
         for request in self.queue.in_order([name for name in self.queue.applications() if self.table.routes.get(name)]):
             record = self.active[request]
-            if record.deaths.suspect or self._open(record.application):
+            if record.deaths.suspect or self.quarantine.leaves(self.table.routes[record.application]):
                 self._try(record, now)
-
-    def _open(self, application: str) -> bool:
-        """Whether some route is not kept for a suspect."""
-        if not self.quarantine.routes:
-            return True
-        closed = self.quarantine.workers()
-        return any(closed.isdisjoint(hop.worker for hop in route.hops) for route in self.table.routes[application])
 
     def _leave(self, record: RequestRecord) -> None:
         """Its attempt is over, or its wait: nothing is counted for it on any worker."""
@@ -243,6 +238,7 @@ class GatewayState:
         record.end(state, now, event, reason=reason)
         self.overload.end(record.account, record.counted, now)
         self.uses.change(record.application, -1, now)
+        self.lengths.ended(record, reason)
         self.past[record.id] = record.view()
         if len(self.past) > KEEP:
             self.past.popitem(last=False)
@@ -273,8 +269,7 @@ class GatewayState:
                 if record.state == "waiting":  # of others their workers say that they have expired
                     self._fail(record, now, self._expired())
         for application in [name for name in self.queue.applications() if not self.table.routes.get(name)]:
-            vanished = self.table.vanished.get(application, 0.0)
-            model = self.table.model_of(application)
+            model, vanished = self.table.model_of(application), self.table.vanished.get(application, 0.0)
             message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"
             while (longest := self.queue.longest_waiting(application)) is not None:
                 request, since = longest

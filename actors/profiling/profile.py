@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from blockwright.actors.profiling.shapes import Lengths, grid, held_out
+from blockwright.actors.profiling.shapes import RowLengths, grid, held_out
 from blockwright.actors.profiling.sweep_bench import SweepBench, TimedLoad
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.weights.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ DISTURBED = 0.1  # spread of a sweep's repeats from which the machine counts as 
 
 def profile(backend: Backend, checkpoint: Checkpoint, repeats: int, tell: Callable[[int, int], None]) -> dict[str, Any]:
     """The part of the document that is of sweeps and loads. ``tell``: turns done, turns in all."""
-    lengths = Lengths.of(checkpoint.config.max_position)
+    lengths = RowLengths.of(checkpoint.config.max_position)
     bench = SweepBench(backend, checkpoint, lengths)
     known = grid(lengths)
     shapes = [*known, *held_out(lengths, HELD_OUT, seed=1)]

@@ -28,14 +28,14 @@ class SweepShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class RowLengths:
     """Tokens that rows hold: as many as the model takes."""
 
     long: int
     short: int
 
     @classmethod
-    def of(cls, max_position: int) -> Lengths:
+    def of(cls, max_position: int) -> RowLengths:
         long = min(LONG, max_position)
         return cls(long, min(SHORT, long))
 
@@ -53,7 +53,7 @@ class Lengths:
         return row, int(part * (self.of_row(row) - count)), count
 
 
-def grid(lengths: Lengths) -> list[SweepShape]:
+def grid(lengths: RowLengths) -> list[SweepShape]:
     """Some 90 sweeps."""
     decoding = [lengths.decode(rows, part) for rows in DECODING for part in CONTEXTS]
     prompts = [[lengths.prompt(0, count, part)] for count in (16, 32, 48, 64, 96, 128, 192, 256) for part in (0.0, 0.5, 1.0)]
@@ -73,7 +73,7 @@ def grid(lengths: Lengths) -> list[SweepShape]:
     ]
 
 
-def held_out(lengths: Lengths, count: int, seed: int) -> list[SweepShape]:
+def held_out(lengths: RowLengths, count: int, seed: int) -> list[SweepShape]:
     """So many at random: decoding, a prompt, or both together; a third of them in several runs."""
     draw, found = Random(seed), []
     for _ in range(count):

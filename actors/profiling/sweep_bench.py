@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from blockwright.actors.profiling.shapes import ROWS, SWEEP_TOKENS, Lengths, SweepShape
+from blockwright.actors.profiling.shapes import ROWS, SWEEP_TOKENS, RowLengths, SweepShape
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import PARAMETERS, Executor
 from blockwright.gpu.model.config import ComponentSpec
@@ -40,7 +40,7 @@ class TimedLoad:
 class SweepBench:
     """A loaded model with full rows. ``parameters`` and ``kv``: its sizes for the cost model."""
 
-    def __init__(self, backend: Backend, checkpoint: Checkpoint, lengths: Lengths, seed: int = 0) -> None:
+    def __init__(self, backend: Backend, checkpoint: Checkpoint, lengths: RowLengths, seed: int = 0) -> None:
         self._lengths, self._random = lengths, Random(seed)
         specs = checkpoint.specs(PAGE, str(backend.dtype).removeprefix("torch."))
         layers = sum(spec.component.kv is not None for spec in specs)

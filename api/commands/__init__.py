@@ -66,6 +66,8 @@ COMMANDS = {
     "zoo verify": Command("zoo_verify", "check every byte of a zoo"),
     "zoo remove": Command("zoo_remove", "take an application out of a zoo"),
     "zoo gc": Command("zoo_gc", "delete what no application of a zoo needs"),
+    "tagger train": Command("tagger_train", "train an estimator of answer lengths on what was served"),
+    "tagger show": Command("tagger_show", "show what a trained estimator is worth"),
     "node": Command("node", "join a cluster as one more node"),
     "trace": Command("trace", "draw logs of actors' messages as trees"),
     "trace replay": Command("replay", "replay the event log of a worker"),

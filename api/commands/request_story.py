@@ -56,7 +56,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
     name = event["event"]
     match name:
         case "arrived":
-            return f"arrived with {event['prompt_tokens']:,} tokens, at most {event['max_tokens']:,} to come"
+            expected = f", {event['expected_tokens']:,} expected" if "expected_tokens" in event else ""
+            return f"arrived with {event['prompt_tokens']:,} tokens, at most {event['max_tokens']:,} to come{expected}"
         case "queued":
             return f"queued behind {event['ahead']}"
         case "dispatched":
@@ -80,6 +81,7 @@ def _sentence(event: Mapping[str, Any]) -> str:
         case "gap":
             return f"tokens were lost on the way (expected {event['expected']}, got {event['got']}); computed again"
         case _ if name in _ENDS:
-            return f"{name}: {event['reason']}"
+            length = f" (expected {event['expected_tokens']:,} tokens, was {event['tokens']:,})" if "tokens" in event else ""
+            return f"{name}: {event['reason']}{length}"
     more = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("at", "event"))
     return f"{name}: {more}" if more else str(name)

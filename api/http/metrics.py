@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from blockwright.actors.gateway.peers import Family
-from blockwright.actors.gateway.port import Census, StreamProgress
+from blockwright.actors.gateway.port import Census, LengthFigures, StreamProgress
 from blockwright.api.http.cluster_metrics import cluster_families
 from blockwright.api.http.metric_sum import plain, summed
 from blockwright.api.http.runtime_metrics import runtime_families
@@ -54,6 +54,23 @@ _HISTOGRAMS = {
     "vllm:request_params_n": ("The n of a request.", CHOICES),
     "vllm:request_params_max_tokens": ("The max_tokens of a request that names it.", TOKENS),
 }
+
+
+def _estimates(figures: LengthFigures) -> Iterator[Metric]:
+    seen = figures.accuracy
+    counts: dict[str, tuple[str, float]] = {
+        "length_estimates": ("Complete answers whose lengths had been estimated.", seen.count),
+        "length_error_tokens": ("Tokens by which these estimates were wrong, all together.", seen.error),
+        "length_relative_error": ("The same in parts of each answer's length.", seen.relative),
+        "tagger_unanswered": ("Times that the tagger did not answer a gateway in time.", figures.unanswered),
+    }
+    for name, (text, value) in counts.items():
+        yield CounterMetricFamily(f"blockwright:{name}", text, value=value)
+    text = "Of the estimates, those wrong by at most so many tokens."
+    within = CounterMetricFamily("blockwright:length_estimates_within", text, labels=["tokens"])
+    within.add_metric(["50"], seen.within_50)
+    within.add_metric(["100"], seen.within_100)
+    yield within
 
 
 class Histogram:
@@ -157,15 +174,16 @@ class Meter:
 
 class Metrics:
     """See the module. One for each application, with a registry of its own. ``census``: sequences now, by model;
-    ``models``: ids of what is served, None where nothing is ever removed."""
+    ``models``: ids of what is served, None where nothing is ever removed; ``lengths``: how good estimates of them were."""
 
     def __init__(
         self,
         census: Callable[[], dict[str, Census]],
         clock: Callable[[], float] = time.monotonic,
         models: Callable[[], Collection[str]] | None = None,
+        lengths: Callable[[], LengthFigures] = LengthFigures,
     ) -> None:
-        self._census, self._clock, self._models = census, clock, models
+        self._census, self._clock, self._models, self._lengths = census, clock, models, lengths
         self._gone: dict[str, float] = {}  # models that are served no more -> when that was seen
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
@@ -238,6 +256,7 @@ class Metrics:
         for key, count in self._rejections.items():
             rejections.add_metric(key, count)
         yield rejections
+        yield from _estimates(self._lengths())
         for place, (name, text) in enumerate(_WAITS):
             counter = CounterMetricFamily(name, text, labels=["tenant"])
             for account, waits in self._waits.items():

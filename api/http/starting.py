@@ -16,6 +16,7 @@ from blockwright.actors.gateway.port import (
     Census,
     GatewayPort,
     Generation,
+    LengthFigures,
     ModelInfo,
     NewApplication,
     Readiness,
@@ -77,6 +78,9 @@ class StartingPort:
 
     def census(self) -> dict[str, Census]:
         return self._real.census() if self._real is not None else {}
+
+    def lengths(self) -> LengthFigures:
+        return self._real.lengths() if self._real is not None else LengthFigures()
 
     def cancel(self, request: str) -> bool:
         return self._real is not None and self._real.cancel(request)

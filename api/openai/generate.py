@@ -224,6 +224,7 @@ def _sequences(call: GenerateHandler, limits: Sequence[int]) -> list[Generation]
             prompt=call.prompts[index // options.n],
             max_tokens=limits[index // options.n],
             stop_tokens=ends,
+            stop_strings=len(options.stop),
             sampling=replace(sampling, choice=index % options.n),
             tenant=caller.tenant,
             key=caller.key,

@@ -44,7 +44,7 @@ class LengthHistory:
             self._levels.popitem(last=False)
 
     def snapshot(self) -> dict[str, Any]:
-        """See ``LengthEstimator``."""
+        """See ``LengthLearner``."""
         return {"kind": "history", "levels": [[*level, *cell] for level, cell in self._levels.items()]}
 
     @classmethod

@@ -8,15 +8,15 @@ from typing import Any
 
 from blockwright.policies.prediction.length_history import LengthHistory
 from blockwright.policies.prediction.length_regression import LengthRegression, trained
-from blockwright.policies.prediction.lengths import Accuracy, Features, LengthEstimator, Lesson, bounded
+from blockwright.policies.prediction.lengths import Accuracy, Features, LengthLearner, Lesson, bounded
 
-KINDS: dict[str, Callable[[dict[str, Any]], LengthEstimator]] = {
+KINDS: dict[str, Callable[[dict[str, Any]], LengthLearner]] = {
     "history": LengthHistory.restore,
     "trained": LengthRegression.restore,
 }
 
 
-def restored(snapshot: dict[str, Any]) -> LengthEstimator:
+def restored(snapshot: dict[str, Any]) -> LengthLearner:
     """The estimator that a snapshot was taken of. Raises ValueError: what is wrong with it."""
     kind = snapshot.get("kind")
     if kind not in KINDS:

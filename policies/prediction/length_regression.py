@@ -51,7 +51,7 @@ class LengthRegression:
             weights[term] -= RATE * gradient / math.sqrt(squares[term])
 
     def snapshot(self) -> dict[str, Any]:
-        """See ``LengthEstimator``."""
+        """See ``LengthLearner``."""
         return {
             "kind": "trained",
             "lessons": self.lessons,
@@ -75,7 +75,8 @@ class LengthRegression:
         lessons = snapshot.get("lessons")
         if not isinstance(lessons, int) or lessons < 0:
             raise ValueError(f"lessons is {lessons!r:.40}, not a count")
-        return cls(*lists, lessons)
+        weights, squares = lists
+        return cls(weights, squares, lessons)
 
     def _value(self, features: Features) -> float:
         """Expected log(1 + length), whatever bounds it."""

@@ -47,10 +47,14 @@ class Lesson:
 
 
 class LengthEstimator(Protocol):
-    """A state machine: equal lessons in equal order make equal estimates."""
+    """What forecasts and gateways ask."""
 
     def estimate(self, features: Features) -> int:
         """Expected tokens of the answer, 1 to ``max_tokens``; 0 where nothing is known."""
+
+
+class LengthLearner(LengthEstimator, Protocol):
+    """A state machine: equal lessons in equal order make equal estimates."""
 
     def learn(self, lesson: Lesson) -> None: ...
 
@@ -116,7 +120,7 @@ def corrected(estimate: int, prompt_length: int, total_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """Knows the length of each request by its id; for tests and simulations.
+    """Knows the length of each request by its id, and learns nothing; for tests and simulations.
 
     factors: by which it is wrong, by request, clipped to ``NOISE``. Others are told as they are.
     """
@@ -129,12 +133,6 @@ class Oracle:
         least, most = NOISE
         factor = max(least, min(self.factors.get(features.request, 1.0), most))
         return bounded(self.lengths[features.request] * factor, features)
-
-    def learn(self, lesson: Lesson) -> None:
-        """It knows."""
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"kind": "oracle", "lengths": dict(self.lengths), "factors": dict(self.factors)}
 
 
 @dataclass(slots=True)

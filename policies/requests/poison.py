@@ -6,6 +6,7 @@ alone, on a route in quarantine; one that kills even then is poison and fails, s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from blockwright.policies.model.chain import Route
@@ -58,6 +59,13 @@ class Quarantine:
     def workers(self) -> frozenset[str]:
         """Closed to others."""
         return frozenset(hop.worker for route in self.routes.values() for hop in route.hops)
+
+    def leaves(self, routes: Iterable[Route]) -> bool:
+        """Whether one of the routes (there is one) passes no worker that is closed."""
+        if not self.routes:
+            return True
+        closed = self.workers()
+        return any(closed.isdisjoint(hop.worker for hop in route.hops) for route in routes)
 
     def check(self) -> None:
         """Raise AssertionError when two suspects hold one worker."""

@@ -76,8 +76,8 @@ def test_what_the_tree_names_is_there() -> None:
             found += actors(inside) if isinstance(inside, Branch) else [inside]
         return found
 
-    every = actors(tree(Settings(gateways=2, requests_per_minute={"*": 5})))
+    every = actors(tree(Settings(gateways=2, requests_per_minute={"*": 5}, tagger="history")))
     assert {load_class(child.actor).__name__ for child in every} == {
-        "Applications", "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker", "Blocks",
+        "Applications", "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker", "Blocks", "Tagger",
     }  # fmt: skip
     assert all(child.drain == 0.0 for child in every)

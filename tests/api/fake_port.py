@@ -18,6 +18,7 @@ from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
     Generation,
+    LengthFigures,
     ModelInfo,
     NewApplication,
     Readiness,
@@ -106,6 +107,9 @@ class FakePort:
 
     def describe(self, request: str) -> RequestView | None:
         return self.views.get(request)
+
+    def lengths(self) -> LengthFigures:
+        return LengthFigures()
 
     def cancel(self, request: str) -> bool:
         streams = [s for s in self.streams if s.generation.id.partition("/")[0] == request and not s.cancelled.is_set()]

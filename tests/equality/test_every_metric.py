@@ -15,8 +15,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.messages import WorkerJoined
 from blockwright.actors.gateway.queue_position import QueuePositions
+from blockwright.actors.gateway.tagging import Tagging
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.tests.actors.fake_fleet import route
@@ -25,6 +27,7 @@ from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.waiting import until
 
 PROMPT = list(prompt_of(60))
 NAMES = {"worker", "engine", "model_name"}
@@ -89,6 +92,22 @@ async def gone(server: Served) -> None:
     await server.running.port.until(lambda: not server.running.port.state.active)
 
 
+async def expected(server: Served, seen: Seen) -> None:
+    """Answers whose length was estimated, by what others had; and a gateway whose tagger is not there."""
+    figures = server.running.port.lengths().accuracy
+
+    async def estimated() -> bool:
+        return await post(server, max_tokens=20) == 200 and figures.error > 0
+
+    await until(estimated)
+    await scrape(server, seen)
+    alone = Lengths(wanted=True)
+    tagging = Tagging(alone, "head/nobody")
+    tagging.look(server.running.cluster.node)
+    await until(lambda: alone.figures.unanswered)
+    note(seen, Metrics(dict, lengths=lambda: alone.figures).render({}).decode())
+
+
 async def refused(seen: Seen, checkpoint: Path, profile: Path) -> None:
     """A worker refuses what it can never hold and ends what is late; a gateway refuses both itself, so this one is asked
     without."""
@@ -129,12 +148,13 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
     profile.write_text('{"coefficients": {"base": 1e-3}}')
     settings: dict[str, Any] = {"memory": 22 << 16, "chunk_size": 16, "max_rows": 6, "sweep_tokens": 64}
-    settings |= {"tenant_kv_share": {"n": 0.6}, "profile": str(profile)}
+    settings |= {"tenant_kv_share": {"n": 0.6}, "profile": str(profile), "tagger": "history"}
     async with serve({"m": path, "n": path}, **settings) as server:
         await scrape(server, seen)
         assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200
         await busy(server, seen)
         await together(server, seen)
+        await expected(server, seen)
         await gone(server)
         await server.running.controller.undeploy("n")
         await scrape(server, seen)

@@ -9,7 +9,7 @@ import pytest
 
 from blockwright.actors.profiling.links import CHANNELS, measure_links
 from blockwright.actors.profiling.profile import HELD_OUT, profile, spread_of
-from blockwright.actors.profiling.shapes import ROWS, RUNS, SWEEP_TOKENS, Lengths, grid, held_out
+from blockwright.actors.profiling.shapes import ROWS, RUNS, SWEEP_TOKENS, RowLengths, grid, held_out
 from blockwright.gpu.select import open_backend
 from blockwright.policies.plan.cost import Coefficients
 from blockwright.zoo.source import open_source
@@ -17,7 +17,7 @@ from blockwright.zoo.source import open_source
 
 @pytest.mark.parametrize("longest", [64, 512, 100_000])
 def test_sweeps_are_within_tables_and_those_held_out_are_others(longest: int) -> None:
-    lengths = Lengths.of(longest)
+    lengths = RowLengths.of(longest)
     known, unseen = grid(lengths), held_out(lengths, 60, seed=1)
     for shape in (*known, *unseen):
         rows = [row for row, _, _ in shape.batch]

@@ -29,6 +29,8 @@ FLAGS = {
     "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
     "apps remove": {"--api-key-file", "--url"},
     "ps": SCREEN | {"--actors", "--join"},
+    "tagger show": set(),
+    "tagger train": {"--held-out", "--output"},
     "top": SCREEN,
     "serve": {
         "--api-key-file",

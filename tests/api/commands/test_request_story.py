@@ -57,6 +57,16 @@ def test_every_event_is_a_sentence() -> None:
     assert lines[-1] == "    1.000 s  failover  ######"
 
 
+def test_what_was_expected_of_its_length_is_told() -> None:
+    asked = {"at": 0.0, "event": "arrived", "prompt_tokens": 1200, "max_tokens": 64, "expected_tokens": 37}
+    end = {"at": 7.0, "event": "finished", "reason": "stop", "expected_tokens": 37, "tokens": 41}
+    lines = [line.partition(" s  ")[2] for line in report({**VIEW, "events": [asked, end]})]
+    assert lines[1:3] == [
+        "arrived with 1,200 tokens, at most 64 to come, 37 expected",
+        "finished: stop (expected 37 tokens, was 41)",
+    ]
+
+
 def test_the_phases_add_up() -> None:
     assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 3.5), ("failover", 1.0)]
 

@@ -43,11 +43,11 @@ async def test_sampling_reaches_the_gateway(serve: Any, say: Any) -> None:
         "frequency_penalty": 0.2,
         "seed": 42,
     }
-    await client.post(URL, json={"prompt": "a", **fields, "ignore_eos": True, "cache_salt": "s"})
+    await client.post(URL, json={"prompt": "a", **fields, "ignore_eos": True, "stop": ["q", "z"], "cache_salt": "s"})
     await client.post(URL, json={"prompt": "a"})
     chosen, default = port.streams[0].generation, port.streams[1].generation
     assert {name: getattr(chosen.sampling, name) for name in fields} == fields
-    assert (chosen.stop_tokens, chosen.salt) == ([], b"s")
+    assert (chosen.stop_tokens, chosen.stop_strings, chosen.salt) == ([], 2, b"s")
     assert (default.sampling.temperature, default.sampling.top_k, default.max_tokens) == (1.0, 0, 16)
 
 

@@ -11,7 +11,6 @@ from blockwright.policies.prediction.lengths import (
     TERMS,
     Accuracy,
     Features,
-    Lesson,
     Oracle,
     bounded,
     corrected,
@@ -62,8 +61,6 @@ def test_an_oracle_knows_and_may_be_wrong_by_what_it_is_given() -> None:
     told = [oracle.estimate(asked([1], max_tokens=500, request=name)) for name in "rst"]
     assert told == [40, 20, 200]  # no factor is beyond 5
     assert oracle.estimate(asked([1], max_tokens=30, request="r")) == 30
-    oracle.learn(Lesson(asked([1], request="r"), 3, True))
-    assert oracle.estimate(asked([1], request="r")) == 40
     with pytest.raises(KeyError):
         oracle.estimate(asked([1], request="u"))
 

@@ -38,6 +38,8 @@ def test_quarantine_closes_all_workers_of_a_route_until_it_is_released() -> None
     quarantine = Quarantine()
     quarantine.keep("a", route("w0", "w1"))
     assert quarantine.workers() == {"w0", "w1"}
+    assert not quarantine.leaves([route("w1", "w2"), route("w0")])
+    assert quarantine.leaves([route("w1", "w2"), route("w2")])
     quarantine.check()
     quarantine.keep("b", route("w1"))
     with pytest.raises(AssertionError, match="two suspects"):

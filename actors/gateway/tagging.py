@@ -1,0 +1,83 @@
+"""How a gateway shares lengths with the tagger and with its log: about once a second, beside all requests.
+
+No request waits for the tagger. While that does not answer, the gateway estimates with the copy that it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.gateway.lengths import Lengths
+from blockwright.actors.tagger.actor import Tagger, TaggerModel, first_tagger
+from blockwright.actors.tagger.request_log import RequestLog
+from blockwright.policies.prediction.length_models import restored
+from blockwright.policies.prediction.lengths import Lesson
+from blockwright.runtime.actor.actor import ActorNode
+from blockwright.runtime.base.errors import RuntimeFault
+
+SECONDS = 1.0  # between two exchanges, and for an answer
+
+
+class Tagging:
+    """One for each gateway. tagger: its address; empty: none. log: None where none is written."""
+
+    def __init__(self, lengths: Lengths, tagger: str = "", log: RequestLog | None = None) -> None:
+        self._lengths, self._tagger, self._log = lengths, tagger, log
+        self._known = ""  # version of the copy
+        self._next = 0.0
+        self._sharing: asyncio.Task[None] | None = None
+
+    def look(self, node: ActorNode) -> None:
+        """Exchange what there is, if it is time again and the last answer has come."""
+        now = node.clock.now()
+        if not self._lengths.wanted or now < self._next or (self._sharing is not None and not self._sharing.done()):
+            return
+        self._next = now + SECONDS
+        lessons = self._lengths.take()
+        if self._log is not None and lessons:
+            self._log.write(lessons)
+        if self._tagger:
+            self._sharing = asyncio.create_task(self._share(node, lessons))
+
+    async def stop(self) -> None:
+        """Write what is left."""
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.gather(self._sharing, return_exceptions=True)
+        if self._log is not None:
+            self._log.write(self._lengths.take())
+            await asyncio.to_thread(self._log.close)
+
+    async def _share(self, node: ActorNode, lessons: list[Lesson]) -> None:
+        try:
+            tagger = node.ref(self._tagger, Tagger)
+            model: TaggerModel | None = await tagger.share(lessons, self._known, timeout=SECONDS)
+        except RuntimeFault:
+            self._lengths.figures.unanswered += 1
+            return
+        if model is not None:
+            self._lengths.estimator, self._known = restored(model.estimator), model.version
+
+
+def check_tagging(settings: Settings) -> None:
+    """Files and folders that the settings name, before anything starts. Raises SettingsError."""
+    if settings.tagger != "off":
+        first_tagger(settings)
+    for name in ("request_log", "tagger_folder"):
+        if folder := getattr(settings, name):
+            try:
+                path = Path(folder).expanduser()
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=path).close()
+            except (OSError, RuntimeError) as error:
+                raise SettingsError(f"{name}: {folder} cannot be used ({error}); name a folder to write to") from None
+
+
+def make_tagging(settings: Settings, lengths: Lengths, gateway: str, tagger: str) -> Tagging:
+    """Of a gateway by that name. ``tagger``: where it is, if there is one."""
+    folder = settings.request_log
+    log = RequestLog(Path(folder).expanduser(), gateway, settings.request_log_size) if folder else None
+    return Tagging(lengths, tagger if settings.tagger != "off" else "", log)

@@ -1,0 +1,68 @@
+"""The file of a length estimator: what ``blockwright tagger train`` writes and a tagger keeps of its state, as JSON.
+
+``{"schema": 1, "origin": ..., "figures": {...}, "estimator": a snapshot}``. origin: what the estimator began as, so that a
+tagger goes on from what it kept only while its setting is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blockwright.policies.prediction.length_models import restored
+from blockwright.policies.prediction.lengths import Accuracy, LengthLearner
+
+SCHEMA = 1
+
+
+class TaggerFileError(Exception):
+    """A file that cannot be used: path, field, remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaggerFile:
+    """``figures``: by estimator, of the requests that were held out when it was trained."""
+
+    estimator: LengthLearner
+    origin: str = ""
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def read_tagger(path: Path) -> TaggerFile:
+    """Raises TaggerFileError."""
+    try:
+        data = path.read_bytes()
+        content: Any = json.loads(data)
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            raise ValueError(f"schema is {content.get('schema') if isinstance(content, dict) else None!r:.40}, not {SCHEMA}")
+        estimator, figures = content.get("estimator"), content.get("figures")
+        if not isinstance(estimator, dict) or not isinstance(figures, dict):
+            raise ValueError("estimator and figures are no objects")
+        for name, one in figures.items():
+            if not isinstance(one, dict) or any(not isinstance(one.get(of), int | float) for of in Accuracy().figures()):
+                raise ValueError(f"figures.{name:.40} is {one!r:.40}, without one of {', '.join(Accuracy().figures())}")
+        origin = content.get("origin") or hashlib.sha256(data).hexdigest()
+        return TaggerFile(restored(estimator), str(origin), figures)
+    except OSError as error:
+        raise TaggerFileError(f"{path}: {error.strerror}; give a file that blockwright tagger train has written") from None
+    except ValueError as error:
+        raise TaggerFileError(f"{path}: {error}; train it again: blockwright tagger train LOG -o {path}") from None
+
+
+def write_tagger(path: Path, file: TaggerFile) -> None:
+    """Seen whole or not at all, and by its owner alone. Raises OSError."""
+    content = {
+        "schema": SCHEMA,
+        "origin": file.origin,
+        "figures": file.figures,
+        "estimator": file.estimator.snapshot(),
+    }
+    new = path.with_name(f"{path.name}.new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+        json.dump(content, out)
+        out.write("\n")
+    new.replace(path)

@@ -1,0 +1,27 @@
+"""Shows an estimator of answer lengths: how much it has learned, and how good it was on the requests that were held out."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from blockwright.api.commands import CommandError
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path, help="what blockwright tagger train wrote, or a tagger kept")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.actors.tagger.model_file import TaggerFileError, read_tagger
+    from blockwright.api.commands.tagger_table import figures_table
+    from blockwright.api.commands.zoo_tables import print_tables
+
+    try:
+        file = read_tagger(arguments.file)
+    except TaggerFileError as error:
+        raise CommandError(str(error), 2) from None
+    state = file.estimator.snapshot()
+    size = f"{state['lessons']:,} lessons" if state["kind"] == "trained" else f"{len(state['levels']):,} levels"
+    print_tables(f"{arguments.file}: {state['kind']}, {size}", figures_table(file.figures))
+    return 0

@@ -1,0 +1,65 @@
+"""Trains an estimator of answer lengths on what a cluster has served, and measures it on requests that it has not seen.
+
+LOG is a file or folder that a server wrote with --set request_log=FOLDER. The latest requests are held out: on them the
+trained estimator is shown beside the history of applications, which needs no training, and beside a constant. Serve with it
+by --set tagger=trained:FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from pathlib import Path
+
+from blockwright.api.commands import CommandError
+
+LEAST = 20  # requests to train on
+MOST_PASSES = 20
+ENOUGH = 40_000  # lessons after which a pass is the last, if there were LEAST_PASSES
+LEAST_PASSES = 3
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG", type=Path, help="request log: a file, or a folder with those of all gateways")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, default="tagger.json", help="what to write (tagger.json)"
+    )
+    parser.add_argument("--held-out", metavar="PART", type=_part, default=0.2, help="of the requests, to measure on (0.2)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.actors.tagger.model_file import TaggerFile, write_tagger
+    from blockwright.actors.tagger.request_log import RequestLogError, read_requests
+    from blockwright.api.commands.tagger_table import figures_table
+    from blockwright.api.commands.zoo_tables import print_tables
+    from blockwright.policies.prediction.length_models import compared
+
+    try:
+        lessons = read_requests(arguments.log)
+    except RequestLogError as error:
+        raise CommandError(str(error), 2) from None
+    known = len(lessons) - round(len(lessons) * arguments.held_out)
+    if known < LEAST or known == len(lessons):
+        message = f"{arguments.log} has {len(lessons)} requests, {known} of them to train on; serve until there are {LEAST}"
+        raise CommandError(f"{message} and some to hold out", 2)
+    draw = random.Random(0)  # the same log makes the same file
+    passes = max(LEAST_PASSES, min(MOST_PASSES, ENOUGH // known))
+    orders = (draw.sample(range(known), known) for _ in range(passes))
+    model, figures = compared(lessons[:known], lessons[known:], orders)
+    try:
+        write_tagger(arguments.output, TaggerFile(model, figures=figures))
+    except OSError as error:
+        raise CommandError(f"{arguments.output}: {error.strerror}; name another file with -o") from None
+    print_tables(figures_table(figures))
+    print(f"{arguments.output}: serve with it by --set tagger=trained:{arguments.output}")
+    return 0
+
+
+def _part(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"is {text!r}; give a part between 0 and 1")
+    return value

@@ -1,0 +1,125 @@
+"""What a gateway expects of its requests: who is told, what is learned from which end, what is not looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from blockwright.actors.gateway.lengths import MOST_LESSONS, Lengths
+from blockwright.actors.gateway.messages import End, Submit
+from blockwright.actors.tagger.request_log import read_requests
+from blockwright.policies.plan.sampling import SamplingParams, TokenRules
+from blockwright.policies.prediction.lengths import Oracle
+from blockwright.tests.actors.fake_fleet import generation, reference
+from blockwright.tests.actors.gateway_bench import Bench, emitted
+from blockwright.tests.actors.test_topology import cluster, collect
+from blockwright.tests.waiting import until
+
+
+class Guess(Oracle):
+    """Says 7 of everything."""
+
+    def __init__(self) -> None:
+        super().__init__({"": 7}, {})
+
+
+def bench(estimator: Any = None) -> Bench:
+    made = Bench("w0")
+    made.state.lengths = Lengths(wanted=True)
+    made.state.lengths.estimator = estimator
+    return made
+
+
+def submission(effects: list[Any]) -> Any:
+    (found,) = [effect.submission for effect in effects if isinstance(effect, Submit)]
+    return found
+
+
+def test_an_estimate_is_in_the_submission_and_in_the_story() -> None:
+    made = bench(Guess())
+    first = submission(made.generate("r", max_tokens=20, stop_tokens=[9]))
+    assert first.expected == 7
+    assert made.state.describe("r").events[0]["expected_tokens"] == 7
+    made.report("w0", emitted("r", 1, 5, [8]))
+    (again,) = [e.submission for e in made.die("w0") if isinstance(e, Submit)]
+    assert again.expected == 7, "of the whole answer, whatever of it is there"
+    made.report("w0", emitted("r", 2, 6, [8, 9], finish="stop"), incarnation=2)
+    end = made.state.describe("r").events[-1]
+    assert (end["event"], end["expected_tokens"], end["tokens"]) == ("finished", 7, 3)
+    (lesson,) = made.state.lengths.take()
+    assert (lesson.length, lesson.whole, lesson.expected) == (3, True, 7)
+    assert lesson.features.application == "m"
+    assert made.state.lengths.figures.accuracy.figures()["mean_error"] == 4
+    assert made.state.lengths.take() == []
+
+
+def test_who_ends_teaches_by_how() -> None:
+    made = bench(Guess())
+    for name in ("limit", "client", "text", "gone"):
+        made.generate(name, max_tokens=4, stop_tokens=[9])
+        made.report("w0", emitted(name, 1, 5, [8, 8]))
+    made.report("w0", emitted("limit", 1, 7, [8, 8], finish="length"))
+    made(End("client"))
+    made(End("text", stop=True))
+    lessons = made.state.lengths.take()
+    assert [(one.length, one.whole) for one in lessons] == [(4, False), (2, True)]
+    assert made.state.lengths.figures.accuracy.count == 2
+
+
+def test_a_stated_length_is_used_and_teaches_nothing() -> None:
+    made = bench(Guess())
+    least = SamplingParams(seed=7, rules=TokenRules(min_tokens=12))
+    stated = {
+        "endless": {"max_tokens": 20},
+        "least": {"max_tokens": 12, "stop_tokens": [9], "sampling": least},
+    }
+    for name, wishes in stated.items():
+        assert submission(made.generate(name, **wishes)).expected == wishes["max_tokens"]
+        made.report("w0", emitted(name, 1, 5, [8], finish="length"))
+    assert submission(made.generate("texts", max_tokens=20, stop_strings=1)).expected == 7
+    assert submission(made.generate("some", max_tokens=20, stop_tokens=[9], sampling=least)).expected == 12
+    assert submission(made.generate("few", max_tokens=3, stop_tokens=[9])).expected == 3
+    assert made.state.lengths.take() == []
+
+
+def test_nothing_is_looked_at_where_nobody_wants_to_know() -> None:
+    made = Bench("w0")
+    assert submission(made.generate("r", stop_tokens=[9])).expected == 0
+    assert made.state.active["r"].features is None
+    assert "expected_tokens" not in made.state.describe("r").events[0]
+    made.report("w0", emitted("r", 1, 5, [9], finish="stop"))
+    assert "tokens" not in made.state.describe("r").events[-1]
+    assert made.state.lengths.take() == []
+
+
+def test_lessons_that_nobody_takes_are_bounded() -> None:
+    made = bench()
+    for number in range(MOST_LESSONS + 3):
+        made.generate(f"r{number}", stop_tokens=[9])
+        made.report("w0", emitted(f"r{number}", 1, 5, [9], finish="stop"))
+    assert len(made.state.lengths.take()) == MOST_LESSONS
+
+
+async def test_a_cluster_learns_from_what_it_serves_and_logs_it(checkpoint: Any, tmp_path: Path) -> None:
+    """From the settings to the estimate: with a gateway in the head and one of its own, workers compute no tensors."""
+    folder = tmp_path / "logs"
+    settings = {"tagger": "history", "tagger_folder": str(tmp_path / "kept"), "request_log": str(folder)}
+    async with cluster({"m": checkpoint()}, workers=1, **settings) as running:
+        stop = reference(generation("r", max_tokens=6))[-1]
+        asked = [generation(f"r{number}", max_tokens=40, stop_tokens=[stop]) for number in range(5)]
+        for one in asked:
+            tokens, finish = await collect(running.port.generate(one))
+            assert (tokens, finish) == (reference(one), "stop")
+        await until(lambda: running.port.state.lengths.estimator is not None)
+        length = len(reference(asked[0]))
+        like, _ = running.port.state.lengths.expect(asked[0], "m")
+        await until(lambda: running.port.state.lengths.estimator.estimate(like) == length)
+        await collect(running.port.generate(generation("next", max_tokens=40, stop_tokens=[stop])))
+        events = running.port.describe("next").events
+        assert (events[0]["expected_tokens"], events[-1]["tokens"]) == (length, length)
+        assert running.port.lengths().accuracy.figures() == {
+            "requests": 1, "mean_error": 0, "relative_error": 0, "acc_50": 1, "acc_100": 1
+        }  # fmt: skip
+    assert [(one.length, one.expected) for one in read_requests(folder)] == [(length, 0)] * 5 + [(length, length)]
+    assert json.loads((tmp_path / "kept" / "tagger.json").read_text())["origin"] == "history"
