@@ -54,7 +54,8 @@ class Entrance:
         self._sent: list[deque[float]] = [deque() for _ in instances]
         self._number = 0
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
-        self._predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
+        self._everyone = list(range(len(instances)))
+        self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
         self._blank = [Candidate(route=i.name, home=i.name) for i in instances]
 
     def refusal(self, demand: Demand, now: float) -> str:
@@ -68,8 +69,7 @@ class Entrance:
     def begin(self, demand: Demand, now: float) -> Placing:
         """It is taken; where it goes."""
         self._overload.begin(demand.model)
-        count, choices = len(self._instances), self._dispatch.choices
-        compared = list(range(count))
+        count, choices, compared = len(self._instances), self._dispatch.choices, self._everyone
         if 0 < choices < count:
             compared = drawn(count, [self._source.random() for _ in range(choices)])
         placing = self._place(demand, compared, now)
@@ -85,8 +85,11 @@ class Entrance:
     def _place(self, demand: Demand, compared: list[int], now: float) -> Placing:
         if self._dispatch.policy == LEAST_WORK:
             return self._least_work(demand, compared, now)
-        candidates = [self._blank[i] if self._plain else self._candidate(i, now) for i in compared]
-        if self._predicts:
+        if self._plain:
+            candidates = self._blank if compared is self._everyone else [self._blank[i] for i in compared]
+        else:
+            candidates = [self._candidate(i, now) for i in compared]
+        if self.predicts:
             asked = zip(compared, candidates, strict=True)
             candidates = [replace(candidate, forecast=self._forecast(i, demand, now)) for i, candidate in asked]
         choice = choose(self._dispatch.policy, candidates, self._source.random(), number=self._number)

@@ -137,8 +137,9 @@ class ClusterSimulation:
             self._ended()
             return
         placing = self._entrance.begin(demand, now)
-        for compared in placing.compared:  # a forecast brings an instance up to now, and cuts its stretch short
-            self._schedule(compared)
+        if self._entrance.predicts:  # a forecast brings an instance up to now, and cuts its stretch short
+            for compared in placing.compared:
+                self._schedule(compared)
         place, instance = placing.place, self.instances[placing.place]
         request.instance = instance.name
         if self._note is not None:

@@ -222,6 +222,7 @@ LIGHT = {
     "blockwright.actors.gateway": {"torch", "transformers", "aiohttp"},
     "blockwright.actors.controller": {"torch", "transformers", "aiohttp"},
     "blockwright.gpu.weights.checkpoint": {"torch", "transformers"},
+    "blockwright.simulator": {"torch", "aiohttp", "zmq", "numpy", "asyncio"},
     "blockwright.zoo": {"torch", "transformers", "numpy", "aiohttp", "zmq", "asyncio"},
     "blockwright.api": {"torch", "transformers"},
     "blockwright.api.program.pytest_plugin": {"torch", "aiohttp"},

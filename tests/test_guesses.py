@@ -38,6 +38,7 @@ GUESSES = (
     ("what goes first when memory runs out: eviction", "policies/memory/eviction.py", "evict_oldest"),
     ("leases of pages between workers", "policies/sweep/leases.py", "arrive"),
     ("what a worker is told and tells", "policies/sweep/events.py", "TokensEmitted"),
+    ("simulating a cluster", "simulator/simulation.py", "ClusterSimulation"),
     ("replaying a worker from its event log", "policies/sweep/event_log.py", "Replayer"),
     ("what the gateway knows of one request", "actors/gateway/record.py", "RequestRecord"),
     ("lost and repeated reports of a worker", "actors/report_sequence.py", "ReportSequence"),
