@@ -37,8 +37,7 @@ class PageTable:
         self._index = PrefixIndex()
         self.idle = IdlePages()  # published, without references
         self.accounts = PageAccounts(ordered=capped)
-        self.evicted = 0
-        self.shared = 0  # times that a sequence listed a page made by another
+        self.evicted = self.shared = 0  # shared: times that a sequence listed a page made by another
 
     # layouts ---------------------------------------------------------------------------------------------------------
 
@@ -59,28 +58,18 @@ class PageTable:
 
     def take(self, span: Span, account: str) -> int | None:
         """A private handle with fresh slots and one reference; None: no room without eviction."""
-        slots = self._allocators[span.arena].take(span.layers)
-        if slots is None:
-            return None
-        number = self._span_number(span)
-        owner = self.accounts.number(account)
-        self.accounts.take(owner, self.page_bytes(span))
-        return self._place(number, slots, 1, owner)
+        return handles[0] if (handles := self.take_several(span, [account])) else None
 
     def take_several(self, span: Span, accounts: Sequence[str]) -> list[int] | None:
         """The same, one after the other, for each of these accounts; all of them, or none is taken."""
-        layers, number = span.layers, self._span_number(span)
-        if self._allocators[span.arena].room < layers * len(accounts):
+        layers, handles = span.layers, list[int]()
+        slots = self._allocators[span.arena].take(layers * len(accounts))
+        if slots is None:
             return None
-        slots, nbytes, handles = (
-            self._allocators[span.arena].take(layers * len(accounts)),
-            self.page_bytes(span),
-            list[int](),
-        )
-        assert slots is not None, "room counted slots that are not there"
+        number = self._span_number(span)
         for i, account in enumerate(accounts):
             owner = self.accounts.number(account)
-            self.accounts.take(owner, nbytes)
+            self.accounts.take(owner, self.page_bytes(span))
             handles.append(self._place(number, slots[i * layers : (i + 1) * layers], 1, owner))
         return handles
 
@@ -140,21 +129,25 @@ class PageTable:
             self._index.put(key, handle)
             self._hash[handle] = token_hash
 
-    def release(self, handle: int, account: str) -> None:
-        """One sequence less, of this account, lists this page. Private pages are freed with their last reference."""
-        self._references[handle] -= 1
-        if (others := self._others.get(handle)) is not None:
-            number = self.accounts.number(account)
-            if number != self._account[handle]:
-                others[number] -= 1
-                if not others[number]:
-                    del others[number]
-            self._pass_on(handle, others)
-        if self._references[handle] == 0:
-            if self._hash[handle]:
-                self._rest(handle)
-            else:
-                self._free(handle)
+    def release(self, handles: Sequence[int], account: str) -> None:
+        """One sequence less, of this account, lists these pages. Private ones are freed with their last reference."""
+        freed: dict[str, list[int]] = {}  # slots by arena
+        for handle in handles:
+            self._references[handle] -= 1
+            if (others := self._others.get(handle)) is not None:
+                number = self.accounts.number(account)
+                if number != self._account[handle]:
+                    others[number] -= 1
+                    if not others[number]:
+                        del others[number]
+                self._pass_on(handle, others)
+            if self._references[handle] == 0:
+                if self._hash[handle]:
+                    self._rest(handle)
+                else:
+                    freed.setdefault(self.span(handle).arena, []).extend(self._clear(handle))
+        for arena, slots in freed.items():
+            self._allocators[arena].free(slots)
 
     def evict(self, handle: int) -> None:
         """Give up an idle page."""
@@ -221,11 +214,15 @@ class PageTable:
         return made
 
     def _free(self, handle: int) -> None:
-        span = self.span(handle)
-        self._allocators[span.arena].free(self._slots[handle])
-        self.accounts.free(self._account[handle], self.page_bytes(span))
+        self._allocators[self.span(handle).arena].free(self._clear(handle))
+
+    def _clear(self, handle: int) -> list[int]:
+        """The handle is unused; its slots, which have to be freed."""
+        slots = self._slots[handle]
+        self.accounts.free(self._account[handle], self.page_bytes(self.span(handle)))
         self._span[handle], self._slots[handle] = -1, []
         self._unused.append(handle)
+        return slots
 
     def borders(self) -> set[Border]:
         """Where the spans of all pages begin."""
@@ -298,7 +295,7 @@ class PageTable:
 
     def shared_now(self) -> int:
         """Pages that at least two sequences list."""
-        return sum(1 for n in self._references if n > 1)
+        return sum(n > 1 for n in self._references)
 
     # copies ----------------------------------------------------------------------------------------------------------
 

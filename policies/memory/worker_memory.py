@@ -62,8 +62,7 @@ class WorkerMemory:
         for span in spans:
             handle = self.take_page(span, account)
             if handle is None:
-                for other in taken:
-                    self.pages.release(other, account)
+                self.pages.release(taken, account)
                 return None
             taken.append(handle)
         return taken

@@ -6,6 +6,8 @@ way. Only these are played through, in their order; the columns move by addition
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.policies.sweep.open_plans import OpenPlan
 from blockwright.policies.sweep.parts import Parts
@@ -65,16 +67,14 @@ def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
     return memory.fits(slots) and all(memory.within_cap(account, need) for account, need in accounts.items())
 
 
-def growth(parts: Parts, plan: OpenPlan | None, sweeps: int) -> int:
-    """Pages on all spans together that so many sweeps from ``plan`` on take."""
-    if plan is None:
-        return 0
-    size, paged, found = parts.rows.page_size, parts.rows.paged, 0
+def growth(parts: Parts, plan: OpenPlan, sweeps: int) -> list[int]:
+    """Pages on all spans together that are taken after ``plan``, up to the plan of each of so many sweeps from it on."""
+    size, paged, found = parts.rows.page_size, parts.rows.paged, [0] * sweeps
     for s, start in zip(plan.sequences, plan.start, strict=True):
-        pages = -(-(start + sweeps) // size) - paged[s]
-        if pages > 0:
-            found += pages
-    return found
+        if paged[s]:
+            for sweep in range(paged[s] * size - start, sweeps, size):
+                found[sweep] += 1
+    return list(accumulate(found))
 
 
 def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: bool) -> None:

@@ -136,10 +136,19 @@ class Planner:
         if not rows.route[s].spans:
             return True
         need = -(-positions // rows.page_size)
+        if need > rows.paged[s] + 1:
+            self._add_pages(s, need - rows.paged[s])
         while rows.paged[s] < need:
             if not self._add_page(s) and not self._make_room(batch, s):
                 return False
         return True
+
+    def _add_pages(self, s: int, count: int) -> None:
+        """So many pages more, where that is simple: the same as one after the other."""
+        memory, spans = self._parts.memory, self._rows.route[s].spans
+        if len(spans) == 1 and not memory.capped:
+            for handle in memory.pages.take_several(spans[0], [self._rows.tenant[s]] * count) or []:
+                self._list_page(s, [handle])
 
     def _add_page(self, s: int) -> bool:
         """One more page on all local spans, or nothing."""

@@ -110,8 +110,7 @@ class Sequences:
         if rows.status[s] != Status.LEAVING or rows.open[s]:
             return
         self.charge(s, max(rows.length[s], rows.computed[s]))
-        for handle in rows.handles(s):
-            parts.memory.pages.release(handle, rows.tenant[s])
+        parts.memory.pages.release(rows.handles(s), rows.tenant[s])
         rows.clear(s)
         lease = parts.leases.end(s)
         parts.absences.end(s)

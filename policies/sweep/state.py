@@ -247,9 +247,10 @@ class SweepState:
         self._plans.skip(sweeps - 1)
         return sweeps
 
-    def growth(self, plan: SweepPlan, sweeps: int) -> int:
-        """Pages that the rows of the open ``plan`` will take in so many equal sweeps, its own taken already."""
-        return forecast.growth(self.parts, self._plans.only(plan.number), sweeps)
+    def growth(self, plan: SweepPlan, sweeps: int) -> list[int]:
+        """Of so many equal sweeps from the only open ``plan`` on: pages taken after it, up to the plan of each."""
+        only = self._plans.only(plan.number)
+        return forecast.growth(self.parts, only, sweeps) if only is not None else [0] * sweeps
 
     # views -----------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ def cached(chunks: int, *spans: Span) -> PageTable:
         handle = pages.take(span, "")
         assert handle is not None
         pages.publish(handle, bytes([place]))
-        pages.release(handle, "a")
+        pages.release([handle], "a")
     return pages
 
 
@@ -41,7 +41,7 @@ def test_the_page_unused_for_longest_gives_way() -> None:
         handle = pages.find(bytes([place]), SPAN)
         assert handle is not None
         pages.share(handle, "a")
-        pages.release(handle, "a")
+        pages.release([handle], "a")
     assert eviction.take_page(pages, SPAN, "") is not None
     assert present(pages, *[SPAN] * 4) == [True, True, False, True]
     assert pages.evicted == 1

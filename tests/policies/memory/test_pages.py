@@ -24,8 +24,8 @@ def test_a_private_page_is_freed_and_a_published_one_stays_as_cache() -> None:
     assert private is not None
     assert known is not None
     pages.publish(known, b"hash")
-    pages.release(private, "a")
-    pages.release(known, "a")
+    pages.release([private], "a")
+    pages.release([known], "a")
     pages.check({})
     assert pages.find(b"hash", SPAN) == known
     assert pages.find(b"hash", OTHER) is None
@@ -41,7 +41,7 @@ def test_no_room_is_an_answer_even_where_something_is_cached() -> None:
     assert handle is not None
     assert pages.take(SPAN, "") is None
     pages.publish(handle, b"hash")
-    pages.release(handle, "a")
+    pages.release([handle], "a")
     assert pages.take(SPAN, "") is None
 
 
@@ -52,7 +52,7 @@ def test_equal_pages_made_twice_stay_private() -> None:
     assert second is not None
     pages.publish(first, b"hash")
     pages.publish(second, b"hash")
-    pages.release(second, "a")
+    pages.release([second], "a")
     assert pages.find(b"hash", SPAN) == first
     assert pages.cached == 0
 
@@ -73,7 +73,7 @@ def test_a_border_splits_handles_and_moves_no_slot() -> None:
     assert other is not None
     slots = {handle: pages.slots(handle) for handle in (listed, cached)}
     pages.publish(cached, b"hash")
-    pages.release(cached, "a")
+    pages.release([cached], "a")
     pieces = pages.cut({(1, b"l1"), (3, b"other"), (2, b"foreign")})
     assert set(pieces) == {listed, cached}
     for handle, (lower, upper) in pieces.items():

@@ -44,7 +44,7 @@ def one(nbytes: int, id: bytes = b"") -> list[PackedTensor]:
 def test_parameters_push_cached_pages_out_but_not_pages_in_use() -> None:
     made = memory(4)
     used, cached = page(made), page(made, b"hash")
-    made.pages.release(cached, "a")
+    made.pages.release([cached], "a")
     assert load(made, "app", b"big", one(4 * CHUNK)) is None
     assert made.pages.cached == 1, "pages that cannot make room for it stay"
     assert load(made, "app", b"fits", one(3 * CHUNK - 5)) == [TensorPlace(0, True)]
@@ -104,9 +104,9 @@ def test_half_empty_groups_of_pages_do_not_count_as_free() -> None:
     """Six slots of three layers: the second chunk holds slots of both pages, and goes only with both."""
     made = memory(4)
     used, cached = page(made), page(made, b"hash")
-    made.pages.release(cached, "")
+    made.pages.release([cached], "")
     assert load(made, "app", b"c", one(4 * CHUNK)) is None
-    made.pages.release(used, "")
+    made.pages.release([used], "")
     assert load(made, "app", b"c", one(4 * CHUNK)) is not None
 
 
@@ -144,6 +144,6 @@ def test_unloading_many_evicts_what_any_of_them_made_and_nothing_else() -> None:
     assert kept is not None
     made.pages.publish(kept[0], b"one")
     for handle in (*pages, *kept):
-        made.pages.release(handle, "")
+        made.pages.release([handle], "")
     assert [id for id, _ in made.release([b"a0", b"a2", b"zz", b"none"], "app")] == [b"a0", b"a2", b"zz"]
     assert list(made.pages.idle) == kept
