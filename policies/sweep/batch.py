@@ -26,6 +26,7 @@ class BatchBuilder:
         self.spare = max(1, budget // SPARE)  # of it for prompts that delay the decoding of accounts that were given less
         self.decoding: list[tuple[Rank, str]] = []  # of the two accounts that were given least of those whose rows decode
         self.starved = False  # some row lacked memory: nobody is admitted
+        self.squeezed = False  # the same within an account's cap: nobody of the account is admitted
         self.capped: set[str] = set()  # accounts at their caps of KV memory: none of theirs is admitted
         self.local = True  # all rows are at home, and their routes end here
         self.flights: list[tuple[Flight, list[int]]] = []  # with the guest of each row

@@ -6,6 +6,7 @@ way. Only these are played through, in their order; the columns move by addition
 
 from __future__ import annotations
 
+from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.policies.sweep.open_plans import OpenPlan
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.sequences import Sequences
@@ -14,89 +15,96 @@ _TAKE, _COMMIT = 0, 1  # of one sweep: first its plan takes pages, then its comm
 
 
 def most(parts: Parts, plan: OpenPlan) -> int:
-    """How many sweeps from the only open plan on have the same rows, as far as memory lasts: until one of them ends."""
+    """How many sweeps from the only open plan on have the same rows: until one of them ends, or lacks memory for a page.
+
+    Where pages of several layouts share the memory, perhaps fewer.
+    """
     rows, queue = parts.rows, parts.queue
     if not plan.plain or not plan.sequences or plan.starved or rows.leaving or len(queue.running) != len(plan.sequences):
         return 1
     if parts.leases.next_flight() is not None or parts.leases.pending:
         return 1
-    sweeps = min(rows.limit[s] - 1 - start for s, start in zip(plan.sequences, plan.start, strict=True))
-    if queue.waiting and rows.free_rows and len(plan.sequences) < parts.config.sweep_tokens:
-        # Who waits for memory may start once something is published that it can share: never within a page.
+    sweeps = min([rows.limit[s] - 1 - start for s, start in zip(plan.sequences, plan.start, strict=True)])
+    if queue.waiting and rows.free_rows and len(plan.sequences) < parts.config.sweep_tokens and _may_change(parts):
         size = rows.page_size
         sweeps = min(sweeps, *[size - start % size for start in plan.start])
-    return max(1, sweeps)
+    return max(1, _lasting(parts, plan, sweeps))
 
 
-def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int) -> int:
-    """Take ``sweeps`` equal sweeps, of which ``plan`` is the first; ends before memory would run out. How many were taken.
+def _may_change(parts: Parts) -> bool:
+    """Whether some that wait for memory may start within a jump, though there is ever less of it: once something is
+    published that they can share, or their account is the next. Both happen at the end of a page."""
+    return parts.config.prefix_cache or parts.queue.accounts > 1
+
+
+def _lasting(parts: Parts, plan: OpenPlan, sweeps: int) -> int:
+    """As many of ``sweeps`` as memory lasts for."""
+    if _fits(parts, plan, sweeps):
+        return sweeps
+    low, high = 0, sweeps  # the first number fits, the second does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _fits(parts, plan, middle) else (low, middle)
+    return low
+
+
+def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
+    """Whether all pages of so many sweeps can be taken, one after the other."""
+    rows, memory = parts.rows, parts.memory
+    size, route, paged = rows.page_size, rows.route, rows.paged
+    slots: dict[str, int] = {}  # by arena
+    accounts: dict[str, int] = {}  # bytes
+    for s, start in zip(plan.sequences, plan.start, strict=True):
+        pages = -(-(start + sweeps) // size) - paged[s]
+        if pages > 0:
+            for span in route[s].spans:
+                slots[span.arena] = slots.get(span.arena, 0) + pages * span.layers
+            if memory.capped:
+                account = rows.tenant[s]
+                accounts[account] = accounts.get(account, 0) + pages * memory.page_bytes(route[s].spans)
+    return memory.fits(slots) and all(memory.within_cap(account, need) for account, need in accounts.items())
+
+
+def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int) -> None:
+    """Take ``sweeps`` equal sweeps, at most ``most``, of which ``plan`` is the first.
 
     Tokens are unknown, 0 stands for each. A stop token is not foreseen.
     """
-    rows = parts.rows
-    done = sweeps
-    for sweep, kind, places in _page_events(parts, plan, sweeps):
-        batch = [plan.sequences[i] for i in places]
+    rows, memory, outgoing = parts.rows, parts.memory, parts.outgoing
+    for sweep, kind, _, i in _page_events(parts, plan, sweeps):
+        s = plan.sequences[i]
         if kind == _TAKE:
-            if not parts.memory.fits(_need(parts, batch)) or not _within_caps(parts, batch):
-                done = sweep
-                break
-            for s in batch:
-                taken = parts.memory.take_pages(rows.route[s].spans, rows.tenant[s])
-                assert taken is not None, "the pages fitted a moment ago"
-                rows.list_page(s, taken)
+            taken = memory.take_pages(rows.route[s].spans, rows.tenant[s])
+            assert taken is not None, "there is less memory than was counted"
+            rows.list_page(s, taken)
         else:
-            for i, s in zip(places, batch, strict=True):
-                _reach(sequences, parts, s, plan.start[i] + sweep + 1)
-    for s, start in zip(plan.sequences, plan.start, strict=True):
-        rows.plan_more(s, done - 1)
-        _reach(sequences, parts, s, start + done)
-        rows.close(s)
-    parts.outgoing.take_edits()  # the plans that were skipped took them
-    parts.memory.take_edits()
-    for s, start in zip(plan.sequences, plan.start, strict=True):
-        sequences.tell(s, start + 1, [0] * done, [])
-        sequences.settle(s)
-    return done
+            before = rows.computed[s]
+            rows.reach(s, plan.start[i] + sweep + 1)
+            sequences.publish(s, before)
+    outgoing.take_edits()  # the plans that were skipped took them
+    memory.take_edits()
+    emitted: list[TokensEmitted] = []
+    ended = rows.commit_sweeps(plan.sequences, plan.start, sweeps, emitted)
+    outgoing.count("computed_tokens", sweeps * len(emitted))
+    outgoing.count("generated_tokens", sweeps * len(emitted))
+    outgoing.tell_all(emitted)
+    for s in ended:
+        sequences.drop(s)
 
 
-def _page_events(parts: Parts, plan: OpenPlan, sweeps: int) -> list[tuple[int, int, list[int]]]:
-    """(sweep, what, batch rows) for each sweep that takes or completes pages, in order."""
-    rows, size = parts.rows, parts.rows.page_size
-    found: dict[tuple[int, int], list[int]] = {}
+def _page_events(parts: Parts, plan: OpenPlan, sweeps: int) -> list[tuple[int, int, int, int]]:
+    """(sweep, what, order, batch row) for each page that is taken or completed. Plans take pages by age, commits go through
+    the batch."""
+    rows, size, single = parts.rows, parts.rows.page_size, parts.routes.single  # with one route a batch is ordered by age
+    age = {} if single else {s: n for n, s in enumerate(parts.queue.running)}
+    found: list[tuple[int, int, int, int]] = []
     for i, (s, start) in enumerate(zip(plan.sequences, plan.start, strict=True)):
-        if rows.route[s].spans:
-            for sweep in range(rows.paged[s] * size - start, sweeps, size):
-                found.setdefault((sweep, _TAKE), []).append(i)
-        for sweep in range((-start - 1) % size, sweeps, size):  # the position that is computed completes a page
-            found.setdefault((sweep, _COMMIT), []).append(i)
-    age = {s: n for n, s in enumerate(parts.queue.running)}  # plans take pages by age, commits go through the batch
-    for (_, kind), places in found.items():
-        places.sort(key=(lambda i: age[plan.sequences[i]]) if kind == _TAKE else None)
-    return [(sweep, kind, places) for (sweep, kind), places in sorted(found.items())]
-
-
-def _need(parts: Parts, batch: list[int]) -> dict[str, int]:
-    """Slots, by arena, for one more page of each sequence."""
-    need: dict[str, int] = {}
-    for s in batch:
-        for span in parts.rows.route[s].spans:
-            need[span.arena] = need.get(span.arena, 0) + span.layers
-    return need
-
-
-def _within_caps(parts: Parts, batch: list[int]) -> bool:
-    """Whether each account may take one more page for each of its sequences."""
-    if not parts.memory.capped:
-        return True
-    need: dict[str, int] = {}
-    for s in batch:
-        account = parts.rows.tenant[s]
-        need[account] = need.get(account, 0) + parts.memory.page_bytes(parts.rows.route[s].spans)
-    return all(parts.memory.within_cap(account, nbytes) for account, nbytes in need.items())
-
-
-def _reach(sequences: Sequences, parts: Parts, s: int, computed: int) -> None:
-    """KV of ``s`` is written up to ``computed``, and as many tokens follow as stepping would have brought."""
-    missing = computed + 1 - parts.rows.length[s]
-    sequences.compute(s, computed, [0] * missing)
+        first = rows.paged[s] * size - start
+        if first < sweeps and rows.route[s].spans:
+            order = i if single else age[s]
+            found += [(sweep, _TAKE, order, i) for sweep in range(first, sweeps, size)]
+        first = (-start - 1) % size  # the position that is computed completes a page
+        if first < sweeps:
+            found += [(sweep, _COMMIT, i, i) for sweep in range(first, sweeps, size)]
+    found.sort()
+    return found

@@ -18,7 +18,7 @@ class OpenPlan:
     sample: list[int]
     score: list[int]
     plain: bool  # every row computes one position here and draws the token after it
-    starved: bool  # some row lacked memory, so that nobody was admitted
+    starved: bool  # some row lacked memory, so that nobody was admitted, or nobody of its account
 
 
 class OpenPlans:

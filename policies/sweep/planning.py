@@ -166,6 +166,7 @@ class Planner:
         running = parts.queue.running
         if at_cap := not parts.memory.within_cap(account, parts.memory.page_bytes(rows.route[s].spans)):
             batch.capped.add(account)
+            batch.squeezed = True
             running = [other for other in running if rows.tenant[other] == account]
         else:
             batch.starved = True

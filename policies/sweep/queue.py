@@ -39,6 +39,11 @@ class SequenceQueue:
         ]
         return min(ranked)[3][2] if ranked else -1
 
+    @property
+    def accounts(self) -> int:
+        """Whose sequences wait, each class of an account counted apart."""
+        return len(self._waiting)
+
     def rank(self, key: Key, account: str) -> Rank:
         """How a sequence stands against those of other accounts."""
         flow = _flow(key, account)

@@ -230,10 +230,37 @@ class RowTable(Columns):
             emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, end, [token], told, ""))
         return len(batch)
 
-    def plan_more(self, s: int, sweeps: int) -> None:
-        """A jump takes so many sweeps more than the open plan, each with one position and one token of ``s``."""
-        self.planned[s] += sweeps
-        self.known[s] += sweeps
+    def commit_sweeps(
+        self, batch: Sequence[int], starts: Sequence[int], sweeps: int, emitted: list[TokensEmitted]
+    ) -> list[int]:
+        """Take note of so many sweeps, each with one position and one token of every row of ``batch``; the first is planned.
+
+        Tokens are 0. Returns the sequences that are at their end.
+        """
+        planned, known, opened, limit = self.planned, self.known, self.open, self.limit
+        submissions, ended = self.submission, list[int]()
+        told: list[TokenLogprob] = []
+        tokens = [0] * sweeps  # one for all, as there
+        for s, start in zip(batch, starts, strict=True):
+            planned[s] += sweeps - 1
+            known[s] += sweeps - 1
+            opened[s] -= 1
+            end, finish = start + sweeps, ""
+            self.reach(s, end)
+            if end + 1 >= limit[s]:
+                ended.append(s)
+                finish = "length"
+            of = submissions[s]
+            emitted.append(TokensEmitted(of.gateway, of.request, of.attempt, start + 1, tokens, told, finish))
+        return ended
+
+    def reach(self, s: int, computed: int) -> None:
+        """KV is written up to ``computed``, and as many tokens follow as stepping would have brought, each of them 0."""
+        own, length = self.tokens[s], self.length[s]
+        if len(own) != length:
+            own = self.tokens[s] = own[:length]
+        own.extend([0] * (computed + 1 - length))
+        self.computed[s], self.length[s] = computed, computed + 1
 
     def close(self, s: int) -> None:
         """One open plan or flight less names it."""

@@ -169,7 +169,7 @@ class SweepState:
         plan.arrivals += [Arrival(flight, []) for flight in parts.leases.take_void()]
         if sequences:
             plan.edits = parts.outgoing.take_edits()
-        self._plans.add(plan, sequences, batch.plain and len(plan.sample) == len(sequences), batch.starved)
+        self._plans.add(plan, sequences, batch.plain and len(plan.sample) == len(sequences), batch.starved or batch.squeezed)
         parts.outgoing.plan_made()
         return plan
 
@@ -231,18 +231,18 @@ class SweepState:
     # forecasts -------------------------------------------------------------------------------------------------------
 
     def repeat(self, plan: SweepPlan) -> int:
-        """How many sweeps from the open ``plan`` on have the same rows, as far as memory lasts and no event comes."""
+        """How many sweeps from the open ``plan`` on have the same rows, as long as memory lasts, if no event comes."""
         only = self._plans.only(plan.number)
         return forecast.most(self.parts, only) if only is not None else 1
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float) -> int:
-        """Take up to ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; ends the plan. How many were taken."""
+        """Take ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; ends the plan. Returns their number."""
         if sweeps == 1:
             self.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), now)
             return 1
-        taken = forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps)
-        self._plans.skip(taken - 1)
-        return taken
+        forecast.jump(self.parts, self._sequences, self._plans.end(plan.number), sweeps)
+        self._plans.skip(sweeps - 1)
+        return sweeps
 
     # views -----------------------------------------------------------------------------------------------------------
 
@@ -338,6 +338,8 @@ class SweepState:
         for s in parts.rows.live():
             flying = parts.leases.is_in_flight(s)
             assert parts.rows.open[s] == named.get(s, 0) + flying, f"sequence {s} is in other plans than it counts"
+            room = self._sequences.capacity(parts.rows.route[s], parts.rows.tenant[s])
+            assert parts.rows.limit[s] <= room, f"sequence {s} can never have its {parts.rows.limit[s]} tokens, only {room}"
 
 
 def digest_of(snapshot: dict[str, Plain]) -> bytes:

@@ -32,17 +32,24 @@ def jump_to(state: SweepState, number: int) -> int:
 @given(
     seed=st.integers(0, 10_000), chunks=st.sampled_from([12, 16, 24, 60]), rows=st.sampled_from([2, 4, 9]),
     applications=st.sampled_from([[BASE], [BASE, TUNED], [BASE, OTHER]]), page=st.sampled_from([1, 4, 5]),
-    tenants=st.sampled_from(["a", "ab", "abc"]), share=st.sampled_from([{}, {"a": 0.5}, {"*": 0.3}]),
+    tenants=st.sampled_from(["a", "ab", "abc"]), share=st.sampled_from([{}, {"a": 0.5}, {"*": 0.3}]), cache=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=150)
 def test_jumping_equals_stepping(
-    seed: int, chunks: int, rows: int, applications: list[Chain], page: int, tenants: str, share: dict[str, float]
+    seed: int,
+    chunks: int,
+    rows: int,
+    applications: list[Chain],
+    page: int,
+    tenants: str,
+    share: dict[str, float],
+    cache: bool,
 ) -> None:
     chains = [chain(a.application, own_from=[None, 3, 0][i + (a is OTHER)], heads=1 + (a is OTHER), page_size=page)
               for i, a in enumerate(applications)]  # fmt: skip
     routes = [replica("w0", c) for c in chains]
     size = {"budget": chunks * 64 * 1024, "page_size": page}
-    shares = {"tenant_kv_share": share, "tenant_weights": {"b": 3}}
+    shares = {"tenant_kv_share": share, "tenant_weights": {"b": 3}, "prefix_cache": cache}
     world = World(["w0"], chains, routes, chunk_size=16, max_rows=rows, sweep_tokens=64, **size, **shares)
     chance = random.Random(seed)
     for i in range(9):
@@ -86,8 +93,8 @@ def test_a_jump_ends_before_memory_runs_out() -> None:
     step_to(state, 2)
     plan = state.plan(0.0)
     assert plan is not None
-    assert state.repeat(plan) == 33
-    assert state.jump(plan, 33, 0.0) == 20 - 6  # each has five pages, which hold positions 0 .. 19
+    assert state.repeat(plan) == 20 - 6  # each has five pages, which hold positions 0 .. 19
+    assert state.jump(plan, 14, 0.0) == 14
     assert state.counters["preemptions"] == 0
     assert jump_to(state, 200) > 20
     assert state.counters["preemptions"] > 0
@@ -103,3 +110,15 @@ def test_whoever_waits_for_memory_keeps_jumps_within_a_page() -> None:
     assert plan is not None
     assert (state.running, state.waiting) == (2, 1)
     assert state.repeat(plan) <= 4
+
+
+def test_without_a_prefix_cache_nothing_is_published_that_they_wait_for() -> None:
+    world = World(["w0"], [BASE], [replica("w0", BASE)], budget=14 * 64 * 1024, chunk_size=64, prefix_cache=False)
+    for i in range(3):
+        world.submit(submission(f"r{i}", [i] * 17, 33, "base@w0", arrival=float(i)))
+    state = world.workers["w0"].state
+    step_to(state, 2)
+    plan = state.plan(0.0)
+    assert plan is not None
+    assert (state.running, state.waiting) == (2, 1)
+    assert state.repeat(plan) > 4

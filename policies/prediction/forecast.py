@@ -1,0 +1,72 @@
+"""Forecast: when a request would have its first and its last token at a worker, and whom it would delay.
+
+The worker is played forward with the request (``replay.py``), and without it for comparison. After Da and Kalyvianaki's
+Block, whose predictor simulates the local scheduler; here it *is* the local scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blockwright.policies.prediction.candidate import Forecast
+from blockwright.policies.prediction.lazy_replay import LazyReplay
+from blockwright.policies.prediction.plain_worker import NotPlain
+from blockwright.policies.prediction.replay import MachineReplay, Present
+from blockwright.policies.sweep.events import Submission
+
+HORIZON = 50_000  # sweeps; a request that has not ended by then is forecast never to
+NEVER = float("inf")
+
+
+class Forecaster:
+    """Forecasts for one moment. Where several requests are asked about, what happens without them is played once.
+
+    presents: the home, then the hosts of its routes where there are any. in_flight: requests that were sent there and that
+    its state does not show yet. now: as in ``MachineReplay``.
+    """
+
+    def __init__(
+        self,
+        presents: Sequence[Present],
+        now: float,
+        *,
+        in_flight: Sequence[Submission] = (),
+        horizon: int = HORIZON,
+    ) -> None:
+        self._presents, self._now, self._in_flight, self._horizon = presents, now, in_flight, horizon
+        self._without: LazyReplay | MachineReplay | None = None
+
+    def forecast(self, target: Submission) -> Forecast:
+        """Of a request that would come now."""
+        replay = self._play([*self._in_flight, target], target.request, self._horizon)
+        course = replay.course
+        last = course.ends.get(target.request, NEVER)
+        if last == NEVER:
+            return Forecast(NEVER, NEVER, 0.0, replay.preemptions, course.sweeps[-1])
+        first, delayed = course.first_tokens[target.request], self._delay(replay, target.request)
+        return Forecast(first, last, delayed, replay.preemptions, course.sweeps[-1])
+
+    def _play(self, submissions: Sequence[Submission], request: str, sweeps: int) -> LazyReplay | MachineReplay:
+        """The short way if it leads there."""
+        if len(self._presents) == 1:
+            try:
+                lazy = LazyReplay(self._presents[0], submissions, self._now)
+                lazy.play(request, sweeps)
+            except NotPlain:
+                pass
+            else:
+                return lazy
+        replay = MachineReplay(self._presents, submissions, self._now)
+        replay.play(request, sweeps)
+        return replay
+
+    def _delay(self, replay: LazyReplay | MachineReplay, target: str) -> float:
+        """Of those that have ended: by which they end later than without it. Those that are still there lag by the time that
+        as many sweeps take longer."""
+        course, sweeps = replay.course, replay.course.sweeps[-1]
+        if self._without is None or self._without.course.sweeps[-1] < sweeps:
+            self._without = self._play(self._in_flight, "", 2 * sweeps)
+        without = self._without.course
+        ended = [(at, without.ends[r]) for r, at in course.ends.items() if r != target and r in without.ends]
+        lag = course.times[-1] - without.time_of(sweeps)
+        return sum(max(0.0, at - before) for at, before in ended) + max(0.0, lag) * replay.present

@@ -1,0 +1,50 @@
+"""Which workers a lazy replay covers: one route, one account, all sequences at home there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.requests.urgency import shared_class
+from blockwright.policies.sweep.columns import Place, Status
+from blockwright.policies.sweep.events import Submission
+from blockwright.policies.sweep.parts import Parts
+
+
+class NotPlain(Exception):
+    """The worker does, or would come to do, what is not covered here."""
+
+
+def plain_route(parts: Parts, arrivals: Iterable[Submission]) -> LocalRoute:
+    """The one route of all sequences. Raises NotPlain where there is more than one of anything."""
+    rows, config = parts.rows, parts.config
+    live = rows.live()
+    submissions = [*arrivals, *[rows.submission[s] for s in live]]
+    accounts = {(shared_class(of.priority), of.tenant) for of in submissions}
+    local = parts.routes.home(submissions[0].route) if submissions else None
+    if local is None or len(local.spans) > 1 or len({of.route for of in submissions}) > 1:
+        raise NotPlain("several routes")
+    if len(accounts) > 1 or parts.memory.capped or any(of.scored for of in submissions):
+        raise NotPlain("several accounts")
+    if any(
+        rows.place[s] != Place.LOCAL or rows.requeue[s] or rows.status[s] in (Status.PARKED, Status.LEASING) for s in live
+    ):
+        raise NotPlain("sequences that wait for something else")
+    if local.next_worker is not None or config.sweep_tokens < config.max_rows:
+        raise NotPlain("more rows than a sweep has tokens")
+    return local
+
+
+def room(parts: Parts, local: LocalRoute) -> int:
+    """Slots for pages of this route that are free, or that cached pages would give up."""
+    if not local.spans:
+        return 1 << 62
+    pages, arena = parts.memory.pages, local.spans[0].arena
+    if any(used for other, used in pages.slots_in_use.items() if other != arena):
+        raise NotPlain("pages of several layouts")
+    return pages.allocator(arena).room + cached(parts, local)
+
+
+def cached(parts: Parts, local: LocalRoute) -> int:
+    """Slots of cached pages."""
+    return parts.memory.pages.idle.slots[local.spans[0].arena] if local.spans else 0
