@@ -18,7 +18,7 @@ PYTEST  = $(if $(CAP),BLOCKWRIGHT_CAP=$(CAP) )$(BIN)/python -m pytest -n $(JOBS)
 TORCH  := $(shell sed -n 's/^\(torch==.*\)$$/\1/p' constraints.txt)
 export TORCH_INDEX_URL ?=
 
-.PHONY: help setup looks demo serve test quick caps capped nightly lint types equality compat bench clean
+.PHONY: help setup looks demo serve test suite sources quick caps capped nightly lint types equality compat bench clean
 
 help:
 	@echo "make demo      set up, then serve the demo checkpoint and its fine-tunes on 2 workers and stream through them"
@@ -65,9 +65,15 @@ types: setup
 	$(BIN)/mypy
 	MYPYPATH=examples:benchmarks $(BIN)/mypy examples/*.py benchmarks/*.py
 
-# Where the policies are compiled, the tests of the hot ones run once more as the sources.
-test: lint types
+# Types are checked while the tests run: mypy takes one core, and system tests leave some of the others.
+test: lint
+	@$(MAKE) --no-print-directory -j$(if $(filter 1,$(JOBS)),1,2) types suite sources
+
+suite: setup
 	$(PYTEST)
+
+# Where the policies are compiled, the tests of the hot ones run once more as the sources.
+sources: setup
 	BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies/sweep tests/policies/memory
 
 # Nothing beside transformers, no processes, no thousand seeds.

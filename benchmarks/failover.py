@@ -30,6 +30,7 @@ from server import Served, ServerError, served
 
 STREAMS, PROMPT_TOKENS, NEW_TOKENS = 32, 128, 128
 TOKENS_BEFORE_KILL = 8
+GATEWAY_RUNS = 3  # at most: each takes ``LASTED`` seconds
 LASTED = 11.0  # seconds after which a process that dies is replaced at once again
 WAIT_SECONDS = 60.0
 SETTINGS = {"replicas": ("--workers", "2"), "pipeline": ("--workers", "2", "--set", "pipeline=2")}
@@ -134,7 +135,7 @@ async def measure(report: Report, runs: int, folder: Path) -> None:
                 report.add(f"kill/{kind}", OURS, {"gap_ms": await round_of(server, run)})
     for kind, count in GATEWAYS.items():
         async with served(model, "--set", f"gateways={count}", "--set", "gateway_in_head=no") as server:
-            for _ in range(runs):
+            for _ in range(min(runs, GATEWAY_RUNS)):
                 report.add(f"kill/{kind}", OURS, await gateway_round(server))
                 await asyncio.sleep(LASTED)  # so that each death is the first in a row
 

@@ -246,9 +246,11 @@ class Executor:
 
     def grow(self, max_length: int, kv_layers: int) -> Iterator[None]:
         """Tables for sequences of so many tokens and layers, for a model that they were too small for. Rows keep what they
-        hold, runs their numbers. A run at a time: until its turn comes each serves sequences as long as before."""
-        if self.tables.grow(max_length, kv_layers):
+        hold, runs their numbers. Then a run at a time: until its turn comes each serves sequences as long as before."""
+        former = self.tables.tokens, self.tables.slots
+        if (yield from self.tables.grow(max_length, kv_layers)):
             self.backend.reserve(self.tables, self._hidden.max_tokens, self.tables.rows)
+            del former  # not before: who is late may have read them until then
             for number in list(self._runs):
                 yield
                 self._renew(number)
@@ -365,7 +367,7 @@ class Executor:
         sweep.tokens.update(zip(batch, tokens, strict=True))
         sweep.logprobs.update(zip(batch, logprobs, strict=True))
         inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, never read
-        self.tables.tokens[row_N[inside_N], position_N[inside_N]] = np.asarray(tokens, dtype=np.int32)[inside_N]
+        self.tables.append(row_N[inside_N], position_N[inside_N], np.asarray(tokens, dtype=np.int32)[inside_N])
 
     def _score(self, sweep: Sweep, run: ComposedRun, n: int, met: dict[int, int]) -> None:
         """Log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""

@@ -6,14 +6,20 @@ in tokens, L KV layers, P pages of the longest sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.sampling.rules import RowRules
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
+
+SLICE = 4 << 20  # bytes that are copied between two sweeps
+Ints = NDArray[Any]
+Arrays = tuple[Ints, Ints]  # tokens, slots
 
 
 class Tables:
@@ -25,26 +31,48 @@ class Tables:
     def __init__(self, rows: int, max_length: int, kv_layers: int, page_size: int) -> None:
         self.rows = rows
         self.page_size = page_size
-        self._make(max_length, kv_layers)
+        self._adopt(self._make(max_length, kv_layers))
         self.prompt_length = np.zeros(rows, dtype=np.int32)
         self.sampling: list[SamplingParams] = [SamplingParams(temperature=0.0)] * rows
         self.rules: list[RowRules | None] = [None] * rows  # those of ``sampling``, as arrays
 
-    def _make(self, max_length: int, kv_layers: int) -> None:
-        self.max_length = max_length
-        self.tokens = np.zeros((self.rows, max_length), dtype=np.int32)
-        self.slots = np.zeros((self.rows, kv_layers, -(-max_length // self.page_size)), dtype=np.int32)
+    def _make(self, max_length: int, kv_layers: int) -> Arrays:
+        slots = np.zeros((self.rows, kv_layers, -(-max_length // self.page_size)), dtype=np.int32)
+        return np.zeros((self.rows, max_length), dtype=np.int32), slots
 
-    def grow(self, max_length: int, kv_layers: int) -> bool:
-        """At least so long and deep, with all that they hold. False: they were. Costs a copy of the rows in use."""
+    def _adopt(self, arrays: Arrays) -> None:
+        self.tokens, self.slots = arrays
+        self.max_length = self.tokens.shape[1]
+        self._written = [arrays]  # where edits go; the last of two is being filled, to take the place of the first
+
+    def grow(self, max_length: int, kv_layers: int) -> Generator[None, None, bool]:
+        """At least so long and deep, with all that they hold. False: they were, or have been grown otherwise meanwhile.
+
+        A step copies ``SLICE`` bytes of rows in use, or a row of one layer that is longer; between two steps the tables
+        serve as they were, and edits are made in both.
+        """
         tokens_RM, slots_RLP = self.tokens, self.slots
         length, layers, pages = tokens_RM.shape[1], *slots_RLP.shape[1:]
         if max_length <= length and kv_layers <= layers:
             return False
-        self._make(max(max_length, length), max(kv_layers, layers))
-        for row in np.flatnonzero(self.prompt_length):  # others have never had a sequence
-            self.tokens[row, :length] = tokens_RM[row]
-            self.slots[row, :layers, :pages] = slots_RLP[row]
+        larger = larger_RM, larger_RLP = self._make(max(max_length, length), max(kv_layers, layers))
+        self._written, copied = [(tokens_RM, slots_RLP), larger], 0
+        try:
+            for row in np.flatnonzero(self.prompt_length):  # others have never had a sequence
+                lines = [(larger_RM[row, :length], tokens_RM[row])]
+                lines += zip(larger_RLP[row, :layers, :pages], slots_RLP[row], strict=True)
+                for line, known in lines:
+                    if copied and copied + known.nbytes > SLICE:
+                        yield
+                        if self._written[-1] is not larger:
+                            return False
+                        copied = 0
+                    line[:] = known
+                    copied += known.nbytes
+            self._adopt(larger)
+        finally:
+            if self._written[-1] is larger:
+                self._written = [(self.tokens, self.slots)]
         return True
 
     def apply(self, edits: Sequence[Edit]) -> None:
@@ -55,15 +83,22 @@ class Tables:
             match edit:
                 case WriteTokens(row, position, tokens):
                     self._check(position, len(tokens), self.max_length, "tokens", row)
-                    self.tokens[row, position : position + len(tokens)] = tokens
+                    for tokens_RM, _ in self._written:
+                        tokens_RM[row, position : position + len(tokens)] = tokens
                 case SetPages(row, layer, page, slots):
                     self._check(layer, len(slots), self.slots.shape[1], "KV layers", row)
                     self._check(page, 1, self.slots.shape[2], "pages", row)
-                    self.slots[row, layer : layer + len(slots), page] = slots
+                    for _, slots_RLP in self._written:
+                        slots_RLP[row, layer : layer + len(slots), page] = slots
                 case SetSampling(row, prompt_length, params):
                     self.prompt_length[row] = prompt_length
                     self.sampling[row] = params
                     self.rules[row] = RowRules(params.rules) if params.rules is not None else None
+
+    def append(self, row_N: Ints, position_N: Ints, token_N: Ints) -> None:
+        """A sampled token for each of these rows."""
+        for tokens_RM, _ in self._written:
+            tokens_RM[row_N, position_N] = token_N
 
     @staticmethod
     def _check(first: int, count: int, limit: int, what: str, row: int) -> None:

@@ -5,6 +5,7 @@ Imports nothing heavy until a test asks for it.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -52,6 +53,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         later = [item for item in items if any(item.get_closest_marker(name) for name in LATER)]
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if item not in set(later)]
+
+
+def pytest_collection_finish() -> None:
+    """All modules are imported and stay: no later collection of garbage walks the million objects of torch and others."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ class Copy:
         (self.top / "tests").mkdir(parents=True)
         for name in ("__init__.py", "tests/__init__.py", "tests/hunt.py"):
             shutil.copy(ROOT / name, self.top / name)
-        for name in rooms:
-            shutil.copytree(ROOT / name, self.top / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in rooms:  # with bytecode, which is stale for what a patch has touched alone
+            shutil.copytree(ROOT / name, self.top / name)
 
     def seen(self, patch: Path) -> str:
         """The property by which the first of SEEDS sees it."""

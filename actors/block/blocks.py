@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
 
 from blockwright.actors.block.actor import ANSWER, LOAD_TIMEOUT, BlockActor, BlockRefused
 from blockwright.actors.block.messages import BlockStatus, LastUse
@@ -41,17 +44,25 @@ class Blocks(Actor):
         self._of: dict[str, dict[str, Deployed]] = {}  # application -> its blocks, by actor
         self._used: dict[str, Deployed] = {}  # those that somebody passed when last counted
         self._changing = asyncio.Lock()
+        self._serial = 0  # of what the controller asked last
 
     async def on_start(self) -> None:
         self._worker = self.node.ref(f"{self.node.name}/worker")
+        self._answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def on_stop(self) -> None:
+        self._answer.cancel()
 
     async def on_down(self, down: Down) -> None:
         if abnormal(down.cause) and down.actor in self._deployed:
             raise Crash(f"block {down.actor} ended: {down.cause}")
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
+    async def load(self, block: LoadBlock, serial: int) -> BlockLoaded | NoRoom:
         """Deploy a block for one more application. Raises BlockRefused with the worker's sentence."""
+        return cast(BlockLoaded | NoRoom, await self._once(serial, partial(self._load, block)))
+
+    async def _load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
         name, one = await self._deploy(block)
         try:
             loaded: BlockLoaded | NoRoom = await one.ref.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
@@ -68,8 +79,11 @@ class Blocks(Actor):
                 await self.gone(name)
 
     @endpoint(concurrent=True)
-    async def unload(self, holder: str, ids: list[bytes]) -> int:
+    async def unload(self, holder: str, ids: list[bytes], serial: int) -> int:
         """An application needs these components no more; bytes of the worker's pool that become free."""
+        return cast(int, await self._once(serial, partial(self._unload, holder, ids)))
+
+    async def _unload(self, holder: str, ids: list[bytes]) -> int:
         rest, freed = dict.fromkeys(ids), 0
         for name, one in list(self._of.get(holder, {}).items()):
             if one.ids <= rest.keys():
@@ -127,6 +141,14 @@ class Blocks(Actor):
         asked = [one.ref.status(returns=BlockStatus) for one in found]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return [answer for answer in answers if isinstance(answer, BlockStatus)]
+
+    async def _once(self, serial: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """The controller asks one thing after the other, each under the next serial, and again while it hears nothing: that
+        is the same work, which goes on or is over, and has the same answer."""
+        if serial > self._serial:
+            self._serial, self._answer = serial, asyncio.create_task(work())
+            self._answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+        return await asyncio.shield(self._answer)
 
     async def _deploy(self, block: LoadBlock) -> tuple[str, Deployed]:
         """The actor of a block, which is about to load."""

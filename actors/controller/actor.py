@@ -24,18 +24,16 @@ from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
+from blockwright.actors.controller.worker_calls import ANSWER_TIMEOUT, WorkerCalls
 from blockwright.actors.gateway.port import ApplicationView, Census
-from blockwright.actors.worker.messages import BlockLoaded, NoRoom, WorkerStatus
+from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
 from blockwright.runtime.cluster.process import Process
 
 log = logging.getLogger("blockwright.controller")
-LOAD_TIMEOUT = 600.0  # of one block
-ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
 BLOCKS_SHOWN = 16  # of each worker, those with the longest queues
 KEEP = 256  # failures of additions that can still be asked for
@@ -54,7 +52,6 @@ class Controller(Actor):
         self._warnings: list[str] = []
         self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._order = {name: asyncio.Lock() for name in state.workers}  # what is asked of one worker
         self._publishing = asyncio.Lock()
         self._sent = 0  # version that was published last
         self._taken: dict[str, int] = {}  # gateway on another node -> version that its last heartbeat had
@@ -66,6 +63,7 @@ class Controller(Actor):
         self._grace: dict[str, float] = {}  # application that is served no more, or will not be -> seconds for its requests
 
     async def on_start(self) -> None:
+        self._calls = WorkerCalls(self.node, self._publishing, self.handle, self._kill)
         self._deafen = self.node.on_heartbeat(self._beat)
 
     async def on_stop(self) -> None:
@@ -212,7 +210,7 @@ class Controller(Actor):
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""
         names = [name for name, worker in self._state.workers.items() if worker.alive]
-        asked: list[Coroutine[Any, Any, Any]] = [self._status(name, VIEW_TIMEOUT) for name in names]
+        asked: list[Coroutine[Any, Any, Any]] = [self._calls.status(name, VIEW_TIMEOUT) for name in names]
         for name in names:
             deployed = self.node.ref(f"{name}/blocks")
             asked.append(deployed.statuses(BLOCKS_SHOWN, timeout=VIEW_TIMEOUT, returns=list[BlockStatus]))
@@ -246,14 +244,14 @@ class Controller(Actor):
             case m.KillWorker(worker, cause):
                 self._kill(worker, cause)
             case m.Load():
-                return self._spawn(self._load(effect))
-            case m.AskRoom(worker, incarnation):
-                return self._spawn(self._ask_room(worker, incarnation))
+                return self._spawn(self._calls.load(effect))
+            case m.AskRoom():
+                return self._spawn(self._ask_room(effect))
             case m.Publish(_, first):
                 self._first.update(dict.fromkeys(first))
                 return self._spawn(self._publish())
             case m.Unload():
-                return self._spawn(self._unload(effect))
+                return self._spawn(self._calls.unload(effect))
             case m.Added(application, error):
                 if error:
                     self._failed[application] = error
@@ -282,8 +280,8 @@ class Controller(Actor):
     def _beat(self, peer: PeerInfo) -> None:
         name = peer.id.name
         if name in self._state.workers:
-            age, waiting, running = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running"))
-            self.handle(m.Beat(name, peer.id.incarnation, age, waiting, running))
+            said = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running", "routes"))
+            self.handle(m.Beat(name, peer.id.incarnation, *said))
         elif (address := f"{name}/gateway") in self._gateways:
             self._taken[address] = peer.payload.get("routes", 0)
         self._retell(peer)
@@ -301,46 +299,15 @@ class Controller(Actor):
             if worker is None:
                 self.node.ref(f"{name}/gateway#{peer.id.incarnation}").routes.cast(self._state.table.news())
             elif worker.incarnation == peer.id.incarnation:  # a life that is not known yet has nothing loaded
-                self._worker(name, worker.incarnation).routes.cast(self._state.table.parts([name])[name])
+                self._worker(name, worker.incarnation).routes.cast(self._state.table.parts({name: taken})[name])
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
-
-    def _blocks(self, name: str, incarnation: int) -> Ref:
-        return self.node.ref(f"{name}/blocks#{incarnation}")
 
     def _kill(self, worker: str, cause: str) -> None:
         """Nobody waits for it: the worker's end is news like any other."""
         log.warning("worker %s is killed: %s", worker, cause)
         self.node.ref(f"{self.node.name}/{worker}", Process).kill.cast(cause)
-
-    async def _load(self, effect: m.Load) -> None:
-        worker, incarnation, load = effect.worker, effect.incarnation, effect.load
-        kind: Any = BlockLoaded | NoRoom
-        async with self._order[worker]:
-            try:
-                answer = await self._blocks(worker, incarnation).load(load, timeout=LOAD_TIMEOUT, returns=kind)
-            except NodeDown:
-                return  # told by the membership
-            except RemoteError as error:
-                self.handle(m.LoadFailed(worker, incarnation, load, error.text))
-            except RuntimeFault as error:
-                if not self.node.stopping:
-                    self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
-            else:
-                what = worker, incarnation, load
-                self.handle(m.LoadRefused(*what, answer) if isinstance(answer, NoRoom) else m.Loaded(*what))
-
-    async def _unload(self, effect: m.Unload) -> None:
-        async with self._order[effect.worker]:  # first: what is loaded in its place comes after it
-            async with self._publishing:  # publications before this one are out
-                pass
-            try:
-                await self._blocks(effect.worker, effect.incarnation).unload(effect.holder, list(effect.ids))
-            except NodeDown:
-                return
-            except RuntimeFault as error:
-                log.warning("worker %s did not unload %s: %s", effect.worker, effect.holder, error)
 
     async def _drain(self, application: str) -> None:
         """Forget it once no gateway has a request of it, or the time is over."""
@@ -354,21 +321,11 @@ class Controller(Actor):
             del self._grace[application]
             self._conditions.look()
 
-    async def _ask_room(self, worker: str, incarnation: int) -> None:
-        async with self._order[worker]:
-            try:
-                status = await self._status(worker, ANSWER_TIMEOUT)
-            except NodeDown:
-                return
-            except RuntimeFault as error:
-                self._kill(worker, f"it did not tell its status: {error}")
-            else:
-                if status.slow and status.slow not in self._warnings:  # all workers of one machine say the same
-                    self._warnings.append(status.slow)
-                self.handle(m.Room(worker, incarnation, status.budget - status.parameters))
-
-    async def _status(self, worker: str, seconds: float) -> WorkerStatus:
-        return await self.node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
+    async def _ask_room(self, effect: m.AskRoom) -> None:
+        if (status := await self._calls.room(effect)) is not None:
+            if status.slow and status.slow not in self._warnings:  # all workers of one machine say the same
+                self._warnings.append(status.slow)
+            self.handle(m.Room(effect.worker, effect.incarnation, status.budget - status.parameters))
 
     async def _publish(self) -> None:
         async with self._publishing:
@@ -380,7 +337,8 @@ class Controller(Actor):
                 name: self._worker(name, worker.incarnation) for name, worker in self._state.workers.items() if worker.alive
             }
             first = [name for name in alive if name in self._first]
-            parts, version, self._first = self._state.table.parts(alive), self._sent, {}
+            taken = {name: self._state.workers[name].routes for name in alive}
+            parts, version, self._first = self._state.table.parts(taken), self._sent, {}
             updates = {gateway: self._state.table.news(self._taken.get(gateway, 0)) for gateway in self._gateways}
             told = [alive[name].routes(parts[name], timeout=ANSWER_TIMEOUT) for name in first]
             for name, answer in zip(first, await asyncio.gather(*told, return_exceptions=True), strict=True):

@@ -204,6 +204,7 @@ class Beat:
     sweep_age: float  # seconds
     waiting: int
     running: int
+    routes: int = 0  # version of the publication that it has taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """The routes in force and the version of what is published of them.
 
-Owns the change from planned to in force and back. ``settle`` looks only at the routes that were touched since it last ran. A
-worker is told all that concerns it; a gateway what changed since the version that it has.
+Owns the change from planned to in force and back. ``settle`` looks only at the routes that were touched since it last ran.
+Gateways and workers are told what changed since the version that they have, a worker of what concerns it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from blockwright.actors.controller.residency import PlannedRoute, Served
@@ -20,18 +20,19 @@ KEPT = 64  # publications that a difference can go back
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one publication changed: ids of routes, and names of applications."""
+    """What one publication changed."""
 
     version: int
-    routes: frozenset[str]
+    routes: frozenset[str]  # ids of those that gateways are to hear of
     applications: frozenset[str]
+    local: tuple[Route, ...]  # those that their workers are to hear of, as they were or as they are
 
 
 class Routes:
     """See the module."""
 
     def __init__(self) -> None:
-        self.planned: list[Route] = []  # of all applications that were ever served, with all workers up and loaded
+        self.planned: dict[str, Route] = {}  # by id, of all applications ever served, with all workers up and loaded
         self.in_force: dict[str, Route] = {}  # by id
         self.capacity: dict[str, int] = {}  # route in force -> tokens of one sequence that its workers can hold
         self.version = 0  # of the last publication
@@ -45,12 +46,13 @@ class Routes:
         self._on_demand: list[str] = []  # and those that are loaded when they are asked for
         self._renamed = False  # these four lists differ from the last publication
         self._changed: set[str] = set()  # applications whose chain came, went or differs since then
+        self._local: list[Route] = []  # as ``Change`` has it, since then
         self._log: deque[Change] = deque(maxlen=KEPT)  # the last publications
 
     def list_chains(self, served: Iterable[Served]) -> None:
         """Applications came, went, were cut anew, deployed or withdrawn; ``served``: all that are known."""
         known = [one for one in served if one.shown]
-        self.planned = [planned.route for one in known for planned in one.planned]
+        former_routes, self.planned = self.planned, {p.route.id: p.route for one in known for p in one.planned}
         last = {chain.application: chain for chain in self._chains}
         chains = [_chain(one, last.get(one.application.name)) for one in known]
         withdrawn = [s.application.name for s in known if not s.deployed]
@@ -59,8 +61,11 @@ class Routes:
         former = (self._chains, self._withdrawn, self._draining, self._on_demand)
         self._renamed |= (chains, withdrawn, draining, on_demand) != former
         here = {chain.application: chain for chain in chains}
-        self._changed.update(name for name in last.keys() | here.keys() if last.get(name) != here.get(name))
-        self._changed.update({*withdrawn} ^ {*self._withdrawn})  # who comes back is told whole
+        changed = {name for name in last.keys() | here.keys() if last.get(name) != here.get(name)}
+        self._local += [route for route in self.planned.values() if route.application in changed]
+        for one, other in ((former_routes, self.planned), (self.planned, former_routes)):
+            self._local += [route for id, route in one.items() if other.get(id) is not route]
+        self._changed.update(changed, {*withdrawn} ^ {*self._withdrawn})  # who comes back is told whole
         self._chains, self._withdrawn, self._draining, self._on_demand = chains, withdrawn, draining, on_demand
 
     def touch(self, routes: Iterable[PlannedRoute]) -> None:
@@ -83,6 +88,7 @@ class Routes:
             if planned.whole:
                 if id not in self.in_force:
                     route = self.in_force[id] = replace(planned.route, version=version)
+                    self._local.append(route)
                     first.update(dict.fromkeys(workers_of(route)))
                     planned.served.ever_ready = True
                     self._count(planned.served, 1)
@@ -94,18 +100,19 @@ class Routes:
                 del self.in_force[id], self.capacity[id]
                 self._count(planned.served, -1)
                 changed.add(id)
+                self._local.append(planned.route)
         self.touched.clear()
         if not changed and not self._renamed:
             return None
-        self._log.append(Change(version, frozenset(changed), frozenset(self._changed)))
-        self.version, self._renamed = version, False
+        self._log.append(Change(version, frozenset(changed), frozenset(self._changed), tuple(self._local)))
+        self.version, self._renamed, self._local = version, False, []
         self._changed.clear()
         return tuple(first)
 
     def news(self, since: int = 0) -> RoutesChanged:
         """What ``version`` says to a gateway that has taken version ``since``: what changed, or all where that is too long
         ago; never what can come into force, which only workers prepare for."""
-        if since and self._log and since >= self._log[0].version - 1:
+        if self._recent(since):
             return self._difference(since)
         everything = self.publication()
         return replace(everything, planned=[], routes=[route for route in everything.routes if route.id not in self.paused])
@@ -116,7 +123,7 @@ class Routes:
             self.version,
             list(self._chains),
             list(self.in_force.values()),
-            list(self.planned),
+            list(self.planned.values()),
             list(self._withdrawn),
             dict(self.capacity),
             list(self._draining),
@@ -142,27 +149,40 @@ class Routes:
             list(self._on_demand),
         )
 
-    def parts(self, workers: Iterable[str]) -> dict[str, RoutesChanged]:
-        """What ``version`` says to each of these workers: all that concerns it, and nothing else."""
-        planned: dict[str, list[Route]] = {worker: [] for worker in workers}
-        for route in self.planned:
-            for worker in workers_of(route):
-                if worker in planned:
-                    planned[worker].append(route)
-        found = {}
-        for worker, mine in planned.items():
-            names = {route.application for route in mine}
-            chains = [chain for chain in self._chains if chain.application in names]
-            in_force = [self.in_force[route.id] for route in mine if route.id in self.in_force]
-            found[worker] = RoutesChanged(self.version, chains, in_force, mine)
-        return found
+    def parts(self, taken: Mapping[str, int]) -> dict[str, RoutesChanged]:
+        """What ``version`` says to each of these workers, which have taken other versions: of what concerns it, what changed
+        since, or all where that is too long ago."""
+        since = {worker: version if self._recent(version) else 0 for worker, version in taken.items()}
+        ids: dict[str, dict[str, None]] = {worker: {} for worker in taken}
+        oldest = min(filter(None, since.values()), default=self.version)
+        changes = [(change.version, change.local) for change in self._log if change.version > oldest]
+        if 0 in since.values():
+            changes.append((0, tuple(self.planned.values())))
+        for version, routes in changes:
+            for route in routes:
+                for worker in workers_of(route):
+                    if worker in since and (since[worker] < version if since[worker] else not version):
+                        ids[worker][route.id] = None
+        chains = {chain.application: chain for chain in self._chains}
+        return {worker: self._part(since[worker], list(mine), chains) for worker, mine in ids.items()}
+
+    def _part(self, since: int, ids: list[str], chains: Mapping[str, Chain]) -> RoutesChanged:
+        planned = [self.planned[id] for id in ids if id in self.planned]
+        names = dict.fromkeys(route.application for route in planned)
+        in_force = [self.in_force[id] for id in ids if id in self.in_force]
+        ended = [id for id in ids if id not in self.in_force] if since else []
+        return RoutesChanged(self.version, [chains[name] for name in names], in_force, planned, since=since, ended=ended)
+
+    def _recent(self, version: int) -> bool:
+        """A difference to it can be told."""
+        return bool(version and self._log) and version >= self._log[0].version - 1
 
     def check(self, served: Iterable[Served]) -> None:
         """Raise AssertionError when an invariant is broken; reads everything."""
         assert not self.touched
         everyone = list(served)
         known = [planned for one in everyone for planned in one.planned]
-        assert self.planned == [planned.route for one in everyone if one.shown for planned in one.planned]
+        assert list(self.planned.values()) == [planned.route for one in everyone if one.shown for planned in one.planned]
         for planned in known:
             assert planned.open == sum(not hop.held for hop in planned.hops), planned.route.id
             assert planned.whole == (planned.route.id in self.in_force), planned.route.id

@@ -183,7 +183,7 @@ class ControllerState:
         if not self.current(beat.worker, beat.incarnation):
             return
         worker = self.workers[beat.worker]
-        worker.waiting, worker.running = beat.waiting, beat.running
+        worker.waiting, worker.running, worker.routes = beat.waiting, beat.running, beat.routes
         if beat.sweep_age > self.stall_timeout and not worker.condemned:
             worker.condemned = True
             self.residency[worker.name].serve(False)

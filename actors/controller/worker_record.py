@@ -26,6 +26,7 @@ class WorkerRecord:
     condemned: bool = False  # a kill was asked for; nothing more is expected of this incarnation
     waiting: int = 0
     running: int = 0
+    routes: int = 0  # version of the publication that it has taken, as its last heartbeat said
 
     @property
     def alive(self) -> bool:
@@ -39,6 +40,7 @@ class WorkerRecord:
     def rise(self, incarnation: int) -> None:
         """The process has joined the cluster, with nothing loaded."""
         self.state, self.incarnation, self.last, self.condemned = "loading", incarnation, incarnation, False
+        self.routes = 0
 
     def ended_by(self, incarnation: int) -> bool:
         """Is the end of ``incarnation`` that of the current life? One may end before it rose, or had a process."""

@@ -49,6 +49,7 @@ class RequestRecord:
     scores: list[TokenLogprob] = field(default_factory=list)  # of the prompt, as far as they have come
     avoid: str = ""  # route id not to take before ``avoid_until``
     avoid_until: float = 0.0
+    refused: set[str] = field(default_factory=set)  # ids of routes whose workers cannot hold it
     events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -101,7 +102,13 @@ class RequestRecord:
     def wanted(self, now: float) -> Wanted:
         """What decides where it goes."""
         avoid = self.avoid if now < self.avoid_until else ""
-        return Wanted(self.id, self.application, self.total, self.deaths.suspect, avoid)
+        return Wanted(self.id, self.application, self.total, self.deaths.suspect, avoid, self.refused)
+
+    def refuse(self, now: float) -> Wanted:
+        """The worker of its route cannot hold it, as parameters have come there; what decides where it goes instead."""
+        assert self.route is not None
+        self.refused.add(self.route.id)
+        return self.wanted(now)
 
     def note(self, now: float, event: str, **detail: Any) -> None:
         """Add to the story."""

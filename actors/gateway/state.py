@@ -38,7 +38,7 @@ from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.uses import Uses
 from blockwright.actors.gateway.workers import Workers
 from blockwright.actors.worker.messages import GatewayNews, SweepReport
-from blockwright.policies.requests.dispatch import dispatch
+from blockwright.policies.requests.dispatch import dispatch, fitting
 from blockwright.policies.requests.overload import Overload
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.queue import WaitingQueue
@@ -377,9 +377,8 @@ class GatewayState:
 
     def _given_back(self, record: RequestRecord, reason: str, now: float) -> None:
         record.note(now, "returned", reason=reason)
-        if reason.startswith("refused"):
-            message = reason.partition(": ")[2] or "a worker refused the request"
-            self._fail(record, now, RequestRefused(Refusal.TOO_LONG, message))
+        if reason.startswith("refused") and not fitting(record.refuse(now), self.table):
+            self._fail(record, now, RequestRefused(Refusal.TOO_LONG, reason.partition(": ")[2]))
             return
         if reason == "deadline":
             self._fail(record, now, self._expired())

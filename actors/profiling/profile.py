@@ -18,10 +18,13 @@ HELD_OUT = 48  # sweeps
 DISTURBED = 0.1  # spread of a sweep's repeats from which the machine counts as disturbed
 
 
-def profile(backend: Backend, checkpoint: Checkpoint, repeats: int, tell: Callable[[int, int], None]) -> dict[str, Any]:
-    """The part of the document that is of sweeps and loads. ``tell``: turns done, turns in all."""
+def profile(
+    backend: Backend, checkpoint: Checkpoint, repeats: int, memory: int, tell: Callable[[int, int], None]
+) -> dict[str, Any]:
+    """The part of the document that is of sweeps and loads. ``memory``: bytes that may be taken; ``tell``: turns done, and
+    turns in all. Raises BackendError, CheckpointError."""
     lengths = RowLengths.of(checkpoint.config.max_position)
-    bench = SweepBench(backend, checkpoint, lengths)
+    bench = SweepBench(backend, checkpoint, lengths, memory)
     known = grid(lengths)
     shapes = [*known, *held_out(lengths, HELD_OUT, seed=1)]
     times = bench.time(shapes, repeats, tell)

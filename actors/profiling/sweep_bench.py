@@ -13,6 +13,7 @@ from random import Random
 
 from blockwright.actors.profiling.shapes import ROWS, SWEEP_TOKENS, RowLengths, SweepShape
 from blockwright.gpu.backend import Backend
+from blockwright.gpu.errors import BackendError
 from blockwright.gpu.executor import PARAMETERS, Executor
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.parameters import ALIGNMENT
@@ -38,17 +39,21 @@ class TimedLoad:
 
 
 class SweepBench:
-    """A loaded model with full rows. ``parameters`` and ``kv``: its sizes for the cost model."""
+    """A loaded model with full rows, of an adapter what it changes. ``parameters`` and ``kv``: its sizes for the cost model.
+    Raises BackendError where the model and its rows need more than ``memory`` bytes."""
 
-    def __init__(self, backend: Backend, checkpoint: Checkpoint, lengths: RowLengths, seed: int = 0) -> None:
-        self._lengths, self._random = lengths, Random(seed)
-        specs = checkpoint.specs(PAGE, str(backend.dtype).removeprefix("torch."))
+    def __init__(self, backend: Backend, checkpoint: Checkpoint, lengths: RowLengths, memory: int) -> None:
+        self._lengths, self._random = lengths, Random(0)
+        specs = [spec.loads()[0] for spec in checkpoint.specs(PAGE, str(backend.dtype).removeprefix("torch."))]
         layers = sum(spec.component.kv is not None for spec in specs)
         pages = [-(-lengths.of_row(row) // PAGE) for row in range(ROWS)]
         layouts = {spec.component.kv for spec in specs if spec.component.kv is not None}
         slots = layers * sum(pages)
         packed = sum(-(-part.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs for part in backend.parts(spec))
         sizes = [packed, *[slots * backend.slot_bytes(layout) for layout in layouts]]
+        if sum(sizes) > memory:
+            message = f"{checkpoint.path} with {ROWS} sequences needs {sum(sizes)} bytes, and {memory} are free here"
+            raise BackendError(f"{message}; end other programs, or profile a smaller model")
         self._executor = Executor(
             backend,
             rows=ROWS,

@@ -51,6 +51,7 @@ from blockwright.policies.sweep.events import (
     RoutesChanged,
     Started,
 )
+from blockwright.policies.sweep.local_routes import merged
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
 from blockwright.runtime.base.buffers import Sink
@@ -101,7 +102,7 @@ class Worker(Actor):
         self._flights = 0
         self._queues = False  # somebody was here at the last heartbeat
         self._ending: list[tuple[int, str]] = []  # the last plan that may name a block, and the block's actor
-        self._routes = 0  # version taken
+        self._published = RoutesChanged(0, [], [], [])  # what was taken, as a whole
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # for a sequence that expires while nothing else happens
@@ -153,7 +154,7 @@ class Worker(Actor):
             "waiting": self.state.waiting,
             "running": self.state.running,
             "reports": dict(self._reports.serials),
-            "routes": self._routes,
+            "routes": self._published.version,
         }
 
     def _apply(self, event: Event) -> None:
@@ -252,12 +253,14 @@ class Worker(Actor):
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
+        known, self._published = self._published, merged(self._published, update)
+        if (update := self._published) is known:
+            return
         self._composed.prepare(update.chains)
         for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
             self._watch(worker)
         self._perform()  # what was unloaded before must be forgotten before runs are composed anew
         self._apply(update)
-        self._routes = max(self._routes, update.version)
         routes = self.state.parts.routes
         self._composed.retain(routes.runs, {local.delta for local in routes.planned()})
         for local in routes.all_in_force():

@@ -39,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--zoo", metavar="FOLDER", type=folder, help="PATH_OR_ID is an application of this zoo, which keeps it"
     )
-    parser.add_argument("--repeats", type=repeats, default=5, metavar="N", help="of each sweep, at least 4 (5)")
+    parser.add_argument("--repeats", type=repeats, default=7, metavar="N", help="of each sweep, at least 4 (7)")
 
 
 def threads(text: str) -> int:
@@ -79,7 +79,7 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from blockwright.actors.config import Settings
     from blockwright.actors.profiling.links import measure_links
     from blockwright.actors.profiling.profile import profile
-    from blockwright.actors.resources import cores
+    from blockwright.actors.resources import cores, free_memory
     from blockwright.actors.sizing import serving_dtype
     from blockwright.api.load.figures import machine
     from blockwright.gpu.select import open_backend
@@ -90,7 +90,7 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     dtype = serving_dtype(Settings(dtype=arguments.dtype), {"": checkpoint.config})
     count = arguments.threads or cores()
     backend = open_backend("auto", dtype, count)
-    found = profile(backend, checkpoint, arguments.repeats, _tell)
+    found = profile(backend, checkpoint, arguments.repeats, free_memory(), _tell)
     config = checkpoint.config
     return {
         **found,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -77,6 +77,7 @@ def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
     return torch.tanh(x / cap) * cap if cap else x
 
 
+@cache
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
     """float32 [half of the elements that turn]."""
     dim = rope.dim or head_dim

@@ -40,6 +40,8 @@ NAME = re.compile(
     r"(?:\w+\.)?layers\.(\d{1,9})\.(attention|output)_adapters\.adapters\.([^.]+)\.adapter_(down\.0|up)\.(weight|bias)"
 )
 ROLES = {"down.0weight": "down", "down.0bias": "down_bias", "upweight": "up", "upbias": "up_bias"}
+BEFORE_NORM = ("gemma2",)  # families for which the library puts bottlenecks ahead of the norm behind a component
+NORMED = "AdapterHub's adapters library puts it ahead of the norm behind a component, which is not computed here"
 BASE = "name the base that the adapter was trained on"
 LARGEST_SCALE = 1e9
 LARGEST_WIDTH = 4096
@@ -110,10 +112,9 @@ def _places(config: Fields, base: Checkpoint) -> dict[tuple[int, str], int]:
             continue
         parts = [(place, part) for place, (part, _) in enumerate(base.parts) if isinstance(part, kind)]
         if len(parts) != base.config.layers or any(part.post_norm or part.multiplier != 1.0 for _, part in parts):
-            raise CheckpointError(
-                f"{config.source}: {flag} is not supported for {base.path}, whose layers do not add what a component "
-                "gives to the residual as it is; train a LoRA"
-            )
+            family = ARCHITECTURES[base.config.architecture].model_type
+            why = NORMED if family in BEFORE_NORM else f"AdapterHub's adapters library has none for {family} models"
+            raise CheckpointError(f"{config.source}: {flag} is not supported for {base.path}: {why}; train a LoRA")
         found |= {(layer, where): place for layer, (place, _) in enumerate(parts) if layer not in left}
     if not found:
         raise CheckpointError(f"{config.source}: mh_adapter, output_adapter and leave_out leave no adapter; save it again")

@@ -10,7 +10,6 @@ Pure and deterministic: equal inputs give equal answers.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -34,16 +33,22 @@ class Draft:
     def __init__(self, chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int]) -> None:
         self.chains, self._memory = chains, memory
         self.hops: dict[str, list[tuple[Hop, ...]]] = {}  # of each application, its routes; the first was there first
-        self._held: dict[str, Counter[bytes]] = {
-            worker: Counter() for worker in memory
-        }  # component or delta -> hops that need it
+        # of each worker, component or delta -> hops that need it
+        self._held: dict[str, dict[bytes, int]] = {worker: {} for worker in memory}
+        self._needs: dict[tuple[str, int, int], dict[bytes, int]] = {}  # what ``needs`` has found
         self.used = dict.fromkeys(memory, 0)  # bytes
+
+    def needs(self, name: str, hop: Hop) -> dict[bytes, int]:
+        """Bytes of each parameter of a hop."""
+        key = name, hop.first, hop.last
+        if key not in self._needs:
+            self._needs[key] = dict(_parameters(self.chains[name][hop.first : hop.last]))
+        return self._needs[key]
 
     def added(self, name: str, hop: Hop) -> int:
         """Bytes that a worker would hold more with this hop."""
         held = self._held[hop.worker]
-        needed = dict(_parameters(self.chains[name][hop.first : hop.last]))
-        return sum(nbytes for part, nbytes in needed.items() if not held[part])
+        return sum([nbytes for part, nbytes in self.needs(name, hop).items() if part not in held])
 
     def free(self, worker: str) -> int:
         return self._memory[worker] - self.used[worker]
@@ -58,7 +63,9 @@ class Draft:
         """One more route."""
         for hop in hops:
             self.used[hop.worker] += self.added(name, hop)
-            self._held[hop.worker].update(part for part, _ in _parameters(self.chains[name][hop.first : hop.last]))
+            held = self._held[hop.worker]
+            for part in self.needs(name, hop):
+                held[part] = held.get(part, 0) + 1
         self.hops.setdefault(name, []).append(hops)
 
     def take_back(self, name: str) -> tuple[Hop, ...]:
@@ -68,14 +75,18 @@ class Draft:
             del self.hops[name]
         for hop in hops:
             held = self._held[hop.worker]
-            held.subtract(part for part, _ in _parameters(self.chains[name][hop.first : hop.last]))
+            for part in self.needs(name, hop):
+                held[part] -= 1
+                if not held[part]:
+                    del held[part]
             self.used[hop.worker] -= self.added(name, hop)
         return hops
 
     def nearest(self, name: str) -> str | None:
         """The worker with room for the whole chain that holds most of it; of equals the one with most room left."""
-        fitting = [w for w in self._memory if self.fits(name, self.whole(name, w))]
-        return min(fitting, key=lambda w: (self.added(name, self.whole(name, w)), -self.free(w)), default=None)
+        added = {worker: self.added(name, self.whole(name, worker)) for worker in self._memory}
+        fitting = [worker for worker in added if added[worker] <= self.free(worker)]
+        return min(fitting, key=lambda worker: (added[worker], -self.free(worker)), default=None)
 
     def first(self, name: str) -> str | None:
         """The first worker with room for the whole chain."""

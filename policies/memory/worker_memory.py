@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil
 
 from blockwright.policies.memory import eviction
 from blockwright.policies.memory.chunks import ChunkPool
@@ -94,10 +93,12 @@ class WorkerMemory:
 
     def cap(self, account: str) -> int | None:
         """Most bytes that the pages of an account may take now; None: all that there is."""
+        return self._cap_of(account, self._pool.total - self.residence.used)
+
+    def _cap_of(self, account: str, left: int) -> int | None:
+        """Where parameters leave so many chunks."""
         share = self._shares.get(account, self._shares.get(EVERYBODY))
-        if share is None:
-            return None
-        return int(share * (self._pool.total - self.residence.used) * self._pool.chunk_bytes)
+        return None if share is None else int(share * left * self._pool.chunk_bytes)
 
     def page_bytes(self, spans: Iterable[Span]) -> int:
         """Of one page on each of ``spans``."""
@@ -130,9 +131,12 @@ class WorkerMemory:
             return 0
         slots = self.pages.allocator(spans[0].arena)
         groups = -(-pages * sum(span.layers for span in spans) // slots.group_slots)
-        share = self._shares.get(account, self._shares.get(EVERYBODY))
-        capped = 0 if share is None else ceil(pages * self.page_bytes(spans) / (share * self._pool.chunk_bytes))
-        return max(groups * slots.group_chunks, capped)
+        left, need = groups * slots.group_chunks, pages * self.page_bytes(spans)
+        if share := self._shares.get(account, self._shares.get(EVERYBODY)):
+            left = max(left, int(need / (share * self._pool.chunk_bytes)))
+            while (self._cap_of(account, left) or 0) < need:  # by the cap's own arithmetic: a byte less, and it never starts
+                left += 1
+        return left
 
     def load(self, holder: str, components: Sequence[WantedComponent], kept: int) -> list[list[TensorPlace]] | Shortage:
         """Places for the tensors of components and deltas, cached pages giving way; all of them, or nothing is changed.

@@ -74,6 +74,13 @@ class Wanted:
     tokens: int  # most that it may come to, prompt and answer together
     suspect: bool = False
     avoid: str = ""  # id of a route not to take now
+    refused: Set[str] = frozenset()  # ids of routes whose workers have said that they cannot hold it
+
+
+def fitting(wanted: Wanted, table: RoutingTable) -> list[Route]:
+    """Routes whose workers can hold the request, as far as is known."""
+    routes = [route for route in table.routes.get(wanted.application, []) if route.id not in wanted.refused]
+    return [route for route in routes if table.capacity.get(route.id, wanted.tokens) >= wanted.tokens]
 
 
 def dispatch(wanted: Wanted, table: RoutingTable, quarantine: Quarantine, ordinary: bool) -> Route | None:
@@ -84,15 +91,15 @@ def dispatch(wanted: Wanted, table: RoutingTable, quarantine: Quarantine, ordina
     """
     kept = quarantine.release(wanted.request)
     routes = table.routes.get(wanted.application, [])
-    fitting = [route for route in routes if table.capacity.get(route.id, wanted.tokens) >= wanted.tokens]
-    capacity = table.capacity if fitting else None
-    fitting = fitting or routes
+    fits = fitting(wanted, table)
+    capacity = table.capacity if fits else None
+    fits = fits or routes  # a worker says why not
     if not wanted.suspect:
-        return choose(fitting, table.work, quarantine.workers(), wanted.avoid, wanted.tokens, capacity)
+        return choose(fits, table.work, quarantine.workers(), wanted.avoid, wanted.tokens, capacity)
     if not routes or (ordinary and quarantine.routes):
         return None
-    if kept not in fitting or kept is None or kept.id == wanted.avoid:
-        kept = choose(fitting, table.work, quarantine.workers(), wanted.avoid)
+    if kept not in fits or kept is None or kept.id == wanted.avoid:
+        kept = choose(fits, table.work, quarantine.workers(), wanted.avoid)
     if kept is None:
         return None
     quarantine.keep(wanted.request, kept)

@@ -80,7 +80,8 @@ class ComponentsReleased:
 class RoutesChanged:
     """Routes in force, and all that can come into force (``planned``): all of them, or what changed after ``since``.
 
-    A difference holds for whoever has taken version ``since`` or a later one; all others need the whole.
+    A difference holds for whoever has taken version ``since`` or a later one; all others need the whole. A worker's part has
+    the routes through it, and is applied as a whole: see ``local_routes.merged``.
     """
 
     version: int
@@ -91,7 +92,7 @@ class RoutesChanged:
     capacity: dict[str, int] = field(default_factory=dict)  # route id -> tokens of one sequence that its workers can hold
     draining: list[str] = field(default_factory=list)  # all applications that take no new requests and end those they have
     since: int = 0  # version that this is the difference to; 0: the whole
-    ended: list[str] = field(default_factory=list)  # ids of routes that are no longer in force
+    ended: list[str] = field(default_factory=list)  # ids of routes not in force any more; a worker's are planned no more
     removed: list[str] = field(default_factory=list)  # applications that are gone for good, with their planned routes
     on_demand: list[str] = field(default_factory=list)  # all that did not fit and are loaded when asked for
 

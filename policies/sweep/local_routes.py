@@ -157,3 +157,20 @@ def layouts(event: RoutesChanged) -> list[KvLayout]:
     """KV layouts of all chains, each once, in order of first use."""
     found = {c.kv.key: c.kv for chain in event.chains for c in chain.components if c.kv is not None}
     return list(found.values())
+
+
+def merged(known: RoutesChanged, update: RoutesChanged) -> RoutesChanged:
+    """A worker's part as a whole, after ``update``: ``known`` itself where that is older, or a difference to a version that
+    this worker has not taken. What has ended is planned again where the same update says so."""
+    if update.version <= known.version or update.since > known.version:
+        return known
+    if not update.since:
+        return update
+    ended = {*update.ended}
+    planned = {route.id: route for route in known.planned if route.id not in ended}
+    planned.update((route.id, route) for route in update.planned)
+    in_force = {route.id: route for route in known.routes if route.id not in ended}
+    in_force.update((route.id, route) for route in update.routes)
+    chains = {chain.application: chain for chain in [*known.chains, *update.chains]}
+    names = dict.fromkeys(route.application for route in planned.values())
+    return RoutesChanged(update.version, [chains[name] for name in names], [*in_force.values()], [*planned.values()])

@@ -338,6 +338,8 @@ class SweepState:
         for s in parts.rows.live():
             flying = parts.leases.is_in_flight(s)
             assert parts.rows.open[s] == named.get(s, 0) + flying, f"sequence {s} is in other plans than it counts"
+            room = self._sequences.capacity(parts.rows.route[s], parts.rows.tenant[s])
+            assert parts.rows.limit[s] <= room, f"sequence {s} can never have its {parts.rows.limit[s]} tokens, only {room}"
 
 
 def digest_of(snapshot: dict[str, Plain]) -> bytes:

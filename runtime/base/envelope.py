@@ -61,6 +61,7 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     LEAVE: (),
 }
 _ANY = (object,)
+_HEAD = 5 + 9 + 9  # bytes of the head of an array, of a tag and of an id, at most
 
 
 def parse(body: Buffer, buffers: Sequence[memoryview]) -> tuple[int, list[Any]]:
@@ -79,10 +80,11 @@ def parse(body: Buffer, buffers: Sequence[memoryview]) -> tuple[int, list[Any]]:
 
 
 def outline(body: Buffer) -> tuple[int, int] | None:
-    """(tag, id) of a message of which the rest cannot be read; None where not even they can."""
+    """(tag, id) of a message of which the rest cannot be read; None where not even they can. Looks at no more than they
+    take: what stands in their place may be a million lists."""
     unpacker = msgpack.Unpacker()
     try:
-        unpacker.feed(body)
+        unpacker.feed(memoryview(body)[:_HEAD])
         if unpacker.read_array_header() < 2:
             return None
         tag, number = unpacker.unpack(), unpacker.unpack()

@@ -158,7 +158,7 @@ class RemoteStreams:
             to.deliver(delivery)
             return outlet.inlet
         number, sink = self._requests.number(), Sink()
-        whole_left = 0.0 if whole is None else whole - clock.now()
+        whole_left = 0.0 if whole is None else max(whole - clock.now(), left)  # time has passed; 0 would mean without end
         window = [WINDOW_ITEMS, WINDOW_BYTES]
         message = [
             envelope.OPEN,

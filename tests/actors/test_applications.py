@@ -12,6 +12,7 @@ from blockwright.actors.controller.messages import (
     Added,
     Application,
     Beat,
+    Deploy,
     Fatal,
     FinishRequests,
     Load,
@@ -21,6 +22,7 @@ from blockwright.actors.controller.messages import (
     Retire,
     Room,
     Serve,
+    Undeploy,
     Unload,
 )
 from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
@@ -31,6 +33,10 @@ from blockwright.actors.gateway.port import Census, ModelInfo
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.cluster.application_life import Conflict
 from blockwright.policies.requests.routing_table import RoutingTable
+from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.sweep.local_routes import merged
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.codec import encode, pack
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
 
 STATUS = WorkerStatus(
@@ -220,15 +226,16 @@ def test_the_view_shows_models_and_what_ends_beside_them() -> None:
     assert {route["application"] for route in view["routes"]} == set(shown)
 
 
-def test_a_gateway_that_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
-    """Whatever comes and goes, however far behind it is, and with each difference taken twice."""
+def test_who_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
+    """Gateways and workers, whatever comes and goes, however far behind it is, and with each difference taken twice."""
     random, bench = Random(5), started("w0", "w1", "w2")
     whole, behind = RoutingTable(["a"]), RoutingTable(["a"])
     for table in (whole, behind):
         for worker in bench.state.workers:
             table.join(worker, 0.0)
     learn = {id(table): Catalogue([ModelInfo("a", "", 1, 0, False)], table).learn for table in (whole, behind)}
-    differences = 0
+    parts: dict[int, RoutesChanged] = {}  # by life of a worker
+    differences = told = 0
     for number in range(120):
         served = [name for name in bench.state.served if name != "a" and not bench.state.served[name].draining]
         match random.randrange(6):
@@ -243,6 +250,8 @@ def test_a_gateway_that_takes_differences_knows_what_one_that_takes_wholes_knows
                 bench(Remove(random.choice(served)))
             case 4:
                 bench.down(random.choice(list(bench.state.workers)))
+            case 5 if random.random() < 0.5:
+                bench(Undeploy("a") if "a" in bench.state.blocks else Deploy("a"))
             case _:
                 for name in [name for name, worker in bench.state.workers.items() if not worker.alive]:
                     bench.up(name)
@@ -259,7 +268,24 @@ def test_a_gateway_that_takes_differences_knows_what_one_that_takes_wholes_knows
                 a: sorted(map(str, routes)) for a, routes in whole.routes.items()
             }
             behind.check()
+        for name, worker in bench.state.workers.items():
+            if worker.alive and random.random() < 0.5:
+                known = parts.get(worker.incarnation, RoutesChanged(0, [], [], []))
+                both = bench.state.table.parts({name: known.version}), bench.state.table.parts({name: 0})
+                update, expected = (found[name] for found in both)
+                for _ in range(2):
+                    known = merged(known, update)
+                parts[worker.incarnation] = known
+                told += update.since > 0 and update.version > update.since
+                assert listed(known) == listed(expected)
     assert differences > 20
+    assert told > 20
+
+
+def listed(part: RoutesChanged) -> tuple[object, ...]:
+    """In an order of its own."""
+    chains = {chain.application: chain for chain in part.chains}
+    return part.version, chains, {r.id: r for r in part.routes}, {r.id: r for r in part.planned}
 
 
 def test_a_worker_is_told_all_that_concerns_it_and_nothing_else() -> None:
@@ -267,9 +293,32 @@ def test_a_worker_is_told_all_that_concerns_it_and_nothing_else() -> None:
     bench(Serve((application("a"), application("b", "eAmByz", span=2))))
     for worker in ("w0", "w1", "w2", "w3"):
         bench.up(worker)
-    part = bench.state.table.parts(["w2"])["w2"]
+    part = bench.state.table.parts({"w2": 0})["w2"]
     assert [route.id for route in part.planned] == ["a@w2", "b@w2+w3"]
     assert sorted(route.id for route in part.routes) == ["a@w2", "b@w2+w3"]
     assert (part.version, [chain.application for chain in part.chains]) == (bench.state.version, ["a", "b"])
     bench.down("w3")
-    assert [route.id for route in bench.state.table.parts(["w2"])["w2"].routes] == ["a@w2"]
+    assert [route.id for route in bench.state.table.parts({"w2": 0})["w2"].routes] == ["a@w2"]
+
+
+def test_one_more_than_a_hundred_is_one_route_for_each_worker() -> None:
+    """Of those through it, and nothing about those that it knows."""
+    applications = tuple(application(f"a{n}", f"eA{chr(192 + n)}Bnh") for n in range(100))
+    bench = started("w0", "w1", applications=applications)
+    version = bench.state.version
+    bench.manual = True
+    load_all(bench, bench(Add(named("b", "eAmByz"))))
+    assert bench.state.version == version + 1
+    update = bench.state.table.parts({"w0": version, "w1": version})["w1"]
+    assert [route.id for route in update.planned] == [route.id for route in update.routes] == ["b@w1"]
+    assert ([chain.application for chain in update.chains], update.ended, update.since) == (["b"], [], version)
+    size = len(pack(encode(update, Sink())))
+    assert size * 50 < len(pack(encode(bench.state.table.parts({"w1": 0})["w1"], Sink())))
+    version += 1
+    bench.down("w0")
+    update = bench.state.table.parts({"w1": version})["w1"]
+    assert (update.planned, update.routes, update.ended) == ([], [], []), "what another loses is nothing to it"
+    bench(Remove("b"))
+    assert bench.state.table.parts({"w1": bench.state.version - 1})["w1"].ended == ["b@w1"]
+    whole = bench.state.table.parts({"w1": version - 100})["w1"]
+    assert (whole.since, len(whole.planned)) == (0, 100), "too long ago"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
@@ -21,9 +22,12 @@ class Worker(Actor):
     def __init__(self) -> None:
         self.held: list[tuple[str, bytes]] = []
         self.asked: list[str] = []  # blocks that want to know
+        self.open = asyncio.Event()
+        self.open.set()
 
     @endpoint(concurrent=True)
     async def load(self, block: LoadBlock) -> BlockLoaded:
+        await self.open.wait()
         if block.checkpoint == "torn":
             raise MemoryError("component mlp needs 9 bytes and worker w0 has 8 left")
         self.held += [(block.holder, id) for id in [*block.ids, *filter(None, block.deltas)]]
@@ -52,7 +56,7 @@ class Controller(Actor):
 
 class Rig:
     async def start(self) -> None:
-        self.clock = ManualClock()
+        self.clock, self.serials = ManualClock(), itertools.count(1)
         self.node = Node("w0", listen=False, clock=self.clock)
         await self.node.start()
         self.worker, self.controller = Worker(), Controller()
@@ -60,6 +64,12 @@ class Rig:
         await self.node.spawn(self.controller, name="controller")
         self.blocks = await self.node.spawn(Blocks("w0/controller"), name="blocks")
         self.ref = self.node.ref("w0/blocks", Blocks)
+
+    async def load(self, block: LoadBlock) -> object:
+        return await self.ref.load(block, next(self.serials))
+
+    async def unload(self, holder: str, ids: list[bytes]) -> int:
+        return await self.ref.unload(holder, ids, next(self.serials))
 
     def actors(self) -> dict[str, str]:
         """Those of blocks, and who supervises them."""
@@ -90,10 +100,10 @@ def ids(loaded: LoadBlock) -> list[bytes]:
 
 
 async def test_one_actor_for_each_block_whoever_holds_it(rig: Rig) -> None:
-    await rig.ref.load(block("eam", "a"))
-    await rig.ref.load(block("bn", "a", 3))
-    await rig.ref.load(block("eam", "b"))
-    await rig.ref.load(block("bN", "b", 3))  # the same parameters with a delta are another block
+    await rig.load(block("eam", "a"))
+    await rig.load(block("bn", "a", 3))
+    await rig.load(block("eam", "b"))
+    await rig.load(block("bN", "b", 3))  # the same parameters with a delta are another block
     assert set(rig.actors().values()) == {"w0/blocks"}
     found = {tuple(s.holders): s for s in await rig.ref.statuses(99)}
     assert found.keys() == {("a", "b"), ("a",), ("b",)}
@@ -103,10 +113,10 @@ async def test_one_actor_for_each_block_whoever_holds_it(rig: Rig) -> None:
 
 async def test_it_drains_until_the_last_plan_has_ended_and_goes(rig: Rig) -> None:
     lower, upper = block("eam", "a"), block("Bn", "a", 3)
-    await rig.ref.load(lower)
-    await rig.ref.load(upper)
-    await rig.ref.load(block("eam", "b"))
-    assert await rig.ref.unload("a", [*ids(lower), *ids(upper)]) == 6
+    await rig.load(lower)
+    await rig.load(upper)
+    await rig.load(block("eam", "b"))
+    assert await rig.unload("a", [*ids(lower), *ids(upper)]) == 6
     assert {holder for holder, _ in rig.worker.held} == {"b"}
     (name,) = rig.worker.asked
     stages = {s.name: s.stage for s in await rig.ref.statuses(99)}
@@ -120,10 +130,10 @@ async def test_it_drains_until_the_last_plan_has_ended_and_goes(rig: Rig) -> Non
 
 async def test_who_comes_while_it_drains_keeps_the_actor(rig: Rig) -> None:
     one = block("eam", "a")
-    await rig.ref.load(one)
-    await rig.ref.unload("a", ids(one))
+    await rig.load(one)
+    await rig.unload("a", ids(one))
     (name,) = rig.worker.asked
-    await rig.ref.load(block("eam", "b"))
+    await rig.load(block("eam", "b"))
     await rig.node.ref(f"w0/{name}", BlockActor).ended()
     await rig.settle()
     assert [s.stage for s in await rig.ref.statuses(99)] == [BlockStage.RESIDENT]
@@ -131,7 +141,7 @@ async def test_who_comes_while_it_drains_keeps_the_actor(rig: Rig) -> None:
 
 async def test_a_load_that_fails_says_why_and_leaves_nothing(rig: Rig) -> None:
     with pytest.raises(RemoteError) as caught:
-        await rig.ref.load(block("eam", "a", path="torn"))
+        await rig.load(block("eam", "a", path="torn"))
     assert caught.value.text == "component mlp needs 9 bytes and worker w0 has 8 left"
     await rig.settle()
     assert not rig.actors()
@@ -139,13 +149,13 @@ async def test_a_load_that_fails_says_why_and_leaves_nothing(rig: Rig) -> None:
 
 async def test_what_no_block_has_is_unloaded_all_the_same(rig: Rig) -> None:
     rig.worker.held += [("a", b"x")]
-    assert await rig.ref.unload("a", [b"x"]) == 1
+    assert await rig.unload("a", [b"x"]) == 1
     assert rig.worker.asked == []
 
 
 async def test_the_controller_hears_of_pressed_blocks_with_one_message(rig: Rig) -> None:
     for one in (block("eam", "a"), block("bn", "a", 3), block("eam", "b"), block("co", "b", 3)):
-        await rig.ref.load(one)
+        await rig.load(one)
     await rig.ref.report([RouteQueue("a", 0, 5, 1, 1, 20, 100), RouteQueue("b", 0, 5, 2, 7, 70, 100)])
     await rig.settle()
     ((worker, life, pressed),) = rig.controller.heard
@@ -164,8 +174,8 @@ async def test_the_controller_hears_of_pressed_blocks_with_one_message(rig: Rig)
 
 
 async def test_a_block_for_a_burst_says_when_it_was_idle_for_so_long(rig: Rig) -> None:
-    await rig.ref.load(block("bn", "a", 3, idle=60.0))
-    await rig.ref.load(block("eam", "a"))
+    await rig.load(block("bn", "a", 3, idle=60.0))
+    await rig.load(block("eam", "a"))
     rig.clock.advance(50.0)
     await rig.ref.report([RouteQueue("a", 3, 5, 1, 0, 5, 1000)])
     rig.clock.advance(59.0)
@@ -181,7 +191,7 @@ async def test_many_blocks_cost_the_worker_one_message_and_no_block_any(rig: Rig
     for name in names:
         for first in range(20):
             one = LoadBlock("", first, first + 1, [f"{name}/{first}".encode()], name)
-            await rig.ref.load(one)
+            await rig.load(one)
     assert len(rig.actors()) == 2000
     before = {a.name: a.handled for a in rig.node.inspect().actors}
     await rig.ref.report([RouteQueue(name, 0, 20, 1, 0, 1, 1000) for name in names])
@@ -191,8 +201,25 @@ async def test_many_blocks_cost_the_worker_one_message_and_no_block_any(rig: Rig
 
 
 async def test_a_block_that_fails_ends_the_worker_with_it(rig: Rig) -> None:
-    await rig.ref.load(block("eam", "a"))
+    await rig.load(block("eam", "a"))
     (name,) = rig.actors()
     await rig.node.kill_actor(rig.node.ref(f"w0/{name}"))
     await rig.settle()
     assert "blocks" not in {a.name for a in rig.node.inspect().actors}
+
+
+async def test_what_is_asked_again_is_done_once(rig: Rig) -> None:
+    one = block("eam", "a")
+    rig.worker.open.clear()
+    asked = [asyncio.ensure_future(rig.ref.load(one, 1)) for _ in range(2)]
+    await rig.settle()
+    asked.pop(0).cancel()  # whoever asks gives up the first time
+    await rig.settle()
+    rig.worker.open.set()
+    assert await asked[0] == await rig.ref.load(one, 1) == BlockLoaded(300, 0.0)
+    assert len(rig.worker.held) == 3
+    assert [await rig.ref.unload("a", ids(one), 2) for _ in range(2)] == [3, 3]
+    for _ in range(2):
+        with pytest.raises(RemoteError, match="9 bytes"):
+            await rig.ref.load(block("eam", "a", path="torn"), 3)
+    assert not rig.worker.held

@@ -17,9 +17,23 @@ from blockwright.policies.sweep.events import Cancelled, Event, PeerLost
 
 st.register_type_strategy(int, st.integers(-(1 << 63), (1 << 64) - 1))
 st.register_type_strategy(float, st.floats(allow_nan=False))
+MOST = 3  # of anything that there may be any number of: how many are written is the codec's business
 HEADER = Header(version="0.1.0", worker="w0", incarnation=3, part=2, written=1.5)
 BEGAN = Began({"name": "w0", "columns": [[1, 2], [], [-1]], "pages": {"a": b"x" * 1000}, "none": None, "half": 0.5})
 EXACT = Planned(1.0, SweepPlan(7, row=[1, 2], start=[0, 5], count=[3, 1]), made=True)
+
+
+def few(kind: type) -> st.SearchStrategy[object]:
+    """Values of a list, or of a tuple of any length."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) is tuple and parts[-1] is not ...:
+        return st.tuples(*map(st.from_type, parts))
+    found = st.lists(st.from_type(parts[0]), max_size=MOST)
+    return found if typing.get_origin(kind) is list else found.map(tuple)
+
+
+st.register_type_strategy(list, few)
+st.register_type_strategy(tuple, few)
 
 
 def write(path: Path, *entries: Entry, header: Header = HEADER) -> Path:

@@ -114,6 +114,14 @@ def test_a_refusal_by_the_worker_fails_the_request_with_its_sentence():
     assert (fail.refused.why, fail.refused.message) == (Refusal.TOO_LONG, "needs 9 pages, has 8")
 
 
+def test_a_refusal_fails_it_only_when_no_other_route_can_hold_it():
+    bench = Bench("w0", "w1")
+    bench.generate("a")
+    assert submits(bench.report("w0", given_back("a", 1, "refused: needs 9 pages, has 8"))) == [("w1", "a", 2)]
+    (fail,) = [e for e in bench.report("w1", given_back("a", 2, "refused: needs 9 pages, has 7")) if isinstance(e, Fail)]
+    assert (fail.refused.why, fail.refused.message) == (Refusal.TOO_LONG, "needs 9 pages, has 7")
+
+
 # suspects
 
 

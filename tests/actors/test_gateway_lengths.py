@@ -9,11 +9,13 @@ from typing import Any
 from blockwright.actors.gateway.lengths import MOST_LESSONS, Lengths
 from blockwright.actors.gateway.messages import End, Submit
 from blockwright.actors.tagger.request_log import read_requests
+from blockwright.actors.topology import Http
 from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.prediction.lengths import Oracle
+from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference
 from blockwright.tests.actors.gateway_bench import Bench, emitted
-from blockwright.tests.actors.test_topology import cluster, collect
+from blockwright.tests.actors.test_topology import Quiet, cluster, collect
 from blockwright.tests.waiting import until
 
 
@@ -103,18 +105,18 @@ def test_lessons_that_nobody_takes_are_bounded() -> None:
 
 async def test_a_cluster_learns_from_what_it_serves_and_logs_it(checkpoint: Any, tmp_path: Path) -> None:
     """From the settings to the estimate: with a gateway in the head and one of its own, workers compute no tensors."""
-    folder = tmp_path / "logs"
+    folder, fate = tmp_path / "logs", fake_worker.reset()
     settings = {"tagger": "history", "tagger_folder": str(tmp_path / "kept"), "request_log": str(folder)}
-    async with cluster({"m": checkpoint()}, workers=1, **settings) as running:
+    gateways = {"gateways": 2, "gateway_in_head": "yes", "http": Http(Quiet(), 0)}
+    async with cluster({"m": checkpoint()}, workers=1, **settings, **gateways) as running:
         stop = reference(generation("r", max_tokens=6))[-1]
         asked = [generation(f"r{number}", max_tokens=40, stop_tokens=[stop]) for number in range(5)]
-        for one in asked:
-            tokens, finish = await collect(running.port.generate(one))
-            assert (tokens, finish) == (reference(one), "stop")
-        await until(lambda: running.port.state.lengths.estimator is not None)
+        for stream in [running.port.generate(one) for one in asked]:  # all of them before one ends
+            assert await collect(stream) == (reference(asked[0]), "stop")
         length = len(reference(asked[0]))
-        like, _ = running.port.state.lengths.expect(asked[0], "m")
-        await until(lambda: running.port.state.lengths.estimator.estimate(like) == length)
+        await running.answering.until(bool)
+        for lengths in (running.port.state.lengths, fate.gateways["g1"].state.lengths):
+            await until(lambda lengths=lengths: lengths.expect(asked[0], "m")[1] == length)
         await collect(running.port.generate(generation("next", max_tokens=40, stop_tokens=[stop])))
         events = running.port.describe("next").events
         assert (events[0]["expected_tokens"], events[-1]["tokens"]) == (length, length)

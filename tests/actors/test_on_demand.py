@@ -167,7 +167,7 @@ def test_what_is_in_use_stays_until_its_turn_is_over_and_starts_nothing_new_then
     made.look(1.1 * PATIENCE)
     (leaving,) = made.awaited
     assert made.told() == sorted({"base", "t0", "t1"} - {leaving})
-    assert leaving in {route.application for route in made.state.table.parts(["w0"])["w0"].routes}, "workers go on"
+    assert leaving in {route.application for route in made.state.table.parts({"w0": 0})["w0"].routes}, "workers go on"
     made.active[leaving] = 0
     made(Quiet(leaving))
     assert made.told() == sorted({"base", "t0", "t1", "t2"} - {leaving})

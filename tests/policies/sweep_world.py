@@ -155,11 +155,13 @@ class FakeDevice:
             tokens = self.tokens[row]
             lines = self._lineages(self.state.parts.rows.route[sequences[i]].route.application)
             for layer, depth in layers:
+                digest = hash(lines[depth])
                 for position in range(start + count):
+                    if position < len(tokens):  # between the first and the last worker nobody is told any
+                        digest = hash((digest, tokens[position]))
                     slot = self.slots[row, layer, position // size]
                     unit = slot * allocator.slot_bytes // CHUNK
                     assert (allocator.arena, unit) in self.backed, "a slot without memory is used"
-                    digest = hash((lines[depth], *tokens[: position + 1]))
                     if position >= start:
                         self.kv[allocator.arena, slot, position % size] = digest
                     found = self.kv.get((allocator.arena, slot, position % size))

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from types import SimpleNamespace
 
 import pytest
 
-from blockwright.runtime import Actor, ActorDied, DeadlineExceeded, DecodeError, EncodeError, NodeDown, RemoteError, endpoint
+from blockwright.runtime import (
+    Actor,
+    ActorDied,
+    DeadlineExceeded,
+    DecodeError,
+    EncodeError,
+    ManualClock,
+    NodeDown,
+    RemoteError,
+    endpoint,
+)
 from blockwright.runtime.base import envelope
+from blockwright.runtime.base.address import Address
 from blockwright.runtime.base.codec import pack
+from blockwright.runtime.base.scope import CURRENT, Scope
 from blockwright.runtime.base.window import WINDOW_ITEMS
+from blockwright.runtime.node.peers import Peer
+from blockwright.runtime.node.remote_streams import RemoteStreams
+from blockwright.runtime.node.requests import Requests
 from blockwright.tests.runtime.stream_source import Source, left_over, read
+from blockwright.transport.address import PeerId
 
 
 @pytest.fixture
@@ -224,3 +241,22 @@ async def test_a_producer_that_breaks_the_rules_is_found_out(sides, source, bodi
     await sides.turns()
     assert source.ended == ["waits"]
     assert left_over(sides) == 0
+
+
+async def test_a_deadline_that_passes_while_a_stream_is_asked_for_stays_one():
+    """Nothing left would mean that there is none, and less than nothing is no message."""
+
+    class Passing(ManualClock):
+        def now(self) -> float:
+            self.jump(1.0)
+            return super().now()
+
+    clock, asked = Passing(0.0), []
+    sender = SimpleNamespace(ask=lambda to, message, buffers: asked.append(message))
+    streams = RemoteStreams(clock, sender, Requests(clock, None), lambda *_, **__: None)
+    scope = CURRENT.set(Scope(1.5, b""))
+    try:
+        streams.open(Peer(PeerId("b", 1), "", 0.0), Address("b", "x"), "count", (), {}, 30.0, None)
+    finally:
+        CURRENT.reset(scope)
+    assert [message[4:6] for message in asked] == [[0.5, 0.5]]

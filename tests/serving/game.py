@@ -6,7 +6,7 @@ Owns the record of what clients were given. A violated property raises ``Violati
     tokens   a client got a token that is wrong, repeated, or out of order; or an end too early or too late
     ended    a request has neither ended with its tokens nor with a typed error within ``PATIENCE``
     leak     when nothing is asked any more, a gateway or a worker still holds something of what is over
-    serves   after all faults, an application that the controller has a route for is not served
+    serves   after all faults, a planned route does not come into force within ``WHOLE``, or an application is not served
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READY = 20.0  # seconds until applications are first served
 PATIENCE = 200.0  # virtual seconds in which a request ends, whatever happens
 QUIET = 60.0  # until nothing is left of what is over
 LONGEST = 48  # tokens of a sequence
-WHOLE = 5.0  # until all that was killed is back and loaded, unless the word to load was lost: that takes 600
+WHOLE = 15.0  # until all that was killed is back and loaded, whatever word of it was lost
 SETTLED = 1.0  # until all are told what the last fault has broken
 STRIKES = 3  # of each seed, on kinds of messages
 RENEWED = 8  # one seed of so many puts a new version in the place of an application
@@ -276,6 +276,8 @@ class Game:
         sim.strike(lambda source, target, lane, body: None)
         await asyncio.sleep(SETTLED)
         await self._until(lambda: all(task.done() for task in self.work) and self._served(), WHOLE)
+        if not self._served():
+            raise Violation("serves", f"not whole {WHOLE} s after all faults: {self._lacking()}")
         late = []
         for gateway in house.gateways.values():
             life = sim._launcher.lives[gateway.node.id].context.copy() if gateway.node.name != HEAD else None
@@ -289,6 +291,13 @@ class Game:
         for request in late:
             if request.outcome != "done":
                 raise Violation("serves", f"after all faults {request}\n{self._story(request)}")
+
+    def _lacking(self) -> str:
+        """Who keeps the cluster from being whole."""
+        state = self.house.state
+        states = {name: (worker.state, state.residency[name].loading) for name, worker in state.workers.items()}
+        missing = [route.id for route in state.table.planned.values() if route.id not in state.routes]
+        return f"{states}, routes {missing}, gateways {[*self.house.gateways]} of {self.house.plan.gateways}"
 
     def _routed(self, model: str) -> bool:
         """The controller has a route for it."""

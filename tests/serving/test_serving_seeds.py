@@ -16,6 +16,7 @@ from blockwright.tests.serving.strikes import ACTIONS, KINDS, Coverage
 
 FIRST, MOST = 410, 1000  # seeds for what must have happened
 PART, PARTS = 50, 12
+SOON = 3.0  # virtual seconds
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -69,3 +70,12 @@ def test_each_of_the_first_messages_of_a_kind_may_be_lost(kind: str) -> None:
     for number in range(1, 6):
         game = Game(1000 + number, strikes=[(kind, "drop", number)]).play()
         assert set(game.outcomes) <= {"done", "cancelled", "connection lost"}, game.outcomes
+
+
+def test_a_worker_is_out_for_seconds_whatever_message_is_lost_while_it_loads() -> None:
+    """Of every kind that is sent until then; ``WHOLE`` bounds what follows the faults of the other tests."""
+    normal = Game(1, faults=False).play().opened
+    for kind in ("load", "answer to load", "status", "answer to status", "routes", "answer to routes", "up"):
+        for number in (1, 2, 5):
+            game = Game(1, faults=False, strikes=[(kind, "drop", number)]).play()
+            assert game.opened < normal + SOON, (kind, number)

@@ -11,13 +11,14 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blockwright.actors.worker import main as worker_main
 from blockwright.actors.worker.messages import WorkerConfig
-from blockwright.gpu.executor import Executor
-from blockwright.gpu.native import library as native_library
 from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan, SweepResult
 from blockwright.runtime import Node
+
+if TYPE_CHECKING:  # the head imports this module, and has no torch
+    from blockwright.gpu.executor import Executor
 
 LEVERS = "BLOCKWRIGHT_LEVERS"  # environment: the folder of the files
 HANG = "hang"  # whoever removes it never returns from its sweep, as a kernel that hangs
@@ -53,6 +54,10 @@ class Brake:
 
 async def start(node: Node, config: WorkerConfig) -> None:
     """Entry of the worker process."""
+    from blockwright.actors.worker import main as worker_main
+    from blockwright.gpu.executor import Executor
+    from blockwright.gpu.native import library as native_library
+
     execute, levers = Executor.execute, Path(os.environ[LEVERS])
     brake = Brake(levers / SLOW)
 

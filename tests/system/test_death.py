@@ -62,24 +62,21 @@ async def test_a_kernel_that_never_returns(serve: Serve, expected: list[list[int
     server.stop()
 
 
-async def test_kill_9_of_the_forkserver(serve: Serve, expected: list[list[int]]) -> None:
+async def test_kill_9_of_the_forkserver(replicas: Server, expected: list[list[int]]) -> None:
     """All workers die with it."""
-    server = serve().whole()
-    async with Client(server) as client:
+    async with Client(replicas) as client:
         before = await client.ready()
         answers = client.load(STREAMS)
         await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
-        os.kill(server.forkserver(), signal.SIGKILL)
+        os.kill(replicas.forkserver(), signal.SIGKILL)
         await client.finished()
         check(answers, expected)
         after = await client.ready()
         assert not {worker["pid"] for worker in before.values()} & {worker["pid"] for worker in after.values()}
-    server.stop()
 
 
-async def test_a_request_that_always_kills_its_worker_fails_alone(serve: Serve, expected: list[list[int]]) -> None:
-    server = serve().whole()
-    async with Client(server) as client:
+async def test_a_request_that_always_kills_its_worker_fails_alone(replicas: Server, expected: list[list[int]]) -> None:
+    async with Client(replicas) as client:
         await client.ready()
         attempt = 0
 
@@ -90,7 +87,7 @@ async def test_a_request_that_always_kills_its_worker_fails_alone(serve: Serve, 
             seen = any(e["event"] in ("first_plan", "resumed") and e["attempt"] == view["attempt"] for e in events)
             return view["home"] if seen else ""
 
-        with slow(server, after=NEW):
+        with slow(replicas, after=NEW):
             others = client.load(8)
             poison = asyncio.create_task(client.post(body(0, 400, prompt_of(20, seed=9)), "poison"))
             for _ in range(3):
@@ -103,7 +100,7 @@ async def test_a_request_that_always_kills_its_worker_fails_alone(serve: Serve, 
         check(others, expected[:8])
         status, answer = await client.post(body(0))
         assert (status, answer["choices"][0]["token_ids"]) == (200, expected[0])
-    server.stop()
+        await client.ready()
 
 
 async def test_requests_wait_for_workers_so_long_and_no_longer(serve: Serve, expected: list[list[int]]) -> None:

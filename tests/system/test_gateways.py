@@ -166,6 +166,7 @@ async def test_the_death_of_one_ends_its_connections_and_nothing_else(
         _, view = await look(client, "/admin/actors")
         (process,) = [a for n in view["nodes"] if n["name"] == "head" for a in n["actors"] if a["name"] == "g0"]
         assert (process["kind"], process["supervisor"], process["restarts"]) == ("Process", "head/gateways", 1)
+        await finishes(server, client, expected)
     server.stop()
 
 
@@ -191,21 +192,26 @@ async def test_the_head_answers_while_the_only_gateway_is_dead(serve: Callable[.
     server.stop()
 
 
-@pytest.mark.parametrize("in_head", ["yes", "no"])
+async def finishes(server: Server, client: ClientSession, expected: list[list[int]]) -> None:
+    """After SIGTERM what runs ends well, whichever process has it."""
+    streams = [await client.post("/v1/completions", json={**body(index), "stream": True}) for index in range(8)]
+    server.process.send_signal(signal.SIGTERM)
+    for index, stream in enumerate(streams):
+        text = (await stream.content.read()).decode()
+        assert text.rstrip().endswith("data: [DONE]"), text[-300:]
+        tokens = [t for line in text.splitlines() if line.startswith("data: {") for t in _tokens(line)]
+        stream.close()
+        assert tokens == expected[index]
+
+
 async def test_both_finish_what_runs_and_tokens_are_those_of_one(
-    serve: Callable[..., Server], expected: list[list[int]], in_head: str
+    serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:
-    server = serve(gateways=2, gateway_in_head=in_head, chunk_size=16).whole()
+    """One of them in the head; two processes besides it do so, too, above."""
+    server = serve(gateways=2, gateway_in_head="yes", chunk_size=16).whole()
     async with fresh(server) as client:
         await both(client)
-        streams = [await client.post("/v1/completions", json={**body(index), "stream": True}) for index in range(8)]
-        server.process.send_signal(signal.SIGTERM)
-        for index, stream in enumerate(streams):
-            text = (await stream.content.read()).decode()
-            assert text.rstrip().endswith("data: [DONE]"), text[-300:]
-            tokens = [t for line in text.splitlines() if line.startswith("data: {") for t in _tokens(line)]
-            stream.close()
-            assert tokens == expected[index]
+        await finishes(server, client, expected)
     server.stop()
 
 

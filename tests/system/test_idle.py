@@ -15,7 +15,7 @@ from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
-LOOKS = 1500  # of this test, each of which sleeps two milliseconds at least
+LOOKS = 200  # of this test, over nearly two seconds
 MOST = 0.3  # seconds of processor meanwhile: one thread that spins takes all of them, heartbeats a hundredth
 
 

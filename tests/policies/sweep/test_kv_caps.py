@@ -7,6 +7,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
+from blockwright.policies.sweep.events import ComponentsRefused, ComponentsWanted
 from blockwright.policies.sweep.state import SweepState
 
 from ..sweep_world import World, chain, generate, replica, submission
@@ -57,6 +59,22 @@ def test_an_account_at_its_cap_gives_up_its_own_cache_and_no_other() -> None:
     assert held(state) == {"a": 4, "b": 4}
     assert state.parts.memory.cap_hits == {"a": 16}
     assert state.counters["preemptions"] == 0
+
+
+def test_a_load_leaves_a_capped_account_what_it_waits_for() -> None:
+    """To the byte: 0.58 of what is left is the sequence's 29 pages, or a rounding error less."""
+    made = world(60, {"a": 0.58})
+    state = made.workers["w0"].state
+    ask(made, "waiting", "a", [1] * 8, 29 * 4 - 8)
+    free = state.parts.memory.free_bytes
+    for load, nbytes in ((1, free), (2, 0)):
+        if load == 2:
+            (refused,) = state.take_effects()
+            assert isinstance(refused, ComponentsRefused)
+            nbytes = free - refused.shortage.lacking
+        state.apply(ComponentsWanted(load, "new", [WantedComponent(b"new", [PackedTensor(b"t", nbytes)])]), 0.0)
+    made.run(0)
+    assert len(made.emitted["waiting"]) == 29 * 4 - 8
 
 
 def test_an_account_at_its_cap_holds_up_nobody_else() -> None:

@@ -51,7 +51,7 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(tmp_path):
+async def rig(tmp_path, explained):
     made = Rig(tmp_path / "sockets", silence=30.0)
     await made.hub.start()
     yield made
@@ -60,7 +60,7 @@ async def rig(tmp_path):
 
 
 @pytest.fixture
-async def open_rig(tmp_path):
+async def open_rig(tmp_path, explained):
     """``rig = await open_rig(silence, ...)``: one for this test, which stops it or leaves that to the end."""
     made = []
 
@@ -123,7 +123,7 @@ async def test_kill_9_is_seen_and_calls_fail(rig):
     assert {name for name in sockets if name.startswith("w0-")} == {"w0-2.sock"}, "those of the dead"
 
 
-async def test_an_entry_that_fails_gives_its_status_and_its_traceback(capfd, tmp_path):
+async def test_an_entry_that_fails_gives_its_status_and_its_traceback(capfd, tmp_path, explained):
     from cluster_entries import CounterConfig
 
     rig = Rig(tmp_path / "sockets", silence=30.0)  # here and not in a fixture, so that its stderr is this test's

@@ -1,0 +1,107 @@
+"""What the controller asks of workers: loads, unloads, the room that is left. Of each worker one thing after the other.
+
+A question or its answer may be lost though the worker lives, so each is asked again until somebody answers; by its serial
+the worker's blocks know what they were asked before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from blockwright.actors.controller import messages as m
+from blockwright.actors.worker.messages import BlockLoaded, NoRoom, WorkerStatus
+from blockwright.runtime.actor.actor import ActorNode
+from blockwright.runtime.actor.ref import Ref
+from blockwright.runtime.base.clock import first_within
+from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
+from blockwright.transport.clock import Clock
+
+log = logging.getLogger("blockwright.controller")
+LOAD_TIMEOUT = 600.0  # of one block
+ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
+AGAIN = 2.0  # seconds without an answer after which a worker is asked again
+
+
+async def ask_until_answered(clock: Clock, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """The first answer, or error, to a question that is put again every ``AGAIN`` seconds."""
+    asked: list[asyncio.Task[Any]] = []
+    try:
+        while not (done := [task for task in asked if task.done()]):
+            asked.append(asyncio.create_task(ask()))
+            await first_within(clock, AGAIN, asked)
+        return done[0].result()
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+class WorkerCalls:
+    """See the module. ``publishing``: held while a publication leaves; ``handle`` takes what a worker answers, ``kill`` a
+    worker that does not, and why."""
+
+    def __init__(
+        self,
+        node: ActorNode,
+        publishing: asyncio.Lock,
+        handle: Callable[[m.Event], object],
+        kill: Callable[[str, str], None],
+    ) -> None:
+        self._node, self._publishing, self._handle, self._kill = node, publishing, handle, kill
+        self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._serials = itertools.count(1)
+
+    async def load(self, effect: m.Load) -> None:
+        worker, incarnation, load = effect.worker, effect.incarnation, effect.load
+        kind: Any = BlockLoaded | NoRoom
+        async with self._order[worker]:
+            blocks, serial = self._blocks(worker, incarnation), next(self._serials)
+            try:
+                answer = await self._ask(lambda: blocks.load(load, serial, timeout=LOAD_TIMEOUT, returns=kind))
+            except NodeDown:
+                return  # told by the membership
+            except RemoteError as error:
+                self._handle(m.LoadFailed(worker, incarnation, load, error.text))
+            except RuntimeFault as error:
+                if not self._node.stopping:
+                    self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
+            else:
+                what = worker, incarnation, load
+                self._handle(m.LoadRefused(*what, answer) if isinstance(answer, NoRoom) else m.Loaded(*what))
+
+    async def unload(self, effect: m.Unload) -> None:
+        async with self._order[effect.worker]:  # first: what is loaded in its place comes after it
+            async with self._publishing:  # publications before this one are out
+                pass
+            blocks, serial = self._blocks(effect.worker, effect.incarnation), next(self._serials)
+            try:
+                await self._ask(lambda: blocks.unload(effect.holder, list(effect.ids), serial))
+            except NodeDown:
+                return
+            except RuntimeFault as error:
+                log.warning("worker %s did not unload %s: %s", effect.worker, effect.holder, error)
+
+    async def room(self, effect: m.AskRoom) -> WorkerStatus | None:
+        """What the worker says of itself before anything else is asked of it; None where it is gone."""
+        async with self._order[effect.worker]:
+            try:
+                return await self._ask(lambda: self.status(effect.worker, ANSWER_TIMEOUT))  # type: ignore[no-any-return]
+            except NodeDown:
+                return None
+            except RuntimeFault as error:
+                self._kill(effect.worker, f"it did not tell its status: {error}")
+                return None
+
+    async def status(self, worker: str, seconds: float) -> WorkerStatus:
+        return await self._node.ref(f"{worker}/worker").status(timeout=seconds, returns=WorkerStatus)
+
+    def _ask(self, question: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+        return ask_until_answered(self._node.clock, question)
+
+    def _blocks(self, worker: str, incarnation: int) -> Ref:
+        return self._node.ref(f"{worker}/blocks#{incarnation}")
