@@ -142,11 +142,8 @@ def test_the_short_way_leads_to_the_same_course() -> None:
         plain, preempted = plain + 1, preempted + lazy.preemptions
         assert lazy.preemptions == stepped.preemptions
         assert lazy.course.ends == pytest.approx(stepped.course.ends, rel=1e-9)
-        firsts = {of: at for of, at in stepped.course.first_tokens.items() if of in lazy.course.first_tokens}
-        assert {of: lazy.course.first_tokens[of] for of in firsts} == pytest.approx(firsts, rel=1e-9)
-        assert {of.request for of in coming} & firsts.keys() == {
-            of.request for of in coming
-        } & stepped.course.first_tokens.keys()
+        for of in coming:
+            assert lazy.course.first_tokens.get(of.request) == pytest.approx(stepped.course.first_tokens.get(of.request))
     assert plain > 50, "the short way covers too little"
     assert preempted > 5, "memory was never short"
 
