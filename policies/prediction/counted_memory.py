@@ -45,7 +45,7 @@ class CountedMemory:
         """So many cached pages of nobody are listed again."""
         self.room -= pages
         self.gone += pages
-        for part in self._cached:
+        for part in self._cached if pages else ():
             if not part[0]:
                 found = min(pages, part[1])
                 part[1] -= found

@@ -37,14 +37,14 @@ class Forecaster:
         self._without: LazyReplay | MachineReplay | None = None
         self._played = 0  # sweeps that it was played for, if it had so many
 
-    def forecast(self, target: Submission) -> Forecast:
-        """Of a request that would come now."""
+    def forecast(self, target: Submission, *, delays: bool = True) -> Forecast:
+        """Of a request that would come now. ``delays``: also by how much it would delay the others."""
         replay = self._play([*self._in_flight, target], target.request, self._horizon)
         course = replay.course
         last = course.ends.get(target.request, NEVER)
         if last == NEVER:
             return Forecast(NEVER, NEVER, 0.0, replay.preemptions, course.sweeps[-1])
-        first, delayed = course.first_tokens[target.request], self._delay(replay, target.request)
+        first, delayed = course.first_tokens[target.request], self._delay(replay, target.request) if delays else 0.0
         return Forecast(first, last, delayed, replay.preemptions, course.sweeps[-1])
 
     def _play(self, submissions: Sequence[Submission], request: str, sweeps: int) -> LazyReplay | MachineReplay:

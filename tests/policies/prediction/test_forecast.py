@@ -170,6 +170,7 @@ def test_delayed_is_what_the_others_lose() -> None:
     with_it, without = ends([target]), ends([])
     assert found.delayed == pytest.approx(sum(with_it[of.request] - without[of.request] for of in others))
     assert found.delayed > 0.001
+    assert Forecaster([worker.present], 0.0).forecast(target, delays=False) == replace(found, delayed=0.0)
 
 
 def test_what_does_not_end_is_endless() -> None:
