@@ -14,10 +14,11 @@ from heapq import heappop
 from blockwright.policies.prediction.lazy_worker import LazyPlan, LazyRow, LazyWorker
 from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.prediction.plain_worker import NotPlain, plain_route
-from blockwright.policies.prediction.replay import AHEAD, Course, Present
+from blockwright.policies.prediction.replay import Course, Present
 from blockwright.policies.prediction.route_cost import BatchSums, RouteCost
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.config import OPEN_PLANS
 from blockwright.policies.sweep.events import Submission
 from blockwright.policies.sweep.state import SweepState
 
@@ -85,7 +86,7 @@ class LazyReplay(LazyWorker):
                 row.found.append(handle)
             self._ties += 1
             row.name, row.last, row.computed = self._ties, last.get(s, 0), rows.computed[s]
-            row.chunk = row.planned - row.computed if rows.open[s] < AHEAD else 1
+            row.chunk = row.planned - row.computed if rows.open[s] < OPEN_PLANS else 1
             early, end = row.total < row.limit, min(row.total, row.limit) - 2 - row.planned + self._number
             row.running = rows.status[s] == Status.RUNNING
             if not row.running:
@@ -174,7 +175,7 @@ class LazyReplay(LazyWorker):
         if (
             self._untried
             or self._late
-            or len(self._open) < AHEAD
+            or len(self._open) < OPEN_PLANS
             or self._prompts
             or not self._decoding
             or self._open[0].firsts
@@ -182,31 +183,31 @@ class LazyReplay(LazyWorker):
         ):
             return 0
         first = self._open[0].number
-        until = min(self._top(self._ends), self._top(self._leaves), self._top(self._stops) - AHEAD)  # with whose end it does
+        until = min(self._top(self._ends), self._top(self._leaves), self._top(self._stops) - OPEN_PLANS)
         sweeps, rows = until - first, len(self._decoding)
-        if sweeps < AHEAD + 1:
+        if sweeps < OPEN_PLANS + 1:
             return 0
         rounds, rest = divmod(sweeps, self._size)
-        pages = rounds * rows + sum([len(self._borders[(first + AHEAD + n) % self._size]) for n in range(rest)])
+        pages = rounds * rows + sum([len(self._borders[(first + OPEN_PLANS + n) % self._size]) for n in range(rest)])
         if not self._width:
             pages = 0
         if not self._memory.take(pages):
             return 0
-        flat, between = self._price.flat(rows, rows), sweeps - AHEAD  # plans first + 2 .. until - 1
-        near = between * (self._bases + rows) + rows * (between * (first + AHEAD + until - 1) // 2)
+        flat, between = self._price.flat(rows, rows), sweeps - OPEN_PLANS  # plans first + 2 .. until - 1
+        near = between * (self._bases + rows) + rows * (between * (first + OPEN_PLANS + until - 1) // 2)
         self._now = self._open[1].end + between * flat + self._price.attended(near, 0)
         self._open.clear()
         end = self._now
-        for number in range(until, until + AHEAD):
+        for number in range(until, until + OPEN_PLANS):
             end += flat + self._price.attended(self._bases + rows * (number + 1), 0)
             self._open.append(LazyPlan(number, end, []))
-        self._number = until + AHEAD
+        self._number = until + OPEN_PLANS
         return sweeps
 
     # plans -----------------------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        while len(self._open) < AHEAD and self._plan():
+        while len(self._open) < OPEN_PLANS and self._plan():
             pass
 
     def _plan(self) -> bool:
