@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ pytest_plugins = ["blockwright.runtime.testing.pytest_plugin"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's, for tiny tensors, of which several processes compute at once
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of interpreters are started: one compiles, the others read
+sys.dont_write_bytecode = False
 cap.limit()
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # a script that runs us in the background ignores Ctrl-C, as would every process that a test starts and ends with it

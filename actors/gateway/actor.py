@@ -114,7 +114,7 @@ class Gateway(Actor):
         for task in self._sending:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
-        await self._tagging.stop()
+        await self._tagging.stop(self.node)
 
     # messages
 

@@ -42,14 +42,16 @@ class Tagging:
         if self._tagger:
             self._sharing = asyncio.create_task(self._share(node, lessons))
 
-    async def stop(self) -> None:
-        """Write what is left."""
+    async def stop(self, node: ActorNode) -> None:
+        """Share and write what is left."""
         if self._sharing is not None:
-            self._sharing.cancel()
             await asyncio.gather(self._sharing, return_exceptions=True)
+        lessons = self._lengths.take()
         if self._log is not None:
-            self._log.write(self._lengths.take())
+            self._log.write(lessons)
             await asyncio.to_thread(self._log.close)
+        if self._tagger and lessons:
+            await self._share(node, lessons)
 
     async def _share(self, node: ActorNode, lessons: list[Lesson]) -> None:
         try:

@@ -43,7 +43,7 @@ class SweepBench:
     Raises BackendError where the model and its rows need more than ``memory`` bytes."""
 
     def __init__(self, backend: Backend, checkpoint: Checkpoint, lengths: RowLengths, memory: int) -> None:
-        self._lengths, self._random = lengths, Random(0)
+        self._backend, self._lengths, self._random = backend, lengths, Random(0)
         specs = [spec.loads()[0] for spec in checkpoint.specs(PAGE, str(backend.dtype).removeprefix("torch."))]
         layers = sum(spec.component.kv is not None for spec in specs)
         pages = [-(-lengths.of_row(row) // PAGE) for row in range(ROWS)]
@@ -92,13 +92,16 @@ class SweepBench:
         """Seconds of each shape's repeats, sorted; a first turn warms up and does not count."""
         found: list[list[float]] = [[] for _ in shapes]
         order = list(range(len(shapes)))
-        for turn in range(repeats + 1):
-            self._random.shuffle(order)
-            for i in order:
-                seconds = self._executor.execute(self.plan(shapes[i])).seconds
-                if turn:
-                    found[i].append(seconds)
-            tell(turn + 1, repeats + 1)
+        try:
+            for turn in range(repeats + 1):
+                self._random.shuffle(order)
+                for i in order:
+                    seconds = self._executor.execute(self.plan(shapes[i])).seconds
+                    if turn:
+                        found[i].append(seconds)
+                tell(turn + 1, repeats + 1)
+        finally:
+            self._backend.settle()  # a kernel thread that is late still reads memory that goes with this object
         return [sorted(times) for times in found]
 
     def _map(self, arena: str, nbytes: int) -> None:

@@ -38,7 +38,7 @@ from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
-from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
     ComponentGone,
@@ -59,7 +59,6 @@ from blockwright.runtime.base.codec import decode, encode, pack, unpack
 from blockwright.transport.link import Traffic
 
 log = logging.getLogger(__name__)
-OPEN_PLANS = 2  # the one that runs, and the next
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 
 

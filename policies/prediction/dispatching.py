@@ -27,10 +27,11 @@ class Targets:
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
     """``load``: what is least where the request goes. ``fallback``: the policy that chooses where there is no forecast at
-    all; empty for one that needs none."""
+    all; empty for one that needs none. ``delays``: a forecast has to say what others lose, which takes twice as long."""
 
     load: Callable[[Candidate, Targets], Load]
     fallback: str = ""
+    delays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,9 @@ POLICIES = {
     "prefix-aware": DispatchPolicy(_prefix_aware),
     "predicted-latency": DispatchPolicy(_latency, "random"),  # the paper's Block, and Po-k where candidates are drawn
     "predicted-ttft": DispatchPolicy(_first_token, "random"),
-    "predicted-delay": DispatchPolicy(_total_delay, "random"),
-    "predicted-slo": DispatchPolicy(_slo, "random"),
-    "ours": DispatchPolicy(_ours, "llumnix-minus-code"),
+    "predicted-delay": DispatchPolicy(_total_delay, "random", delays=True),
+    "predicted-slo": DispatchPolicy(_slo, "random", delays=True),
+    "ours": DispatchPolicy(_ours, "llumnix-minus-code", delays=True),
 }
 
 

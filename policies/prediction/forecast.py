@@ -35,15 +35,16 @@ class Forecaster:
     ) -> None:
         self._presents, self._now, self._in_flight, self._horizon = presents, now, in_flight, horizon
         self._without: LazyReplay | MachineReplay | None = None
+        self._played = 0  # sweeps that it was played for, if it had so many
 
-    def forecast(self, target: Submission) -> Forecast:
-        """Of a request that would come now."""
+    def forecast(self, target: Submission, *, delays: bool = True) -> Forecast:
+        """Of a request that would come now. ``delays``: also by how much it would delay the others."""
         replay = self._play([*self._in_flight, target], target.request, self._horizon)
         course = replay.course
         last = course.ends.get(target.request, NEVER)
         if last == NEVER:
             return Forecast(NEVER, NEVER, 0.0, replay.preemptions, course.sweeps[-1])
-        first, delayed = course.first_tokens[target.request], self._delay(replay, target.request)
+        first, delayed = course.first_tokens[target.request], self._delay(replay, target.request) if delays else 0.0
         return Forecast(first, last, delayed, replay.preemptions, course.sweeps[-1])
 
     def _play(self, submissions: Sequence[Submission], request: str, sweeps: int) -> LazyReplay | MachineReplay:
@@ -64,8 +65,9 @@ class Forecaster:
         """Of those that have ended: by which they end later than without it. Those that are still there lag by the time that
         as many sweeps take longer."""
         course, sweeps = replay.course, replay.course.sweeps[-1]
-        if self._without is None or self._without.course.sweeps[-1] < sweeps:
-            self._without = self._play(self._in_flight, "", 2 * sweeps)
+        if self._without is None or self._played < sweeps:
+            self._played = max(sweeps, 2 * self._played)
+            self._without = self._play(self._in_flight, "", self._played)
         without = self._without.course
         ended = [(at, without.ends[r]) for r, at in course.ends.items() if r != target and r in without.ends]
         lag = course.times[-1] - without.time_of(sweeps)

@@ -26,25 +26,19 @@ def plain_route(parts: Parts, arrivals: Iterable[Submission]) -> LocalRoute:
         raise NotPlain("several routes")
     if len(accounts) > 1 or parts.memory.capped or any(of.scored for of in submissions):
         raise NotPlain("several accounts")
-    if any(
-        rows.place[s] != Place.LOCAL or rows.requeue[s] or rows.status[s] in (Status.PARKED, Status.LEASING) for s in live
-    ):
+    if any(rows.place[s] != Place.LOCAL or rows.status[s] in (Status.PARKED, Status.LEASING) for s in live):
         raise NotPlain("sequences that wait for something else")
     if local.next_worker is not None or config.sweep_tokens < config.max_rows:
         raise NotPlain("more rows than a sweep has tokens")
     return local
 
 
-def room(parts: Parts, local: LocalRoute) -> int:
-    """Slots for pages of this route that are free, or that cached pages would give up."""
+def pages_left(parts: Parts, local: LocalRoute) -> tuple[int, int]:
+    """Pages of this route that are free, and those that the worker would give up for them."""
     if not local.spans:
-        return 1 << 62
-    pages, arena = parts.memory.pages, local.spans[0].arena
+        return 1 << 60, 0
+    pages, arena, width = parts.memory.pages, local.spans[0].arena, local.spans[0].layers
     if any(used for other, used in pages.slots_in_use.items() if other != arena):
         raise NotPlain("pages of several layouts")
-    return pages.allocator(arena).room + cached(parts, local)
-
-
-def cached(parts: Parts, local: LocalRoute) -> int:
-    """Slots of cached pages."""
-    return parts.memory.pages.idle.slots[local.spans[0].arena] if local.spans else 0
+    free = pages.allocator(arena).room
+    return free // width, (free + pages.idle.slots[arena]) // width - free // width

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from blockwright.policies.plan.cost import Coefficients, cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.prediction.lengths import corrected
+from blockwright.policies.sweep.config import OPEN_PLANS
 from blockwright.policies.sweep.events import Cancelled, Flight, GivenBack, Send, Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
 
-AHEAD = 2  # open plans of a live worker: the one that runs, and the next
 UNKNOWN = 0  # stands for a token that is not known
 _FOREIGN = 1 << 40  # flights of a replay are numbered from here on: beyond those that live workers have numbered
 
@@ -47,7 +47,7 @@ class _Machine:
 
     def fill(self, now: float) -> None:
         """Keep the device busy."""
-        while len(self.open) < AHEAD:
+        while len(self.open) < OPEN_PLANS:
             plan = self.state.plan(now)
             if plan is None:
                 return

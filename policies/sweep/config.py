@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+OPEN_PLANS = 2  # of a live worker: the one that runs, and the next
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepConfig:

@@ -82,8 +82,17 @@ async def test_gateways_share_beside_their_requests_and_go_on_while_the_tagger_i
         shares[0].look(house.node)
         await until(lambda: one.figures.unanswered == 1)
         assert one.estimator.estimate(OF) == 40
-        for share in shares:
-            await share.stop()
+
+
+async def test_what_ended_last_is_learned_when_a_gateway_stops() -> None:
+    async with House(Settings(tagger="history")) as house:
+        lengths = Lengths(wanted=True)
+        tagging = Tagging(lengths, "head/tagger")
+        tagging.look(house.node)
+        lengths._lessons += LESSONS
+        await tagging.stop(house.node)
+        assert restored((await house.tagger.share([], "")).estimator).estimate(OF) == 40
+        assert lengths.take() == []
 
 
 async def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:

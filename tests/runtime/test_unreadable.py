@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -91,6 +92,15 @@ async def _read(items: AsyncIterator[Any], into: list[Any]) -> None:
 )
 def test_what_has_no_outline(body: bytes) -> None:
     assert envelope.outline(body) is None
+
+
+def test_an_outline_is_looked_for_no_further_than_it_can_be() -> None:
+    tracemalloc.start()
+    try:
+        assert envelope.outline(b"\x92\xdd\x00\x10\x00\x00" + b"\x90" * (1 << 20)) is None
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20, "a list of a million lists is built"
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("sides", ["encoded", "remote"], indirect=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +24,26 @@ pytestmark = pytest.mark.system
 Serve = Callable[..., Server]
 
 
-@pytest.mark.parametrize("state", ["starting", "loading"])
-async def test_kill_9_during_loading(serve: Serve, checkpoint: Callable[..., Path], state: str) -> None:
-    """Large enough that loading can be seen: 100 MB."""
+async def test_kill_9_during_loading(serve: Serve, checkpoint: Callable[..., Path]) -> None:
+    """Before it begins, too. Large enough that loading can be seen: 100 MB."""
     large = checkpoint("llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=6)
     server = serve(large, memory="256MiB", pace="")
     server.listening()
+    killed: list[dict[str, Any]] = []
     async with Client(server) as client:
 
-        async def victim() -> dict[str, Any] | None:
+        async def victim(state: str) -> dict[str, Any] | None:
             status, view = await client.get("/admin/cluster")
             found = [w for w in view["workers"] if w["pid"] and w["state"] == state] if status == 200 else []
             return found[0] if found else None
 
-        worker = await until(victim)
-        os.kill(worker["pid"], signal.SIGKILL)
-        after = (await client.ready())[worker["id"]]
-        assert (after["incarnation"], after["restarts"]) == (2, 1)
-        assert after["pid"] != worker["pid"]
+        for state in ("starting", "loading"):
+            killed.append(await until(partial(victim, state), state))
+            os.kill(killed[-1]["pid"], signal.SIGKILL)
+        after = await client.ready()
+        for name, lives in Counter(worker["id"] for worker in killed).items():
+            assert (after[name]["incarnation"], after[name]["restarts"]) == (1 + lives, lives)
+        assert not {worker["pid"] for worker in killed} & {worker["pid"] for worker in after.values()}
         status, answer = await client.post(body(0, 3))
         assert (status, len(answer["choices"][0]["token_ids"])) == (200, 3)
     server.stop()

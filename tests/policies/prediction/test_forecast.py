@@ -121,13 +121,13 @@ def test_a_forecast_is_what_the_machine_then_does(seed: int) -> None:
         assert forecast.preemptions == worker.state.counters["preemptions"] - preempted
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_the_short_way_leads_to_the_same_course(block: int) -> None:
-    """A lazy replay and the machine give every request the same first and last token, in whatever state they begin."""
-    plain = 0
-    for seed in range(25 * block, 25 * block + 25):
+def test_the_short_way_leads_to_the_same_course() -> None:
+    """A lazy replay and the machine give every request the same first and last token, in whatever state they begin, and
+    preempt the same ones."""
+    plain = preempted = 0
+    for seed in range(100):
         chance = random.Random(seed)
-        worker = LiveWorker(budget=chance.choice([64, 200, 400]) * 64 * 1024, max_rows=chance.choice([3, 6, 12]))
+        worker = LiveWorker(budget=chance.choice([24, 44, 64, 200]) * 64 * 1024, max_rows=chance.choice([3, 6, 12]))
         for number in range(chance.randint(0, 14)):
             worker.submit(request(number, chance, worker.now, "a", "b"))
             worker.run_until(worker.now + chance.random() * 0.1)
@@ -139,14 +139,13 @@ def test_the_short_way_leads_to_the_same_course(block: int) -> None:
             lazy.play(coming[-1].request, 1 << 30)
         except NotPlain:
             continue
-        plain += 1
+        plain, preempted = plain + 1, preempted + lazy.preemptions
+        assert lazy.preemptions == stepped.preemptions
         assert lazy.course.ends == pytest.approx(stepped.course.ends, rel=1e-9)
-        firsts = {of: at for of, at in stepped.course.first_tokens.items() if of in lazy.course.first_tokens}
-        assert {of: lazy.course.first_tokens[of] for of in firsts} == pytest.approx(firsts, rel=1e-9)
-        assert {of.request for of in coming} & firsts.keys() == {
-            of.request for of in coming
-        } & stepped.course.first_tokens.keys()
-    assert plain > 12, "the short way covers too little"
+        for of in coming:
+            assert lazy.course.first_tokens.get(of.request) == pytest.approx(stepped.course.first_tokens.get(of.request))
+    assert plain > 50, "the short way covers too little"
+    assert preempted > 5, "memory was never short"
 
 
 def test_delayed_is_what_the_others_lose() -> None:
@@ -171,6 +170,7 @@ def test_delayed_is_what_the_others_lose() -> None:
     with_it, without = ends([target]), ends([])
     assert found.delayed == pytest.approx(sum(with_it[of.request] - without[of.request] for of in others))
     assert found.delayed > 0.001
+    assert Forecaster([worker.present], 0.0).forecast(target, delays=False) == replace(found, delayed=0.0)
 
 
 def test_what_does_not_end_is_endless() -> None:

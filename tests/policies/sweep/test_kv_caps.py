@@ -66,13 +66,14 @@ def test_a_load_leaves_a_capped_account_what_it_waits_for() -> None:
     made = world(60, {"a": 0.58})
     state = made.workers["w0"].state
     ask(made, "waiting", "a", [1] * 8, 29 * 4 - 8)
-    free = state.parts.memory.free_bytes
-    for load, nbytes in ((1, free), (2, 0)):
-        if load == 2:
-            (refused,) = state.take_effects()
-            assert isinstance(refused, ComponentsRefused)
-            nbytes = free - refused.shortage.lacking
-        state.apply(ComponentsWanted(load, "new", [WantedComponent(b"new", [PackedTensor(b"t", nbytes)])]), 0.0)
+
+    def load(number: int, nbytes: int) -> None:
+        state.apply(ComponentsWanted(number, "new", [WantedComponent(b"new", [PackedTensor(b"t", nbytes)])]), 0.0)
+
+    load(1, free := state.parts.memory.free_bytes)
+    (refused,) = state.take_effects()
+    assert isinstance(refused, ComponentsRefused)
+    load(2, free - refused.shortage.lacking)
     made.run(0)
     assert len(made.emitted["waiting"]) == 29 * 4 - 8
 

@@ -1,0 +1,63 @@
+"""KV pages as numbers: how many are free, and how many are cached, in the order in which they would be given up."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class CountedMemory:
+    """Pages of one size. What is cached belongs to nobody, or to a sequence that was preempted and may find it again."""
+
+    def __init__(self, free: int, cached: int) -> None:
+        self.free = free
+        self.gone = 0  # pages that are cached no more, given up or listed again
+        self._cached: deque[list[int]] = deque([[0, cached]])  # owner (0: nobody), pages; oldest first
+        self.room = free + cached  # pages that can be taken
+
+    def take(self, pages: int) -> bool:
+        """At the cost of cached ones; False, and nothing is taken: there are not so many."""
+        if pages > self.room:
+            return False
+        self.room -= pages
+        self.free -= pages
+        while self.free < 0:
+            oldest = self._cached[0]
+            gone = min(oldest[1], -self.free)
+            oldest[1] -= gone
+            self.free += gone
+            self.gone += gone
+            if not oldest[1]:
+                self._cached.popleft()
+        return True
+
+    @property
+    def cached(self) -> int:
+        return self.room - self.free
+
+    def give(self, pages: int, cached: int, owner: int = 0) -> None:
+        """``cached`` of the pages stay as cache."""
+        self.room += pages
+        self.free += pages - cached
+        if cached:
+            self._cached.append([owner, cached])
+
+    def pin(self, pages: int) -> None:
+        """So many cached pages of nobody are listed again."""
+        self.room -= pages
+        self.gone += pages
+        for part in self._cached if pages else ():
+            if not part[0]:
+                found = min(pages, part[1])
+                part[1] -= found
+                pages -= found
+
+    def wake(self, owner: int, most: int) -> int:
+        """The leading pages of a sequence that are still cached are listed again, at most so many. How many were."""
+        for part in self._cached:
+            if part[0] == owner:
+                found = min(part[1], most)
+                part[0], part[1] = 0, part[1] - found
+                self.room -= found
+                self.gone += found
+                return found
+        return 0
