@@ -98,7 +98,7 @@ class Entrance:
     def _forecast(self, i: int, demand: Demand, now: float) -> Forecast:
         config, route = self._instances[i].state.config, self._routes[i][demand.model].id
         target = demand.submission(route, config.page_size, hashed=config.prefix_cache, timeout=0.0)
-        return self._instances[i].forecast(target, now)
+        return self._instances[i].forecast(target, now, delays=POLICIES[self._dispatch.policy].delays)
 
     def _least_work(self, demand: Demand, compared: list[int], now: float) -> Placing:
         loads = [self._instances[i].outstanding(now) for i in compared]

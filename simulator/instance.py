@@ -207,8 +207,9 @@ class Instance:
             sent_last_minute=sent,
         )  # fmt: skip
 
-    def forecast(self, target: Submission, now: float) -> Forecast:
-        """What would become of a request that came now, played forward from here with what is known of the others."""
+    def forecast(self, target: Submission, now: float, *, delays: bool) -> Forecast:
+        """What would become of a request that came now, played forward from here with what is known of the others; with
+        ``delays`` also what these would lose."""
         self.catch_up(now)
         self._news()
         presents, ends = [], self.due
@@ -216,7 +217,7 @@ class Instance:
             presents.append((plan, ends - now))
             ends += cost(plan, self._coefficients)
         present = Present(self.state, self._coefficients, presents)
-        return Forecaster([present], now, in_flight=self._pending).forecast(target)
+        return Forecaster([present], now, in_flight=self._pending).forecast(target, delays=delays)
 
     def outstanding(self, now: float) -> int:
         """Tokens to prefill and to decode, as the gateway counts them."""
