@@ -8,6 +8,7 @@ At rest no timer runs, and a heartbeat costs work for its worker alone.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import logging
 import time
@@ -87,8 +88,7 @@ class Controller(Actor):
     @endpoint(concurrent=True)  # a worker that does not answer must not keep deaths and starts waiting
     async def undeploy(self, application: str) -> None:
         """Withdraw an application and unload the blocks that no other needs; answers when they are unloaded."""
-        tasks = self.handle(m.Undeploy(application))
-        await asyncio.gather(*tasks)
+        await asyncio.gather(*map(asyncio.shield, self.handle(m.Undeploy(application))))
 
     @endpoint
     async def add(self, application: m.Application, *, replace: bool, grace: float) -> str:
@@ -267,7 +267,7 @@ class Controller(Actor):
         return None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(work, context=contextvars.Context())  # whoever caused it may stop waiting for it
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task

@@ -229,8 +229,8 @@ class LazyReplay(LazyWorker):
         for row in begun:
             if row.running:
                 self._chunk(row, batch, plan, decoding)
-        while self._budget > 0 and not self._starved and (starting := self._start()) is not None:
-            self._chunk(starting, batch, plan, decoding)
+        while self._budget > 0 and not self._starved and (started := self._start()) is not None:
+            self._chunk(started, batch, plan, decoding)
         self._begun = []
         self._prompts = sorted(row for row in self._prompts if row.running)
         if not batch.tokens:

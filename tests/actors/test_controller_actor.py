@@ -25,7 +25,7 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.sweep.events import RoutesChanged
-from blockwright.runtime import Actor, ManualClock, Node, endpoint
+from blockwright.runtime import Actor, DeadlineExceeded, ManualClock, Node, endpoint
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
 
@@ -39,13 +39,14 @@ def application(name: str, ids: str) -> Application:
 
 
 class Worker(Actor):
-    """Loads at once; takes routes when ``open`` is set."""
+    """Loads at once; takes routes when ``open`` is set, unloads when ``unloads`` is."""
 
     def __init__(self) -> None:
         self.told: list[int] = []
         self.unloaded: list[tuple[str, int]] = []  # holder, and the version that this worker knew by then
-        self.open = asyncio.Event()
+        self.open, self.unloads = asyncio.Event(), asyncio.Event()
         self.open.set()
+        self.unloads.set()
 
     @endpoint(concurrent=True)
     async def load(self, load: LoadBlock) -> BlockLoaded:
@@ -53,6 +54,7 @@ class Worker(Actor):
 
     @endpoint
     async def unload(self, holder: str, ids: list[bytes], block: str) -> int:
+        await self.unloads.wait()
         self.unloaded.append((holder, self.told[-1]))
         return len(ids)
 
@@ -246,6 +248,20 @@ async def test_components_go_after_the_publication_that_withdraws_them(rig: Rig)
     await asyncio.gather(*rig.controller.handle(Undeploy("b")))
     assert rig.gateway.updates[-1].withdrawn == ["b"]
     assert [{*worker.unloaded} for worker in rig.workers] == [{("b", rig.gateway.updates[-1].version)}] * 2
+
+
+async def test_what_an_operator_gives_up_waiting_for_goes_on(rig: Rig) -> None:
+    for worker in rig.workers:
+        worker.unloads.clear()
+    undeploy = asyncio.create_task(rig.nodes[0].ref("head/controller").undeploy("b", timeout=1.0))
+    await turns()
+    rig.clock.advance(1.5)
+    with pytest.raises(DeadlineExceeded):
+        await undeploy
+    for worker in rig.workers:
+        worker.unloads.set()
+    await turns()
+    assert all(worker.unloaded for worker in rig.workers)
 
 
 async def test_what_it_publishes_of_itself_changes_with_its_state(rig: Rig) -> None:
