@@ -17,7 +17,7 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-ROOMS = ("memory", "model", "plan", "sweep")
+ROOMS = ("memory", "model", "plan", "prediction", "sweep")
 # Runs in a folder of its own: mypyc writes beside what it compiles, and the package is named blockwright only there.
 PROGRAM = """
 import sys

@@ -66,9 +66,11 @@ def _submission(number: int, chance: random.Random):  # type: ignore[no-untyped-
 
 def measure(running: int, waiting: int, states: int) -> dict[str, float]:
     """Milliseconds of one forecast, and how many sweeps it plays."""
-    from blockwright.policies.plan.cost import Coefficients, cost
+    from blockwright.policies.plan.coefficients import Coefficients
+    from blockwright.policies.plan.cost import cost
+    from blockwright.policies.prediction.course import Present
     from blockwright.policies.prediction.forecast import Forecaster
-    from blockwright.policies.prediction.replay import MachineReplay, Present
+    from blockwright.policies.prediction.replay import MachineReplay
 
     costs = Coefficients(base=5e-3, token=2e-5, context=1e-8, prefill=1e-8)
     spent: dict[str, list[float]] = {"first": [], "next": [], "machine": []}

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 LIBRARY = "blockwright_policies__mypyc"  # what the compiled modules share
-ROOMS = ("memory", "model", "plan", "sweep")
+ROOMS = ("memory", "model", "plan", "prediction", "sweep")
 SUFFIX = EXTENSION_SUFFIXES[0]
 
 

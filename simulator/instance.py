@@ -10,11 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate
 
-from blockwright.policies.plan.cost import Coefficients, PlanCost, cost
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import PlanCost, cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import Forecaster
-from blockwright.policies.prediction.replay import Present
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Effect,

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright.policies.plan.cost import Coefficients, features
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import features
 from blockwright.policies.plan.fit import fit
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Planned

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission
 from blockwright.simulator.description import InstanceSpec, ModelSpec, Scenario

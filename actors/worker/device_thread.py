@@ -18,7 +18,8 @@ from blockwright.actors.cost_file import read_costs
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
-from blockwright.policies.plan.cost import Coefficients, cost
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.transport.link import Slot
 

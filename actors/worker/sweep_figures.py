@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.fit import OnlineFit
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 

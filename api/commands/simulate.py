@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from blockwright.api.commands import CommandError
 
 if TYPE_CHECKING:
-    from blockwright.policies.plan.cost import Coefficients
+    from blockwright.policies.plan.coefficients import Coefficients
     from blockwright.simulator.description import Scenario
     from blockwright.simulator.recording import Recording
     from blockwright.simulator.simulation import ClusterSimulation

@@ -10,52 +10,10 @@ Used to hold a worker to the pace of another machine (``--set pace=FILE``), by f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
-
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import Step, SweepPlan
 
 KNEE = 8  # rows of a product up to which reading parameters is what takes the time
-SIZES = ("parameters", "kv")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coefficients:
-    """Seconds, but for the sizes of the model that they are of. Each run of a plan counts with its share of these bytes;
-    without sizes a sweep counts as one pass of its rows, whatever its runs.
-    """
-
-    base: float = 0.0  # a sweep
-    step: float = 0.0  # a run
-    read: float = 0.0  # a pass of the parameters, for any rows
-    token: float = 0.0  # a row of a pass
-    beyond: float = 0.0  # in addition, each row of a pass beyond ``KNEE``
-    row: float = 0.0  # a sampled token
-    context: float = 0.0  # a position that a decoding row attends to
-    prefill: float = 0.0  # a position that a token of a prompt attends to
-    parameters: float = 0.0  # bytes, embeddings excluded
-    kv: float = 0.0  # bytes of a position in all layers
-
-    @classmethod
-    def from_table(cls, table: Any) -> Coefficients:
-        """From parsed JSON: an object with these names, or a device profile. Raises ValueError with a sentence."""
-        names = [f.name for f in fields(cls)]
-        if isinstance(table, dict) and "coefficients" in table:
-            table = table["coefficients"]
-        if not isinstance(table, dict):
-            raise ValueError(f"a pace table is an object with some of: {', '.join(names)}")
-        for name, value in table.items():
-            if name not in names:
-                raise ValueError(f"the pace table has {name!r}; it may have: {', '.join(names)}")
-            most = 1e18 if name in SIZES else 1e6
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < most:
-                raise ValueError(f"{name} in the pace table is {value!r}; give seconds (sizes: bytes), 0 or more")
-        if ("parameters" in table) != ("kv" in table):
-            raise ValueError("the pace table has one of parameters and kv; give both sizes, or none")
-        return cls(**table)
-
-
-TERMS = tuple(f.name for f in fields(Coefficients) if f.name not in SIZES)  # in the order of ``features``
 
 
 def cost(plan: SweepPlan, coefficients: Coefficients, sweeps: int = 1) -> float:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import mul
 
-from blockwright.policies.plan.cost import TERMS, Coefficients, features
+from blockwright.policies.plan.coefficients import TERMS, Coefficients
+from blockwright.policies.plan.cost import features
 from blockwright.policies.plan.sweep_plan import SweepPlan
 
 Sample = tuple[Sequence[float], float]  # features of a sweep, its seconds

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blockwright.policies.prediction.candidate import Forecast
+from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.lazy_replay import LazyReplay
 from blockwright.policies.prediction.plain_worker import NotPlain
-from blockwright.policies.prediction.replay import MachineReplay, Present
+from blockwright.policies.prediction.replay import MachineReplay
 from blockwright.policies.sweep.events import Submission
 
 HORIZON = 50_000  # sweeps; a request that has not ended by then is forecast never to

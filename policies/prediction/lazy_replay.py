@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop
 
+from blockwright.policies.prediction.course import Course, Present
 from blockwright.policies.prediction.lazy_worker import LazyPlan, LazyRow, LazyWorker
 from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.prediction.plain_worker import NotPlain, plain_route
-from blockwright.policies.prediction.replay import Course, Present
 from blockwright.policies.prediction.route_cost import BatchSums, RouteCost
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.sweep.columns import Status
@@ -78,7 +78,7 @@ class LazyReplay(LazyWorker):
                 continue
             of, length = rows.submission[s], rows.length[s]
             total = of.prompt_length + corrected(of.expected, of.prompt_length, length) if of.expected else of.max_length
-            row = LazyRow(of.request, rows.key(s), of.max_length, total, rows.planned[s], rows.known[s], [], rows.paged[s])
+            row = LazyRow(of.request, rows.key(s), of.max_length, total, rows.planned[s], rows.known[s], rows.paged[s])
             for handle in rows.pages[s][0][: rows.paged[s]] if self._width else []:
                 if pages.references(handle) == 1 and handle not in self._references:
                     break  # those that it shares are the first ones

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from blockwright.policies.model.runs import LocalRoute
@@ -17,39 +16,47 @@ from blockwright.policies.prediction.plain_worker import NotPlain, pages_left
 from blockwright.policies.sweep.parts import Parts
 
 
-@dataclass(slots=True, eq=False)
 class LazyRow:
     """A sequence. ``planned``, ``known``: as in ``Columns``, at the last plan that was made with a chunk of its prompt."""
 
-    request: str
-    key: tuple[int, float, int]
-    limit: int  # tokens
-    total: int  # tokens that it is expected to end with; ``limit`` or more: its limit ends it
-    planned: int
-    known: int
-    found: list[int] = field(default_factory=list)  # handles of leading pages that it shares
-    paged: int = 0  # pages that it lists; while it decodes, before
-    base: int = 0  # decoding: its position in plan n is base + n
-    name: int = 0  # of its own pages where they are cached
-    last: int = 0  # a plan that has it: while its prompt goes on, or it was skipped, the last one
-    missed: int = 0  # the last plan that had no page for it
-    chunk: int = 1  # positions that it has in the plan before it decodes, or in ``last``
-    joined: int = 0  # the first plan in which it decodes
-    version: int = 0  # what is to come of an older one does not
-    computed: int = 0  # of one that has left: positions whose pages were published
-    running: bool = False
-    leaving: bool = False
-    requeue: bool = False
+    def __init__(
+        self,
+        request: str,
+        key: tuple[int, float, int],
+        limit: int,
+        total: int,
+        planned: int,
+        known: int,
+        paged: int = 0,
+        name: int = 0,
+    ) -> None:
+        self.request, self.key, self.planned, self.known = request, key, planned, known
+        self.limit = limit  # tokens
+        self.total = total  # tokens that it is expected to end with; ``limit`` or more: its limit ends it
+        self.found: list[int] = []  # handles of leading pages that it shares
+        self.paged = paged  # pages that it lists; while it decodes, before
+        self.base = 0  # decoding: its position in plan n is base + n
+        self.name = name  # of its own pages where they are cached
+        self.last = 0  # a plan that has it: while its prompt goes on, or it was skipped, the last one
+        self.missed = 0  # the last plan that had no page for it
+        self.chunk = 1  # positions that it has in the plan before it decodes, or in ``last``
+        self.joined = 0  # the first plan in which it decodes
+        self.version = 0  # what is to come of an older one does not
+        self.computed = 0  # of one that has left: positions whose pages were published
+        self.running = self.leaving = self.requeue = False
 
     def __lt__(self, other: LazyRow) -> bool:
         return self.key < other.key
 
+    def __hash__(self) -> int:  # as any object's; compiled classes that have an order have none
+        return id(self)
 
-@dataclass(slots=True)
+
 class LazyPlan:
-    number: int
-    end: float
-    firsts: list[LazyRow]  # whose first token it draws
+    """``firsts``: whose first token it draws."""
+
+    def __init__(self, number: int, end: float, firsts: list[LazyRow]) -> None:
+        self.number, self.end, self.firsts = number, end, firsts
 
 
 LazyEvent = tuple[int, tuple[int, float, int], int, LazyRow]  # plan, key and version of the row
@@ -84,7 +91,7 @@ class LazyWorker:
         self._stops: list[LazyEvent] = []  # in no plan from this one on
         self._ends: list[LazyEvent] = []  # its last token comes with the end of this plan
         self._leaves: list[LazyEvent] = []  # its row and its memory are free with the end of this one
-        self._open = deque(LazyPlan(*plan, []) for plan in open)
+        self._open = deque(LazyPlan(number, end, []) for number, end in open)
 
     # what is to come -------------------------------------------------------------------------------------------------
 

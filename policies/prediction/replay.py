@@ -8,13 +8,13 @@ are equal (``SweepState.repeat``) and nobody ends in them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
-from blockwright.policies.plan.cost import Coefficients, cost
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.prediction.course import Course, Present
 from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.sweep.config import OPEN_PLANS
 from blockwright.policies.sweep.events import Cancelled, Flight, GivenBack, Send, Submission, TokensEmitted
@@ -24,26 +24,12 @@ UNKNOWN = 0  # stands for a token that is not known
 _FOREIGN = 1 << 40  # flights of a replay are numbered from here on: beyond those that live workers have numbered
 
 
-@dataclass(slots=True)
-class Present:
-    """A worker at one moment.
-
-    state: its machine, or a replica; not changed. open: its open plans in order, with the seconds from now until each ends.
-    """
-
-    state: SweepState
-    coefficients: Coefficients
-    open: Sequence[tuple[SweepPlan, float]] = ()
-
-
-@dataclass(slots=True)
 class _Machine:
     """A worker in a replay. ``open``: plans, when each ends, and the seconds that the cost model gives it."""
 
-    state: SweepState
-    coefficients: Coefficients
-    open: deque[tuple[SweepPlan, float, float]]
-    flights: int = _FOREIGN
+    def __init__(self, state: SweepState, coefficients: Coefficients, open: deque[tuple[SweepPlan, float, float]]) -> None:
+        self.state, self.coefficients, self.open = state, coefficients, open
+        self.flights = _FOREIGN
 
     def fill(self, now: float) -> None:
         """Keep the device busy."""
@@ -53,25 +39,6 @@ class _Machine:
                 return
             seconds = cost(plan, self.coefficients)
             self.open.append((plan, (self.open[-1][1] if self.open else now) + seconds, seconds))
-
-
-@dataclass(slots=True)
-class Course:
-    """What has happened so far. Times are seconds from the present, sweeps are those of the home."""
-
-    first_tokens: dict[str, float] = field(default_factory=dict)  # by request: its first token in the replay
-    ends: dict[str, float] = field(default_factory=dict)  # by request: its last token
-    returned: set[str] = field(default_factory=set)  # requests that went back to their gateways unfinished
-    sweeps: list[int] = field(default_factory=lambda: [0])  # how many had ended, ascending,
-    times: list[float] = field(default_factory=lambda: [0.0])  # and when
-
-    def time_of(self, sweep: int) -> float:
-        """When so many sweeps had ended, on the line between two known points."""
-        at = bisect_left(self.sweeps, sweep)
-        if at == len(self.sweeps) or self.sweeps[at] == sweep:
-            return self.times[min(at, len(self.times) - 1)]
-        part = (sweep - self.sweeps[at - 1]) / (self.sweeps[at] - self.sweeps[at - 1])
-        return self.times[at - 1] + part * (self.times[at] - self.times[at - 1])
 
 
 class MachineReplay:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.plan.cost import KNEE, Coefficients
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import KNEE
 
 
-@dataclass(slots=True)
 class BatchSums:
-    """Sums over the rows of a plan."""
+    """Sums over the rows of a plan. ``near``: positions that rows of one token attend to; ``far``: that longer chunks do."""
 
-    tokens: int
-    sampled: int
-    near: int  # positions that rows of one token attend to
-    far: int = 0  # and those of longer chunks
+    def __init__(self, tokens: int, sampled: int, near: int) -> None:
+        self.tokens, self.sampled, self.near, self.far = tokens, sampled, near, 0
 
 
 class RouteCost:

@@ -11,7 +11,7 @@ import pytest
 
 from blockwright.actors.worker import device_thread
 from blockwright.actors.worker.device_thread import PART, DeviceThread
-from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.tests.waiting import PATIENCE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.description import DescriptionSource, Scenario, scenario
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import Demand, demands

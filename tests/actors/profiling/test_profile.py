@@ -16,7 +16,7 @@ from blockwright.actors.profiling.shapes import ROWS, RUNS, SWEEP_TOKENS, RowLen
 from blockwright.actors.profiling.sweep_bench import SweepBench
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.select import open_backend
-from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.zoo.source import open_source
 
 

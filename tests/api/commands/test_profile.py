@@ -10,8 +10,8 @@ import pytest
 
 from blockwright.api.commands.cli import main
 from blockwright.api.commands.profile import HEIGHT, TERMS, WIDTH, _show, plot
-from blockwright.policies.plan.cost import TERMS as KNOWN
-from blockwright.policies.plan.cost import Coefficients
+from blockwright.policies.plan.coefficients import TERMS as KNOWN
+from blockwright.policies.plan.coefficients import Coefficients
 
 
 def document(**error: Any) -> dict[str, Any]:

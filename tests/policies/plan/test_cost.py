@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.plan.cost import KNEE, Coefficients, PlanCost, cost
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import KNEE, PlanCost, cost
 from blockwright.policies.plan.sweep_plan import Step, SweepPlan
 from blockwright.policies.requests.admission import admit, concurrent
 

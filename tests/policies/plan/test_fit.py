@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from blockwright.policies.plan.cost import TERMS, Coefficients, cost, features
+from blockwright.policies.plan.coefficients import TERMS, Coefficients
+from blockwright.policies.plan.cost import cost, features
 from blockwright.policies.plan.fit import EVERY, OnlineFit, Sample, fit, predict, relative_errors
 from blockwright.policies.plan.sweep_plan import Step, SweepPlan
 

@@ -9,12 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright.policies.plan.cost import Coefficients, cost
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import NEVER, Forecaster
 from blockwright.policies.prediction.lazy_replay import LazyReplay
 from blockwright.policies.prediction.plain_worker import NotPlain
-from blockwright.policies.prediction.replay import MachineReplay, Present
+from blockwright.policies.prediction.replay import MachineReplay
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState

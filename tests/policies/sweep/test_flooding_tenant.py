@@ -10,7 +10,8 @@ from statistics import median
 
 import pytest
 
-from blockwright.policies.plan.cost import Coefficients, cost
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.requests.urgency import urgency
 from blockwright.policies.sweep.config import SweepConfig

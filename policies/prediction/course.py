@@ -1,0 +1,42 @@
+"""Where a forecast begins, and the course that a replay takes from there."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.sweep.state import SweepState
+
+
+@dataclass(slots=True)
+class Present:
+    """A worker at one moment.
+
+    state: its machine, or a replica; not changed. open: its open plans in order, with the seconds from now until each ends.
+    """
+
+    state: SweepState
+    coefficients: Coefficients
+    open: Sequence[tuple[SweepPlan, float]] = ()
+
+
+@dataclass(slots=True)
+class Course:
+    """What has happened so far. Times are seconds from the present, sweeps are those of the home."""
+
+    first_tokens: dict[str, float] = field(default_factory=dict)  # by request: its first token in the replay
+    ends: dict[str, float] = field(default_factory=dict)  # by request: its last token
+    returned: set[str] = field(default_factory=set)  # requests that went back to their gateways unfinished
+    sweeps: list[int] = field(default_factory=lambda: [0])  # how many had ended, ascending,
+    times: list[float] = field(default_factory=lambda: [0.0])  # and when
+
+    def time_of(self, sweep: int) -> float:
+        """When so many sweeps had ended, on the line between two known points."""
+        at = bisect_left(self.sweeps, sweep)
+        if at == len(self.sweeps) or self.sweeps[at] == sweep:
+            return self.times[min(at, len(self.times) - 1)]
+        part = (sweep - self.sweeps[at - 1]) / (self.sweeps[at] - self.sweeps[at - 1])
+        return self.times[at - 1] + part * (self.times[at] - self.times[at - 1])
