@@ -32,7 +32,7 @@ help:
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
 	@echo "make bench     benchmarks, in less than half an hour, and what changed since the stored results"
-	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY='on_demand tenants' runs just these, which take 40 more,"
+	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY='forecast simulation on_demand tenants' just these: 45 more,"
 	@echo "               BESIDE=CHECKOUT measures another checkout in turn)"
 
 setup: $(STAMP)

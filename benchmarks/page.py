@@ -17,13 +17,16 @@ from pathlib import Path
 import contended
 import controller
 import deltas
+import forecast
 import harness
 import links
 import on_demand
 import serving
+import simulation
 import sweep
 import tenants
 from harness import BESIDE, OURS, ROOT, Bar
+from page_prediction import of_forecast, of_simulation
 from stored import NONE, Result, number, table
 from tenants_models import ALONE, MERGED
 
@@ -33,9 +36,9 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures all but the last two sections again in less than half an hour (those two: `make bench ONLY="tenants on_demand"`) and
-says what changed by more than the spread of the runs; with `STORE=1` it replaces the files and this page. Each file names
-its commit, machine and versions.
+measures all but the last four sections again in less than half an hour (those: `make bench ONLY="forecast simulation
+tenants on_demand"`) and says what changed by more than the spread of the runs; with `STORE=1` it replaces the files and
+this page. Each file names its commit, machine and versions.
 
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
@@ -285,6 +288,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "tokens": ("Messages of served tokens", of_tokens),
     "links": ("Links", of_links),
     "nodes": ("Nodes", of_nodes),
+    "forecast": ("Forecasts", of_forecast),
+    "simulation": ("Simulated clusters", of_simulation),
     "tenants": ("Tenants", of_tenants),
     "on_demand": ("Adapters on demand", of_on_demand),
 }
@@ -311,6 +316,10 @@ def bars_of(name: str, result: Result) -> list[Bar]:
             return links.BARS
         case "on_demand":
             return on_demand.BARS
+        case "forecast":
+            return list(forecast.BARS)
+        case "simulation":
+            return list(simulation.BARS)
         case "tenants":
             return tenants.bars(tenants.Plan())
         case "controller":

@@ -220,6 +220,11 @@ class Instance:
         present = Present(self.state, self._coefficients, presents)
         return Forecaster([present], now, in_flight=self._pending).forecast(target, delays=delays)
 
+    @property
+    def preemptions(self) -> int:
+        """Since the start."""
+        return self.state.counters["preemptions"]
+
     def outstanding(self, now: float) -> int:
         """Tokens to prefill and to decode, as the gateway counts them."""
         if not self._lazy:

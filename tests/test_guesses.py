@@ -31,7 +31,7 @@ GUESSES = (
     ("what goes first on a link", "policies/cluster/chunk_order.py", "ChunkOrder"),
     ("when two pages count as equal", "policies/model/lineage.py", "lineages"),
     ("where chains are cut into blocks", "policies/model/partition.py", "cut_blocks"),
-    ("what a token costs", "policies/plan/cost.py", "Coefficients"),
+    ("what a token costs", "policies/plan/coefficients.py", "Coefficients"),
     ("what the device does next", "policies/plan/sweep_plan.py", "SweepPlan"),
     ("who holds a page of KV", "policies/memory/pages.py", "PageTable"),
     ("who is preempted: preemption", "policies/sweep/preemption.py", "choose_victim"),

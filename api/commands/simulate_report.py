@@ -61,7 +61,7 @@ def document(simulation: ClusterSimulation, settings: Mapping[str, Any]) -> dict
                 "requests": served[instance.name],
                 "sweeps": instance.sweeps,
                 "busy": round(instance.busy / seconds, 6) if seconds else 0.0,
-                "preemptions": instance.state.counters["preemptions"],
+                "preemptions": instance.preemptions,
             }
             for instance in simulation.instances
         ],

@@ -98,7 +98,7 @@ async def test_all_requests_are_sent_by_time_or_by_client() -> None:
     batch = [Asked(n / 1000, f"a{n}", [1], 5) for n in range(12)]
     server: Any = FakeServer()
     seen = await opened(server, batch, rate=10.0)
-    assert server.models == [one.model for one in batch]
+    assert sorted(server.models) == sorted(one.model for one in batch)  # a busy machine sends late ones together
     assert (seen.tokens, len(seen.latencies)) == (60, 12)
     server = FakeServer()
     assert len((await closed(server, batch, 3)).latencies) == 12

@@ -1,0 +1,31 @@
+"""The sections of docs/performance.md on forecasts and simulated clusters; ``page.py`` puts them in their places."""
+
+from __future__ import annotations
+
+from stored import Result, table
+
+
+def of_forecast(result: Result) -> str:
+    columns = (("median", "p50_ms"), ("99 % below", "p99_ms"), ("by the machine itself", "machine_ms"), ("sweeps", "sweeps"))
+    rows = []
+    for case in result.cases("p99_ms"):
+        running, waiting = case.removeprefix("forecast/").split("-")
+        name = f"{running.removesuffix('running')} running, {waiting.removesuffix('waiting')} waiting"
+        rows.append((name, *(result.text(case, metric) for _, metric in columns)))
+    return f"""Milliseconds until it is known when one more request would have its first and last token at a worker, and whom
+it would delay (bar: 99 % below 5 at 64 running and 64 waiting):
+
+{table(("", *(name for name, _ in columns)), rows)}"""
+
+
+def of_simulation(result: Result) -> str:
+    rows = []
+    for case in result.cases("times_real_time"):
+        count, policy, *more = case.split("/")
+        words = {"choices-2": "of two drawn", "ahead": "plans ahead"}
+        rows.append((count, " ".join([policy, *(words[one] for one in more)]), result.spread(case, "times_real_time")))
+    return f"""Virtual seconds of a cluster for each second of one core: 12 instances with the constants of Llama-2-7B at 30
+requests a second (bars: 100, with forecasts of two drawn instances 5, of all 1), and 1,000 at 2,500 (bar 1). Every instance
+runs the scheduler of live workers.
+
+{table(("instances", "dispatch", "times real time"), rows)}"""
