@@ -38,12 +38,12 @@ BUDGETS = {
     "links": 60,
     "actors": 160,
     "tokens": 70,
-    "failover": 120,
+    "failover": 170,
     "kernels": 230,
     "deltas": 80,
     "accuracy": 200,
-    "contended": 300,
-    "serving": 390,
+    "contended": 280,
+    "serving": 360,
 }
 LONG = {"forecast": 60, "simulation": 120, "on_demand": 240, "tenants": 2400}  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
