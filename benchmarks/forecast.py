@@ -16,32 +16,20 @@ import time
 
 import harness
 from harness import Bar, Options, Report
+from sweep import LAYERS, PAGE, routed
 
-PAGE, LAYERS = 16, 12
 CASES = ((16, 0), (64, 0), (64, 64))  # sequences that run, and that wait
 BARS = (Bar("forecast/64running-64waiting", "p99_ms", at_most=5.0),)
 
 
 def worker(running: int, waiting: int, seed: int):  # type: ignore[no-untyped-def]
     """A machine in the middle of its work, and the requests that are asked about."""
-    from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
     from blockwright.policies.plan.sweep_plan import SweepResult
     from blockwright.policies.sweep.config import SweepConfig
-    from blockwright.policies.sweep.events import RoutesChanged
-    from blockwright.policies.sweep.state import SweepState
 
     chance = random.Random(seed)
-    layout = KvLayout(2, 64, "bfloat16", PAGE)
-    kinds = [Kind.EMBEDDING, *[Kind.ATTENTION, Kind.MLP] * LAYERS, Kind.HEAD]
-    parts = tuple(
-        Component(bytes([depth]) * 16, kind, 0, 384, 384, layout if kind is Kind.ATTENTION else None)
-        for depth, kind in enumerate(kinds)
-    )
-    chain = Chain("m", (Block(parts),), 1 << 20)
-    routes = [Route("m@w0", 1, "m", (Hop("w0", 0, len(parts)),))]
     config = SweepConfig(worker="w0", numerics="none", budget=4 << 30, slot_unit=8192, max_rows=running)
-    state = SweepState(config)
-    state.apply(RoutesChanged(1, [chain], routes, routes), 0.0)
+    state = routed(config)
     for number in range(running + waiting):
         state.apply(_submission(number, chance), 0.0)
     while (plan := state.plan(0.0)) is not None and len(plan.sample) < running:

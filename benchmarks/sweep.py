@@ -32,10 +32,9 @@ BARS = (
 Samples = dict[str, dict[str, float]]  # by case, by metric
 
 
-def decoding(rows: int, budget: int, *, chunk: int = 0, layers: int = LAYERS, slot: int = 8192, cached: int = 0):  # type: ignore[no-untyped-def]
-    """A worker in the middle of ``rows`` answers, with prompts that share nothing; ``cached`` pages of others are idle."""
+def routed(config: Any, layers: int = LAYERS):  # type: ignore[no-untyped-def]
+    """A worker with one route, ``m@w0``, of so many layers, and nothing to do."""
     from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-    from blockwright.policies.plan.sweep_plan import SweepResult
     from blockwright.policies.sweep.events import RoutesChanged
     from blockwright.policies.sweep.state import SweepState
 
@@ -47,8 +46,16 @@ def decoding(rows: int, budget: int, *, chunk: int = 0, layers: int = LAYERS, sl
     )
     chain = Chain("m", (Block(parts),), 1 << 20)
     routes = [Route("m@w0", 1, "m", (Hop("w0", 0, len(parts)),))]
-    state = SweepState(_config(rows, budget, chunk, slot))
+    state = SweepState(config)
     state.apply(RoutesChanged(1, [chain], routes, routes), 0.0)
+    return state
+
+
+def decoding(rows: int, budget: int, *, chunk: int = 0, layers: int = LAYERS, slot: int = 8192, cached: int = 0):  # type: ignore[no-untyped-def]
+    """A worker in the middle of ``rows`` answers, with prompts that share nothing; ``cached`` pages of others are idle."""
+    from blockwright.policies.plan.sweep_plan import SweepResult
+
+    state = routed(_config(rows, budget, chunk, slot), layers)
     done = 0
     while done < cached:  # one after the other, each gone before the next comes
         pages = min(cached - done, 4000)

@@ -104,19 +104,19 @@ class Planner:
 
     def _pick_chunk(self, batch: BatchBuilder, s: int) -> None:
         rows = self._rows
-        count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, self._allowed(batch, s))
+        delays = self._delays(batch, s)
+        room = min(batch.budget, batch.spare) if delays else batch.budget
+        count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room)
         if count <= 0:
             return
-        if self._delays(batch, s):
+        if delays:
             batch.spare -= count
         self._pick(batch, s, count)
 
-    def _allowed(self, batch: BatchBuilder, s: int) -> int:
-        """Prompt tokens of ``s`` that this sweep has room for."""
-        return min(batch.budget, batch.spare) if self._delays(batch, s) else batch.budget
-
     def _delays(self, batch: BatchBuilder, s: int) -> bool:
         """Whether rows of an account that was given less decode, and so wait for each prompt token of ``s``."""
+        if not batch.decoding:
+            return False
         mine = self._rank(s)  # above what it was: what starts is charged for at once, and nobody is behind itself for that
         own = mine[0], self._rows.tenant[s]
         return any(rank < mine and (rank[0], account) != own for rank, account in batch.decoding)
@@ -204,7 +204,7 @@ class Planner:
         promises: Promises | None = None
         while queue.waiting and rows.free_rows and not batch.starved and batch.budget > 0:
             s = queue.first(batch.capped)
-            if s < 0 or (prompts and not self._overtakes(s, prompts[0])) or self._allowed(batch, s) <= 0:
+            if s < 0 or (prompts and not self._overtakes(s, prompts[0])) or (batch.spare <= 0 and self._delays(batch, s)):
                 break
             if self._sequences.park(s) or self._pipeline.ask(s):
                 queue.remove(rows.key(s), rows.tenant[s])
