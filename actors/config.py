@@ -25,8 +25,8 @@ MOST = {  # beyond any machine: more is a slip, and would only be noticed when t
 MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
 # fmt: off
-_POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting", "max_body",
-             "max_characters", "dispatchers")
+_POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
+             "max_body", "max_characters", "dispatchers")
 _SECONDS = ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout",
             "dispatch_timeout", "slo_ttft", "slo_latency")
 # fmt: on
