@@ -14,10 +14,11 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from statistics import quantiles
 from typing import Any
 
-from blockwright.actors.predictor.messages import PredictorFigures, Query, predictor_of
+from blockwright.actors.predictor.messages import Query, predictor_of
 from blockwright.actors.worker.feed_format import read_batch
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.candidate import Candidate, Forecast
@@ -40,21 +41,22 @@ KEPT = 512  # times of forecasts
 
 
 class Predictor(Actor):
-    """See the module."""
+    """See the module. ``board``: where whoever tells of this process finds its ``figures``, by worker."""
 
-    def __init__(self, worker: str) -> None:
-        self._worker = worker
+    def __init__(self, worker: str, board: dict[str, Callable[[], dict[str, float]]]) -> None:
+        self._worker, self._board = worker, board
         self._replica: Replica | None = None
         self._coefficients: Coefficients | None = None  # last heard: another life computes on the same device
         self._in_flight = InFlight()
         self._known = 0  # incarnation of the worker that was followed last
-        self._feeds = self._disagreements = self._batches = self._answers = self._forecasts = 0
+        self._feeds = self._disagreements = self._batches = self._forecasts = 0
         self._lag = self._seconds = 0.0
         self._last: deque[float] = deque(maxlen=KEPT)
         self._again = asyncio.Event()
 
     async def on_start(self) -> None:
         self._now = asyncio.get_running_loop().time  # what workers tell their machines
+        self._board[self._worker] = self.figures
         self._deafen = self.node.on_arrival(self._again.set)
         # In a context of its own: the deadline of whoever asked for the start must not end it.
         self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
@@ -70,7 +72,6 @@ class Predictor(Actor):
     async def ask(self, query: Query) -> Candidate | None:
         """The load of the worker, and a forecast of the request there where one is wanted and can be made. None while there
         is no replica that has the route."""
-        self._answers += 1
         if self._replica is None:
             return None
         hosts = self._hosts(query.route) if query.forecast else []
@@ -97,25 +98,22 @@ class Predictor(Actor):
         present = self._replica.present(self._now()) if self._replica is not None else None
         return present and Present(present.state.fork(), present.coefficients, present.open)
 
-    @endpoint(urgent=True)
-    async def figures(self) -> PredictorFigures:
+    def figures(self) -> dict[str, float]:
+        """Counters since its start, seconds, and what it has now, for the metrics."""
         replica = self._replica
         cuts = quantiles(self._last, n=100) if len(self._last) > 1 else [0.0] * 99
-        return PredictorFigures(
-            worker=self._worker,
-            following=replica is not None,
-            priced=replica is not None and replica.coefficients is not None,
-            in_flight=len(self._in_flight.waiting(self._now())),
-            resyncs=max(0, self._feeds - 1),
-            disagreements=self._disagreements,
-            batches=self._batches,
-            lag=self._lag,
-            answers=self._answers,
-            forecasts=self._forecasts,
-            forecast_seconds=self._seconds,
-            forecast_p50=cuts[49],
-            forecast_p99=cuts[98],
-        )
+        return {
+            "replica": float(replica is not None),
+            "in_flight": float(len(self._in_flight.waiting(self._now()))),
+            "feeds": float(self._feeds),
+            "disagreements": float(self._disagreements),
+            "batches": float(self._batches),
+            "lag_seconds": self._lag,
+            "forecasts": float(self._forecasts),
+            "forecast_seconds": self._seconds,
+            "forecast_p50": cuts[49],
+            "forecast_p99": cuts[98],
+        }
 
     def _forecast(self, presents: list[Present], query: Query, in_flight: list[Submission], now: float) -> Forecast:
         began = time.perf_counter()

@@ -8,7 +8,7 @@ more is kept for it, and it begins anew with a snapshot.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 
 from blockwright.actors.worker.event_recorder import Machine
@@ -68,7 +68,7 @@ class EventFeed:
         self._tell(committed(result, now))
         self._machine.commit(plan, result, now)
 
-    async def follow(self) -> AsyncIterator[bytes]:
+    async def follow(self) -> AsyncGenerator[bytes, None]:
         """Batches, the first of which begins with a snapshot; for ever."""
         subscriber = _Subscriber()
         self._subscribers.add(subscriber)
