@@ -5,6 +5,7 @@
         limiter
         applications        where there is HTTP: what is added at run time
         tagger              where the setting says so
+        dispatcher-0        and further ones, where the setting dispatch names a policy
       gateway               where the first gateway is in the head's process
       controller
       peer                  where there is HTTP: what the head's front tells other fronts
@@ -97,6 +98,11 @@ def gateway_nodes(settings: Settings, *, first_in_head: bool) -> list[str]:
     return [HEAD] * first_in_head + gateway_processes(settings, first_in_head=first_in_head)
 
 
+def dispatchers(settings: Settings) -> list[str]:
+    """Names of the dispatchers, on the head; none where each gateway dispatches by itself."""
+    return [f"dispatcher-{number}" for number in range(settings.dispatchers * (settings.dispatch != OUTSTANDING))]
+
+
 def tree(
     settings: Settings,
     *,
@@ -108,7 +114,8 @@ def tree(
 ) -> Branch:
     """See the module. http: the head has a front, which further gateways ask."""
     limiter, tagger = (_LIMITER,) * bool(limits_of(settings)), (_TAGGER,) * (settings.tagger != "off")
-    services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger)
+    asked = tuple(_actor(name, "dispatcher.actor:Dispatcher") for name in dispatchers(settings))
+    services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + asked)
     workers = [ProcessSpec(name=name, entry=worker_entry, inside=INSIDE_WORKER) for name in worker_names(settings)]
     names = gateway_processes(settings, first_in_head=first_in_head) if http else []
     gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=INSIDE_GATEWAY) for name in names]

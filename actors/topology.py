@@ -36,6 +36,7 @@ from blockwright.actors.supervision_tree import (
     HEAD,
     PREDICTORS,
     WORKER,
+    dispatchers,
     gateway_nodes,
     gateway_processes,
     in_head,
@@ -58,6 +59,7 @@ from blockwright.transport.errors import AddressError
 log = logging.getLogger("blockwright.cluster")
 PREDICTORS_IN_PROCESS = "blockwright.actors.predictor.main:start_in_process"
 WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
+PATIENCE = 2.0  # of a gateway with a dispatcher, in time-outs of a dispatcher with predictors
 ASK_SECONDS = 1.0  # that a gateway may take to tell what it serves
 
 
@@ -236,8 +238,7 @@ async def start(
         running = Running(cluster, launcher, gateway, began, dict(checkpoints))
         state = _state(settings, configs, models)
         values: dict[str, Any] = {
-            "limiter": (limits_of(settings),),
-            "tagger": (settings,),
+            **_services(settings),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
@@ -262,6 +263,11 @@ async def start(
         await cluster.stop()
         raise
     return running
+
+
+def _services(settings: Settings) -> dict[str, Any]:
+    asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
+    return {"limiter": (limits_of(settings),), "tagger": (settings,), **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
@@ -357,6 +363,7 @@ def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
 
 def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
     """``name``: what request ids say; ``others``: nodes of the other gateways."""
+    asked = [f"{HEAD}/{name}" for name in dispatchers(settings)]
     state = GatewayState(
         "",  # filled in by the actor, which knows where it is
         models,
@@ -368,10 +375,12 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         gateways=settings.gateways,
         tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
         lengths=Lengths(settings.tagger != "off" or bool(settings.request_log)),
+        asks=bool(asked),
     )
     tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
-    return Gateway(state, name=name, others=others, tagging=tagging, **addresses)
+    patience = PATIENCE * settings.dispatch_timeout
+    return Gateway(state, name=name, others=others, tagging=tagging, dispatchers=asked, patience=patience, **addresses)
 
 
 def _gateway_configs(
