@@ -27,12 +27,14 @@ from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFr
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.tagging import check_tagging, make_tagging
+from blockwright.actors.predictor.messages import NODE, PredictorsConfig
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
+from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits, worker_names
 from blockwright.actors.supervision_tree import (
     GATEWAY,
     HEAD,
+    PREDICTORS,
     WORKER,
     dispatchers,
     gateway_nodes,
@@ -55,6 +57,7 @@ from blockwright.runtime.tree import lines, start_tree
 from blockwright.transport.errors import AddressError
 
 log = logging.getLogger("blockwright.cluster")
+PREDICTORS_IN_PROCESS = "blockwright.actors.predictor.main:start_in_process"
 WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
 PATIENCE = 2.0  # of a gateway with a dispatcher, in time-outs of a dispatcher with predictors
 ASK_SECONDS = 1.0  # that a gateway may take to tell what it serves
@@ -227,6 +230,7 @@ async def start(
             http=http is not None,
             worker_entry=worker_entry or (WORKER_IN_PROCESS if in_process else WORKER),
             gateway_entry=gateway_entry,
+            predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
         )
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
         infos = _models(checkpoints, max_lengths(settings, models))
@@ -239,6 +243,9 @@ async def start(
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (http.front if http is not None else None, processes),
+            NODE: PredictorsConfig(
+                workers=worker_names(settings), log_format=settings.log_format, log_level=settings.log_level
+            ),
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }

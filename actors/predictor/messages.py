@@ -29,19 +29,9 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictorFigures:
-    """Of one predictor, since its start. Seconds."""
+class PredictorsConfig:
+    """What their process is started with."""
 
-    worker: str
-    following: bool  # it has a replica
-    priced: bool  # and knows what sweeps cost, without which there are no forecasts
-    in_flight: int  # requests on their way to the worker
-    resyncs: int  # times that it began anew with a snapshot after its first
-    disagreements: int  # of these: the replica had planned other sweeps than the worker, or failed
-    batches: int  # of the feed
-    lag: float  # sum over batches: from the oldest entry of each until the replica had it
-    answers: int
-    forecasts: int
-    forecast_seconds: float  # sum over forecasts
-    forecast_p50: float  # of the last ones
-    forecast_p99: float
+    workers: list[str]
+    log_format: str = "text"
+    log_level: str = "warning"

@@ -21,6 +21,8 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.predictor.main import start_in_process as start_predictors
+from blockwright.actors.predictor.messages import NODE, PredictorsConfig
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import INSIDE_GATEWAY, INSIDE_WORKER, dispatchers, tree
@@ -38,6 +40,11 @@ HEAD = "head"
 ENTRY = f"{entrance.__name__}:enter"
 PAGE = 4  # tokens
 UNFIT = "there is not enough memory"
+
+
+async def _at_once(work: Callable[[], bytes]) -> bytes:
+    """There are no threads."""
+    return work()
 
 
 class Quiet:
@@ -141,6 +148,9 @@ class House:
             await start_inside(node, INSIDE_GATEWAY, {"gateway": gateway, "peer": (Quiet(), [])})
             self._serve_clients(gateway)
             return
+        if node.name == NODE:
+            await start_predictors(node, PredictorsConfig(workers=list(self.plan.workers)))
+            return
         if (node.name, node.incarnation) in self.unfit:  # as ``actors/worker/main.py`` does
             await node.ref(f"{HEAD}/controller").unfit(node.name, node.incarnation, UNFIT)
             await asyncio.Event().wait()
@@ -151,7 +161,8 @@ class House:
             return self.devices[node.name]
 
         backend: Any = SimulatedBackend()
-        worker = Worker(self._config(node.name), backend, self.failed, open_device=open_device, read_specs=self._read)
+        here = {"open_device": open_device, "read_specs": self._read, "aside": _at_once}
+        worker = Worker(self._config(node.name), backend, self.failed, **here)
         await start_inside(node, INSIDE_WORKER, {"worker": worker, "blocks": (f"{HEAD}/controller",)})
         self.workers[node.name] = worker
 
