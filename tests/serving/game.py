@@ -25,6 +25,7 @@ from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import Generation
+from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.worker.actor import Worker
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import RequestRefused
@@ -81,12 +82,19 @@ class Request:
 
 
 class Game:
-    """``play`` runs it. ``strikes``: faults at kinds of messages, or those that the seed draws; ``dispatch``: a setting."""
+    """``play`` runs it. ``strikes``: faults at kinds of messages, or those that the seed draws; ``dispatch``: a setting;
+    ``profile``: what sweeps cost."""
 
     def __init__(
-        self, seed: int, *, faults: bool = True, strikes: list[Strike] | None = None, dispatch: str = OUTSTANDING
+        self,
+        seed: int,
+        *,
+        faults: bool = True,
+        strikes: list[Strike] | None = None,
+        dispatch: str = OUTSTANDING,
+        profile: str = "",
     ) -> None:
-        self.seed, self.random, self.dispatch = seed, Random(f"{seed}/game"), dispatch
+        self.seed, self.random, self.dispatch, self.profile = seed, Random(f"{seed}/game"), dispatch, profile
         wanted = self._draw() if strikes is None and faults else strikes or []
         self.kinds = {kind for kind, _, _ in wanted}
         self.house = House(self._plan(), seed, self._broken, self._clients)
@@ -121,7 +129,7 @@ class Game:
         parameters = len({c.id for a in applications for c in a.components})
         room = random.choice((13, 13, 15, 24, 100))  # chunks for KV; the longest sequence takes 12
         return Plan(workers, gateways, applications, (parameters + room) * CHUNK, random.choice((3, 6, 16)),
-                    random.choice((5, 16, 64)), dispatch=self.dispatch)  # fmt: skip
+                    random.choice((5, 16, 64)), dispatch=self.dispatch, profile=self.profile)  # fmt: skip
 
     def _draw(self) -> list[Strike]:
         """One after the other each action at each kind, over the seeds; the rest by chance."""
@@ -139,7 +147,7 @@ class Game:
 
     def _random_faults(self) -> list[Fault]:
         random, plan = Random(f"{self.seed}/faults"), self.house.plan
-        nodes = (HEAD, *plan.workers, *plan.gateways)
+        nodes = (HEAD, *plan.workers, *plan.gateways, *[NODE] * (self.dispatch != OUTSTANDING))
         faults = list(FaultPlan.random(random, nodes, count=FAULTS, within=WITHIN, links=random.randint(0, 1)).faults)
         worker = random.choice(plan.workers)
         if self.kinds & {"down", "up"}:
@@ -253,8 +261,10 @@ class Game:
             self.attempts.update(view.attempt for view in views)
             self.counters["hops of 3"] += sum(len(view.route) >= 3 for view in views)
             figures = gateway.state.asking.figures
-            self.counters["asked"] += sum(figures.asked.counts)
             self.counters.update(figures.fallbacks)
+            self.counters["fell back"] += sum(figures.fallbacks.values())
+            self.counters["asked"] += sum(figures.asked.counts)
+            self.counters["forecasts"] += sum(figures.latency_error.counts)
 
     async def _withdraw(self, application: str, after: float) -> None:
         """Take an application out and back in while it is asked for."""

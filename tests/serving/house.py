@@ -63,6 +63,7 @@ class Plan:
     chunk_size: int
     rooms: dict[str, int] = field(default_factory=dict)  # worker -> bytes that placement counts on; empty: any
     dispatch: str = OUTSTANDING
+    profile: str = ""  # of the devices; empty: nobody knows what sweeps cost, and nothing is forecast
 
     @property
     def settings(self) -> Settings:
@@ -123,10 +124,10 @@ class House:
             "controller": (self.state, [f"{HEAD}/gateway"], Published(Progress())),
             "peer": (Quiet(), list(plan.gateways)),
             **configs,
-            **dict.fromkeys(plan.gateways),
+            **dict.fromkeys((*plan.gateways, NODE)),
         }
         tell_of_nodes(sim.cluster, controller, Published(()), configs.keys(), plan.gateways)
-        whole = tree(settings, first_in_head=True, worker_entry=ENTRY, gateway_entry=ENTRY)
+        whole = tree(settings, first_in_head=True, worker_entry=ENTRY, gateway_entry=ENTRY, predictor_entry=ENTRY)
         await start_tree(sim.head, whole, values, nodes=sim.cluster)
         self._serve_clients(gateway)
         await controller.serve(list(plan.applications))
@@ -136,7 +137,7 @@ class House:
         longest = max(a.max_length for a in plan.applications)
         return WorkerConfig(
             name=name, memory=plan.memory, page_size=PAGE, chunk_size=plan.chunk_size, sweep_tokens=48,
-            max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0,
+            max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0, profile=plan.profile,
         )  # fmt: skip
 
     # nodes
