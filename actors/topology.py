@@ -243,9 +243,6 @@ async def start(
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (http.front if http is not None else None, processes),
-            NODE: PredictorsConfig(
-                workers=worker_names(settings), log_format=settings.log_format, log_level=settings.log_level
-            ),
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }
@@ -266,8 +263,11 @@ async def start(
 
 
 def _services(settings: Settings) -> dict[str, Any]:
+    """Those that serve gateways, and the predictors that dispatchers ask."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
-    return {"limiter": (limits_of(settings),), "tagger": (settings,), **asked}
+    logs = {"log_format": settings.log_format, "log_level": settings.log_level}
+    predictors = PredictorsConfig(workers=worker_names(settings), **logs)
+    return {"limiter": (limits_of(settings),), "tagger": (settings,), NODE: predictors, **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
