@@ -142,9 +142,10 @@ def test_who_is_late_dead_or_knows_nothing_is_not_chosen_and_costs_at_most_the_t
 
 
 def test_without_any_answer_or_forecast_it_says_so() -> None:
-    found, _, _ = choices(20, dict.fromkeys(WORKERS), dispatch="llumnix-minus")
+    found, _, _ = choices(2, dict.fromkeys(WORKERS), dispatch="llumnix-minus")
     assert {chosen.reason for chosen in found} == {"no_answer"}
-    assert {chosen.route for chosen in found} == set(ROUTES), "by chance"
+    assert {chosen.route for chosen in found} == {""}, "the gateway knows better than chance"
+    assert found[0].unanswered == {"dead": 4}
     unpriced: How = {worker: {**(how or {}), "forecasts": False} for worker, how in LASTS.items()}
     (chosen,), _, _ = choices(1, unpriced, dispatch="ours")
     assert (chosen.reason, chosen.route) == ("no_forecast", "m@w1"), "the fallback compares free blocks"
