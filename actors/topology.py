@@ -27,10 +27,10 @@ from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFr
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.tagging import check_tagging, make_tagging
-from blockwright.actors.predictor.messages import NODE, PredictorsConfig
+from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits, worker_names
+from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import (
     GATEWAY,
     HEAD,
@@ -212,7 +212,6 @@ async def start(
 
     http: None, this process has the only gateway. in_process: nodes are of this process (tests). worker_entry,
     gateway_entry: "module:function" instead of their own.
-
     Raises CheckpointError, SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
@@ -243,9 +242,7 @@ async def start(
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (http.front if http is not None else None, processes),
-            NODE: PredictorsConfig(
-                workers=worker_names(settings), log_format=settings.log_format, log_level=settings.log_level
-            ),
+            NODE: settings,
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }

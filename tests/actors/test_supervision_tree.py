@@ -82,5 +82,6 @@ def test_what_the_tree_names_is_there() -> None:
     assert [child.name for child in every if child.name.startswith("dispatcher")] == ["dispatcher-0", "dispatcher-1"]
     assert {load_class(child.actor).__name__ for child in every} == {
         "Applications", "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker", "Blocks", "Tagger", "Dispatcher",
+        "Predictor",
     }  # fmt: skip
     assert all(child.drain == 0.0 for child in every)
