@@ -242,7 +242,6 @@ async def start(
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (http.front if http is not None else None, processes),
-            NODE: settings,
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }
@@ -263,8 +262,9 @@ async def start(
 
 
 def _services(settings: Settings) -> dict[str, Any]:
+    """Those that serve gateways, and the predictors that dispatchers ask."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
-    return {"limiter": (limits_of(settings),), "tagger": (settings,), **asked}
+    return {"limiter": (limits_of(settings),), "tagger": (settings,), NODE: settings, **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:

@@ -10,6 +10,7 @@ from blockwright.actors.dispatcher.messages import Chosen
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 
 SHOWN = 16  # candidates of a request that its view names; a thousand views are kept
+_TOLD = ("running", "waiting", "free_blocks", "total_blocks", "waiting_blocks", "cached_blocks", "in_flight")
 MOST_ERROR = 100.0  # relative; of a forecast that said never
 
 
@@ -72,18 +73,13 @@ def _error(predicted: float, actual: float) -> float:
 
 
 def _candidate(candidate: Candidate, load: list[float] | None) -> dict[str, Any]:
-    forecast = candidate.forecast
+    """What was known of it: nothing of the worker (None) where the policy does not ask."""
+    forecast, told = candidate.forecast, candidate.total_blocks > 0
     return {
         "route": candidate.route,
         "home": candidate.home,
         "load": None if load is None else [_finite(number) for number in load],
-        "running": candidate.running,
-        "waiting": candidate.waiting,
-        "free_blocks": candidate.free_blocks,
-        "total_blocks": candidate.total_blocks,
-        "waiting_blocks": candidate.waiting_blocks,
-        "cached_blocks": candidate.cached_blocks,
-        "in_flight": candidate.in_flight,
+        **{name: getattr(candidate, name) if told else None for name in _TOLD},
         "sent_last_minute": candidate.sent_last_minute,
         "forecast": forecast
         and {

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _HEAD = ("route", "load", "running", "waiting", "free", "cached", "in flight", "first token", "last token", "others lose")
+_COUNTS = ("running", "waiting", "free_blocks", "cached_blocks", "in_flight")  # None: the worker was not asked
 REASONS = {
     "no_forecast": "no candidate had a forecast, so that the policy's fallback chose",
     "no_answer": "no predictor answered in time, so that chance chose",
@@ -44,7 +45,7 @@ def _row(candidate: Mapping[str, Any]) -> Sequence[str]:
     return (
         candidate["route"],
         "-" if load is None else " ".join(_number(part) for part in load) or "-",
-        *[str(candidate[name]) for name in ("running", "waiting", "free_blocks", "cached_blocks", "in_flight")],
+        *["-" if candidate[name] is None else str(candidate[name]) for name in _COUNTS],
         *["-" if forecast is None else _seconds(forecast[name]) for name in ("first_token", "last_token", "delayed")],
     )
 

@@ -11,8 +11,8 @@ from blockwright.actors.gateway.port import DispatchFigures
 _HISTOGRAMS = (
     ("dispatch_seconds", "Seconds that a request waited for a dispatcher's answer, or for the lack of one.", "asked"),
     ("dispatch_rank", "Place of the chosen route among all by load, of a sample of requests.", "rank"),
-    ("forecast_ttft_error", "|actual - predicted| / actual of forecasts of the first token.", "first_token_error"),
-    ("forecast_latency_error", "|actual - predicted| / actual of forecasts of the last token.", "latency_error"),
+    ("forecast_ttft_error", "Relative error of forecasts of the first token.", "first_token_error"),
+    ("forecast_latency_error", "Relative error of forecasts of the last token.", "latency_error"),
 )
 _COUNTERS = (
     ("dispatch_fallback", "Requests whose route was not chosen as the policy says, by why.", "fallbacks"),
