@@ -50,8 +50,8 @@ async def followed(client: ClientSession, worker: str, feeds: int) -> bool:
         told = dict(
             re.findall(rf'^blockwright:predictor_(\w+)\{{worker="{worker}"\}} (\S+)$', await answer.text(), re.MULTILINE)
         )
-    assert told["disagreements"] == "0.0"
-    return (told["replica"], told["feeds"]) == ("1.0", f"{feeds}.0")
+    assert told.get("disagreements", "0.0") == "0.0"
+    return told.get("replica") == "1.0" and float(told["feeds"]) >= feeds
 
 
 async def test_a_request_goes_where_it_is_forecast_to_end_soonest_and_without_predictors_it_goes_somewhere(
