@@ -140,6 +140,7 @@ async def predicted(seen: Seen) -> None:
     async with PredictorRig() as rig:
         route = rig.worker.driver.route.id
         new = submission("new", [1, 2, 3], 9, route)
+        figures.append(rig.predictor.figures())
         for _ in range(2):
             await rig.ref.ask(Query(new, route))
         await rig.ref.placed(new)

@@ -1,6 +1,6 @@
 """What predictors cost: a worker with its event feed against one without, a replica, and an answer.
 
-    python benchmarks/predictor.py [--quick] [--json PATH]
+    python benchmarks/predictors.py [--quick] [--json PATH]
 
 ``sweep``: microseconds of planning and committing a sweep of 64 decoding rows, alone (``us``), and with a feed that is read
 sweep by sweep (``fed_us``), the packing of its message included, its sending not; ``replica_us`` is what the same sweep
@@ -119,7 +119,7 @@ async def asked(running: int, waiting: int, states: int) -> dict[str, float]:
 
 
 def main(options: Options) -> None:
-    report = Report("predictor", {}, ())
+    report = Report("predictors", {}, ())
     for _ in range(1 if options.quick else 3):
         report.add(f"sweep/{ROWS}rows", harness.OURS, asyncio.run(fed(200 if options.quick else 1000)))
         report.add("ask/64running-64waiting", harness.OURS, asyncio.run(asked(64, 64, 10 if options.quick else 50)))
