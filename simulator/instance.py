@@ -8,14 +8,14 @@ not its tokens; what a dispatcher sees of the worker in between (``candidate``) 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import PlanCost, cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.prediction.course import Present
-from blockwright.policies.prediction.forecast import Forecaster
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Effect,
@@ -199,26 +199,24 @@ class Instance:
 
     # what is seen ----------------------------------------------------------------------------------------------------
 
-    def candidate(self, now: float, sent: int = 0) -> Candidate:
-        """As a live worker would tell of itself at ``now``, not after ``due``. ``sent``: requests in the last minute."""
+    def candidate(self, now: float) -> Candidate:
+        """As a live worker would tell of itself at ``now``, not after ``due``."""
         waiting, total = len(self._needs), self.total_blocks
         return Candidate(
             route=self.name, home=self.name, running=len(self._totals) - waiting, waiting=waiting,
             free_blocks=total - self._used_blocks(now), total_blocks=total, waiting_blocks=self._waiting_blocks,
-            sent_last_minute=sent,
         )  # fmt: skip
 
-    def forecast(self, target: Submission, now: float, *, delays: bool) -> Forecast:
-        """What would become of a request that came now, played forward from here with what is known of the others; with
-        ``delays`` also what these would lose."""
+    def present(self, now: float, more: int) -> tuple[Present, Sequence[Submission]]:
+        """Where a forecast begins, brought up to ``now``, and who is here but not in the machine yet. ``more``: see
+        ``Present``."""
         self.catch_up(now)
         self._news()
-        presents, ends = [], self.due
+        opened, ends = [], self.due
         for plan, _ in self._open:
-            presents.append((plan, ends - now))
+            opened.append((plan, ends - now))
             ends += cost(plan, self._coefficients)
-        present = Present(self.state, self._coefficients, presents)
-        return Forecaster([present], now, in_flight=self._pending).forecast(target, delays=delays)
+        return Present(self.state, self._coefficients, opened, more), self._pending
 
     @property
     def preemptions(self) -> int:

@@ -51,7 +51,7 @@ class MachineReplay:
 
     def __init__(self, presents: Sequence[Present], submissions: Iterable[Submission], now: float) -> None:
         self._began = self._now = now
-        self.course = Course()
+        self.course, self._more = Course(), presents[0].more
         self._machines: dict[str, _Machine] = {}
         for present in presents:
             open = deque((plan, now + left, cost(plan, present.coefficients)) for plan, left in present.open)
@@ -76,7 +76,7 @@ class MachineReplay:
             self._go_on()
 
     def _estimate(self, of: Submission, length: int) -> None:
-        total = of.prompt_length + corrected(of.expected, of.prompt_length, length)
+        total = of.prompt_length + corrected(of.expected, of.prompt_length, length, self._more)
         if of.expected and total < of.max_length:
             self._totals[of.request] = total
 
