@@ -31,11 +31,13 @@ MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """A decision: the instance taken, those compared, and the load by which they were."""
+    """A decision: the instance taken, those compared, and the load by which they were; the least time to the last token that
+    was forecast, 0 without forecasts."""
 
     place: int
     compared: list[int]
     loads: list[object]
+    predicted: float = 0.0
 
 
 @dataclass(slots=True)
@@ -81,9 +83,9 @@ class Entrance:
         self._sent: list[list[deque[float]]] = [[deque() for _ in instances] for _ in range(dispatch.dispatchers)]
         self._numbers = [0] * dispatch.dispatchers
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
-        self._everyone = list(range(len(instances)))
+        self.active = list(range(len(instances)))  # places that requests go to
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
-        self._blank = [Candidate(route=i.name, home=i.name) for i in instances]
+        self._blank = Candidate(route="", home="")
         self._looks: list[Look | None] = [None] * len(instances)
         self._latency = limits.latency
         self._reckons = dispatch.in_flight != "none" and (dispatch.staleness > 0 or limits.latency > 0) and not self._plain
@@ -100,10 +102,10 @@ class Entrance:
     def begin(self, demand: Demand, now: float) -> Placing:
         """It is taken; where it goes."""
         self._overload.begin(demand.model)
-        count, choices, compared = len(self._instances), self._dispatch.choices, self._everyone
+        choices, compared = self._dispatch.choices, self.active
         dispatcher = self._source.randrange(self._dispatch.dispatchers) if self._dispatch.dispatchers > 1 else 0
-        if 0 < choices < count:
-            compared = drawn(count, [self._source.random() for _ in range(choices)])
+        if 0 < choices < len(compared):
+            compared = [compared[at] for at in drawn(len(compared), [self._source.random() for _ in range(choices)])]
         placing = self._place(demand, compared, dispatcher, now)
         self._numbers[dispatcher] += 1
         if self._dispatch.policy == "min-qpm":
@@ -121,13 +123,12 @@ class Entrance:
     def _place(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
         if self._dispatch.policy == LEAST_WORK:
             return self._least_work(demand, compared, dispatcher, now)
-        if self._plain:
-            candidates = self._blank if compared is self._everyone else [self._blank[i] for i in compared]
-        else:
-            candidates = [self._candidate(i, demand, dispatcher, now) for i in compared]
+        blank = [self._blank] * len(compared)
+        candidates = blank if self._plain else [self._candidate(i, demand, dispatcher, now) for i in compared]
+        predicted = min((found.forecast.last_token for found in candidates if found.forecast), default=0.0)
         draw, number = self._source.random(), self._numbers[dispatcher]
         choice = choose(self._dispatch.policy, candidates, draw, number=number)
-        return Placing(compared[choice.index], compared, list(choice.loads))
+        return Placing(compared[choice.index], compared, list(choice.loads), predicted)
 
     def _least_work(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
         loads = []

@@ -81,6 +81,19 @@ def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
         ("seed = 3", '[dispatch]\nforecast_error = "5 %"', r"line 2: dispatch.forecast_error is '5 %'; give a number"),
         ("seed = 3", '[dispatch]\nin_flight = "mine"', r"line 2: dispatch.in_flight is 'mine'; give one of: shared, own"),
         ("rate = 2.5", 'rate = 1\nerror_law = "x"', r"line 5: workload.error_law is 'x'; give one of: lognormal, gauss"),
+        (
+            "seed = 3",
+            '[provisioning]\nmode = "often"',
+            r"line 2: provisioning.mode is 'often'; give one of: off, preemptive",
+        ),
+        ("seed = 3", '[provisioning]\nmode = "relief"', r"line 1: provisioning.limit is missing; give the seconds"),
+        ("seed = 3", "[provisioning]\nstart = 3", r"line 2: provisioning.start is 3; give 0 to 2, the instances described"),
+        ("seed = 3", "[provisioning]\nstart = 2\nmost = 1", r"line 3: provisioning.most is 1; give 2 to 2, the instances"),
+        (
+            "seed = 3",
+            '[provisioning]\nlimit = 1\nmode = "preemptive"',
+            r"line 3: provisioning.mode is 'preemptive', and least-work forecasts nothing; dispatch by predicted-latency",
+        ),
         ("seed = 3", "seed = ", r"c.toml: this is no TOML \(.*line 1"),
     ],
 )
