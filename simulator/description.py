@@ -57,6 +57,8 @@ class ModelSpec:
     name: str
     kv_bytes: int  # of a token, on all layers together; a multiple of 4
     parameters: int = 0  # bytes, taken from the memory of each instance
+    embedding: int = 0  # bytes of these that are looked up, not multiplied with
+    head: int = 0  # bytes of these that only sampled tokens are multiplied with
     context: int = 1 << 20  # tokens, prompt and answer together
     share: float = 1.0  # of the requests, beside the other models
 
@@ -208,6 +210,8 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     for n, model in enumerate(made.models):
         if model.kv_bytes <= 0 or model.kv_bytes % 4:
             raise source.error(["models", n, "kv_bytes"], f"is {model.kv_bytes}; give bytes, a multiple of 4")
+        if model.embedding + model.head > model.parameters:
+            raise source.error(["models", n, "parameters"], "is less than embedding and head together")
         if known.count(model.name) > 1:
             raise source.error(["models", n, "name"], f"is {model.name!r} twice; give each model its own")
     for n, spec in enumerate(made.instances):

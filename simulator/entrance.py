@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from blockwright.policies.model.chain import Route
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.prediction.dispatching import POLICIES, choose, drawn
+from blockwright.policies.prediction.instance import Instance
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.requests.dispatch import choose as choose_route
 from blockwright.policies.requests.overload import Overload
 from blockwright.simulator.description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
-from blockwright.simulator.instance import Instance
 from blockwright.simulator.workload import Demand
 
 MINUTE = 60.0

@@ -21,6 +21,7 @@ from blockwright.simulator.description import DescriptionError, WorkloadSpec
 from blockwright.simulator.traces import TraceError
 from blockwright.simulator.workload import Demand
 
+NEVER = float("inf")
 FEWEST = 20  # sweeps that a cost model is fitted to
 
 
@@ -32,6 +33,14 @@ class _Recorded:
     submission: Submission
     model: str
     length: int
+    first: float = NEVER  # when it had its first token, and its last
+    ended: float = NEVER
+
+    def heard(self, emitted: TokensEmitted, now: float) -> None:
+        self.length = max(self.length, emitted.position + len(emitted.tokens))
+        self.first = min(self.first, now)
+        if emitted.finish:
+            self.ended = now
 
 
 @dataclass(slots=True)
@@ -52,7 +61,7 @@ class Recording:
                 break
             for effect in state.take_effects():
                 if isinstance(effect, TokensEmitted) and (known := self._requests.get(effect.request)) is not None:
-                    known.length = max(known.length, effect.position + len(effect.tokens))
+                    known.heard(effect, entry.now)
         self.workers[worker] = state
 
     def _feed(self, worker: str, state: SweepState, plans: dict[int, SweepPlan], entry: Entry) -> None:
@@ -74,25 +83,44 @@ class Recording:
     def _note(self, submission: Submission, now: float, state: SweepState) -> None:
         known = self._requests.get(submission.request)
         local = state.parts.routes.home(submission.route)
-        if local is not None and (known is None or now < known.at):
-            length = len(submission.tokens) if known is None else known.length
+        if local is not None and known is None:
+            length = len(submission.tokens)
             self._requests[submission.request] = _Recorded(now, submission, local.route.application, length)
+        elif known is not None and now < known.at:
+            known.at, known.submission = now, submission
+
+    def outcomes(self, spec: WorkloadSpec) -> tuple[list[float], list[float]]:
+        """What became of ``demands(spec)`` then: seconds until the first and until the last token, of those that have it."""
+        wanted = self._wanted(spec)
+        first = [one.first - one.at for one in wanted if one.first < NEVER]
+        return first, [one.ended - one.at for one in wanted if one.ended < NEVER]
 
     def demands(self, spec: WorkloadSpec) -> list[Demand]:
         """Those that were answered, from ``start`` seconds after the first on, ``count`` of them, at ``speed``. Raises
         TraceError."""
-        answered = [one for one in self._requests.values() if one.length > one.submission.prompt_length]
-        answered.sort(key=lambda one: (one.at, one.submission.request))
-        found: list[Demand] = []
-        for one in answered:
-            at = one.at - answered[0].at - spec.start
-            if at >= 0 and (not spec.count or len(found) < spec.count):
-                prompt = one.submission.prompt_length
-                tokens = tuple(one.submission.tokens[:prompt])
-                found.append(Demand(len(found), at / spec.speed, one.model, prompt, one.length - prompt, tokens=tokens))
+        found, began = [], self._began
+        for n, one in enumerate(self._wanted(spec)):
+            at, prompt = one.at - began - spec.start, one.submission.prompt_length
+            tokens = tuple(one.submission.tokens[:prompt])
+            found.append(Demand(n, at / spec.speed, one.model, prompt, one.length - prompt, tokens=tokens))
         if not found:
             raise TraceError(f"no request in the logs was answered after {spec.start:g} s; give other logs, or lower start")
         return found
+
+    def _wanted(self, spec: WorkloadSpec) -> list[_Recorded]:
+        since = self._began + spec.start
+        found = [one for one in self._answered if one.at >= since]
+        return found[: spec.count] if spec.count else found
+
+    @property
+    def _answered(self) -> list[_Recorded]:
+        """By the time at which they came."""
+        found = [one for one in self._requests.values() if one.length > one.submission.prompt_length]
+        return sorted(found, key=lambda one: (one.at, one.submission.request))
+
+    @property
+    def _began(self) -> float:
+        return min((one.at for one in self._answered), default=0.0)
 
     def coefficients(self, worker: str) -> Coefficients:
         """Fitted to what the sweeps of a worker took. Raises DescriptionError."""

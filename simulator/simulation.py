@@ -15,11 +15,11 @@ from typing import Any
 
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.prediction.instance import IDLE, Instance
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission
 from blockwright.simulator.description import InstanceSpec, ModelSpec, Scenario
 from blockwright.simulator.entrance import Entrance
-from blockwright.simulator.instance import IDLE, Instance
 from blockwright.simulator.workload import Demand
 
 Note = Callable[[dict[str, Any]], None]  # one decision, or what became of a request
@@ -205,7 +205,8 @@ class ClusterSimulation:
 def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
     """All layers as one: pages have the same bytes, and one slot instead of one for each layer."""
     layout = KvLayout(1, model.kv_bytes // 4, "bfloat16", spec.page_size)
-    kinds = ((Kind.EMBEDDING, 0, None), (Kind.ATTENTION, model.parameters, layout), (Kind.HEAD, 0, None))
+    body = model.parameters - model.embedding - model.head
+    kinds = ((Kind.EMBEDDING, model.embedding, None), (Kind.ATTENTION, body, layout), (Kind.HEAD, model.head, None))
     parts = tuple(
         Component(hashlib.blake2b(f"{model.name}/{depth}".encode(), digest_size=16).digest(), kind, nbytes, 1, 1, kv)
         for depth, (kind, nbytes, kv) in enumerate(kinds)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.prediction.instance_load import STOP
 from blockwright.policies.sweep.events import Submission
 from blockwright.simulator.description import ModelSpec, WorkloadSpec
-from blockwright.simulator.instance import STOP
 from blockwright.simulator.traces import BLOCK, Clients, TraceError, TraceRequest, cut, read_trace
 
 GREEDY = SamplingParams(temperature=0.0)
