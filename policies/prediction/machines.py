@@ -151,9 +151,9 @@ class Machines:
                 passed = passed or not self.links.latency
         return passed
 
-    def under_way(self) -> list[UnderWay]:
-        """What was sent and has not arrived."""
-        return [UnderWay(at - self.now, worker, message) for at, _, worker, message in sorted(self._posts, key=_order)]
+    def under_way(self, now: float) -> list[UnderWay]:
+        """What was sent and has not arrived at ``now``."""
+        return [UnderWay(at - now, worker, message) for at, _, worker, message in sorted(self._posts, key=_order)]
 
     def _post(self, at: float, worker: str, message: Event) -> None:
         if at <= self.now:
