@@ -14,6 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from blockwright.policies.cluster.provisioning import MODES
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.dispatching import POLICIES
 
@@ -59,6 +60,7 @@ class ModelSpec:
     parameters: int = 0  # bytes, taken from the memory of each instance
     embedding: int = 0  # bytes of these that are looked up, not multiplied with
     head: int = 0  # bytes of these that only sampled tokens are multiplied with
+    hidden_bytes: int = 0  # of a token, between the devices of a pipeline
     context: int = 1 << 20  # tokens, prompt and answer together
     share: float = 1.0  # of the requests, beside the other models
 
@@ -69,6 +71,7 @@ class InstanceSpec:
 
     name: str = "instance"
     count: int = 1
+    stages: int = 1  # devices in a row that the layers are spread over evenly; what follows is of each of them
     profile: str  # file of a device profile, or of cost coefficients alone
     memory: int = 0  # bytes for parameters and KV
     blocks: int = 0  # pages of KV of the first model; instead of ``memory``
@@ -90,12 +93,34 @@ class DispatchSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    """Between the devices of a pipeline."""
+
+    latency: float = 0.0  # seconds until a message arrives
+    bandwidth: float = 0.0  # bytes of hidden states a second; 0: any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSpec:
     """As the settings of a gateway."""
 
     max_waiting: int = 1 << 30  # requests that have not ended; more are refused
     request_timeout: float = 0.0  # seconds; 0: none
     latency: float = 0.0  # seconds from the gateway to an instance, and back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisioningSpec:
+    """Which of the instances are active, the first ones first. Times are seconds."""
+
+    mode: str = "off"  # "off": always the same | "preemptive" | "relief"
+    limit: float = 0.0  # of a latency
+    start: int = 0  # instances at the beginning, and at least; 0: all
+    most: int = 0  # instances; 0: all
+    cold_start: float = 0.0  # from the decision until an instance takes requests
+    cool_down: float = 0.0  # after which the next one may start
+    window: float = 60.0  # after which one goes that is not needed
+    overlap: bool = False  # one may start while another does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +133,8 @@ class Scenario:
     instances: tuple[InstanceSpec, ...]
     dispatch: DispatchSpec = field(default_factory=DispatchSpec)
     limits: LimitSpec = field(default_factory=LimitSpec)
+    links: LinkSpec = field(default_factory=LinkSpec)
+    provisioning: ProvisioningSpec = field(default_factory=ProvisioningSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +244,41 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     for n, spec in enumerate(made.instances):
         if bool(spec.memory) == bool(spec.blocks):
             raise source.error(["instances", n, "memory"], "or blocks is needed, and not both")
-        for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk"):
+        for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk", "stages"):
             if getattr(spec, name) <= 0:
                 raise source.error(["instances", n, name], f"is {getattr(spec, name)}; give more than 0")
     if not made.models or not made.instances:
         raise source.error(["instances" if made.models else "models"], "is empty; describe at least one")
+    _check_pipelines(made, source)
+    _check_provisioning(made, source)
     return made
+
+
+def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:
+    """Devices of a pipeline share the bytes of each model evenly."""
+    stages = [spec.stages for spec in made.instances if spec.stages > 1]
+    for n, model in enumerate(made.models if stages else ()):
+        if not model.parameters:
+            raise source.error(["models", n, "parameters"], "is missing; devices of a pipeline cost by their part of them")
+        for count in stages:
+            if model.kv_bytes % (4 * count):
+                says = f"is {model.kv_bytes}; give a multiple of {4 * count}, for {count} stages"
+                raise source.error(["models", n, "kv_bytes"], says)
+
+
+def _check_provisioning(made: Scenario, source: DescriptionSource) -> None:
+    spec, count = made.provisioning, sum(one.count for one in made.instances)
+    if spec.mode not in MODES:
+        raise source.error(["provisioning", "mode"], f"is {spec.mode!r}; give one of: {', '.join(MODES)}")
+    if spec.mode != "off" and not spec.limit:
+        raise source.error(["provisioning", "limit"], "is missing; give the seconds that a latency may take")
+    for name, least in (("start", 0), ("most", spec.start)):
+        if (value := getattr(spec, name)) and not least <= value <= count:
+            raise source.error(["provisioning", name], f"is {value}; give {least} to {count}, the instances described")
+    policy = made.dispatch.policy
+    if spec.mode == "preemptive" and (policy == LEAST_WORK or not POLICIES[policy].fallback):
+        those = ", ".join(name for name, known in POLICIES.items() if known.fallback)
+        raise source.error(["provisioning", "mode"], f"is 'preemptive', and {policy} forecasts nothing; dispatch by {those}")
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:

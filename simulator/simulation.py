@@ -10,20 +10,23 @@ import gc
 import hashlib
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.instance import IDLE, Instance
+from blockwright.policies.prediction.machines import LinkTimes
+from blockwright.policies.prediction.pipeline_instance import PipelineInstance
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission
 from blockwright.simulator.description import InstanceSpec, ModelSpec, Scenario
-from blockwright.simulator.entrance import Entrance
+from blockwright.simulator.entrance import Entrance, Placing
+from blockwright.simulator.provisioning import InstanceChange, Provisioner
 from blockwright.simulator.workload import Demand
 
 Note = Callable[[dict[str, Any]], None]  # one decision, or what became of a request
-_ARRIVAL, _DELIVERY, _END, _SAMPLE = 0, 1, 2, 3  # of equal times in this order
+_ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY = 0, 1, 2, 3, 4  # of equal times in this order
 SAMPLES = 120  # of the cluster's state while requests arrive
 
 
@@ -65,7 +68,7 @@ class ClusterSimulation:
         self.requests = [SimulatedRequest(demand) for demand in demands]
         self.samples: list[ClusterSample] = []
         self._progress: Callable[[], None] | None = None
-        self.instances: list[Instance] = []
+        self.instances: list[Instance | PipelineInstance] = []
         self.now = 0.0
         self._note, self._limits = note, scenario.limits
         self._routes: list[dict[str, Route]] = []
@@ -73,17 +76,24 @@ class ClusterSimulation:
             chains = [chain_of(model, spec) for model in scenario.models]
             for n in range(spec.count):
                 name = f"{spec.name}-{n}" if spec.count > 1 else spec.name
-                routes = {
-                    c.application: Route(f"{c.application}@{name}", 1, c.application, (Hop(name, 0, 3),)) for c in chains
-                }
+                configs = sweep_configs(name, spec, scenario.models)
+                hops = hops_of([config.worker for config in configs])
+                routes = {c.application: Route(f"{c.application}@{name}", 1, c.application, hops) for c in chains}
                 event = RoutesChanged(1, chains, [*routes.values()], [*routes.values()])
-                config = sweep_config(name, spec, scenario.models)
-                self.instances.append(Instance(config, event, found, ahead=spec.ahead, jumps=jumps))
+                if spec.stages == 1:
+                    self.instances.append(Instance(configs[0], event, found, ahead=spec.ahead, jumps=jumps))
+                else:
+                    links = LinkTimes(scenario.links.latency, scenario.links.bandwidth)
+                    costs = sized(found, scenario.models[0])
+                    self.instances.append(PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead))
                 self._routes.append(routes)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
         self._entrance = Entrance(
             scenario.dispatch, scenario.limits, scenario.models, self.instances, self._routes, scenario.seed
         )
+        self.provisioner = Provisioner(scenario.provisioning, [instance.name for instance in self.instances])
+        self._entrance.active = self.provisioner.active
+        self._oldest = 0  # all requests before this one have ended
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
         self._due = [IDLE] * len(self.instances)  # the ends that are in the heap
@@ -121,6 +131,8 @@ class ClusterSimulation:
                     self._told(number, self.instances[number].finish())
             elif kind == _DELIVERY:
                 self._deliver(place, self._submissions.pop(number))
+            elif kind == _READY:
+                self._changed(self.provisioner.ready(number, self.now))
             else:
                 self._sample()
 
@@ -136,11 +148,14 @@ class ClusterSimulation:
             self._tell("refused", demand.number, why=refused)
             self._ended()
             return
+        self._look_at_ages()
         placing = self._entrance.begin(demand, now)
         if self._entrance.predicts:  # a forecast brings an instance up to now, and cuts its stretch short
             for compared in placing.compared:
                 self._schedule(compared)
+        placing = self._provision(placing)
         place, instance = placing.place, self.instances[placing.place]
+        self.provisioner.dispatched(place)
         request.instance = instance.name
         if self._note is not None:
             names = [self.instances[i].name for i in placing.compared]
@@ -153,6 +168,28 @@ class ClusterSimulation:
             heapq.heappush(self._heap, (now + self._limits.latency, _DELIVERY, demand.number, place))
         else:
             self._deliver(place, submission)
+
+    def _look_at_ages(self) -> None:
+        """A request that has not ended tells by its age; first, so that none is sent to what is drained now."""
+        while self.requests[self._oldest].ended >= 0:
+            self._oldest += 1
+        for change in self.provisioner.look(self.now, measured=self.now - self.requests[self._oldest].demand.at):
+            self._changed(change)
+
+    def _provision(self, placing: Placing) -> Placing:
+        """An instance may start because of a forecast; one that is there at once gets the request, as in the paper."""
+        for change in self.provisioner.look(self.now, predicted=placing.predicted) if self._entrance.predicts else ():
+            self._changed(change)
+            if change.what == "active":
+                placing = replace(placing, place=change.place)
+        return placing
+
+    def _changed(self, change: InstanceChange) -> None:
+        if change.what == "starting" and (cold := self.provisioner.spec.cold_start):
+            heapq.heappush(self._heap, (self.now + cold, _READY, change.place, 0))
+        if self._note is not None:
+            name = self.instances[change.place].name
+            self._note({"at": self.now, "what": change.what, "instance": name, "why": change.why})
 
     def _deliver(self, place: int, submission: Submission) -> None:
         demand = self.requests[int(submission.request[1:])].demand
@@ -177,6 +214,10 @@ class ClusterSimulation:
                 request.failed = "" if what == "finished" else what
                 self._entrance.end(request.demand.model, now)
                 self._ended()
+                if (stopped := self.provisioner.ended(place, now)) is not None:
+                    self._changed(stopped)
+                for change in self.provisioner.look(now, measured=request.ended - request.demand.at):
+                    self._changed(change)
             self._tell(what, number, instance=instance.name)
         self._schedule(place)
 
@@ -203,25 +244,57 @@ class ClusterSimulation:
 
 
 def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
-    """All layers as one: pages have the same bytes, and one slot instead of one for each layer."""
-    layout = KvLayout(1, model.kv_bytes // 4, "bfloat16", spec.page_size)
+    """All layers of a device as one: pages have the same bytes, and one slot instead of one for each layer."""
+    layout = KvLayout(1, model.kv_bytes // 4 // spec.stages, "bfloat16", spec.page_size)
     body = model.parameters - model.embedding - model.head
-    kinds = ((Kind.EMBEDDING, model.embedding, None), (Kind.ATTENTION, body, layout), (Kind.HEAD, model.head, None))
+    layers = [(Kind.ATTENTION, body * (n + 1) // spec.stages - body * n // spec.stages, layout) for n in range(spec.stages)]
+    kinds = ((Kind.EMBEDDING, model.embedding, None), *layers, (Kind.HEAD, model.head, None))
     parts = tuple(
-        Component(hashlib.blake2b(f"{model.name}/{depth}".encode(), digest_size=16).digest(), kind, nbytes, 1, 1, kv)
+        Component(_identity(model, depth), kind, nbytes, 1, max(1, model.hidden_bytes), kv)
         for depth, (kind, nbytes, kv) in enumerate(kinds)
     )
     return Chain(model.name, (Block(parts),), model.context)
 
 
-def sweep_config(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) -> SweepConfig:
-    """Of an instance. ``blocks`` are mapped all at once."""
-    page = models[0].kv_bytes * spec.page_size
-    budget, chunk = spec.memory - sum(model.parameters for model in models), spec.memory_chunk
-    if spec.blocks:
-        budget = chunk = spec.blocks * page
-    return SweepConfig(
-        worker=name, numerics="simulated", budget=max(budget, 0), slot_unit=1, granule=1, memory_chunk=chunk,
-        page_size=spec.page_size, chunk_size=spec.chunk_size, sweep_tokens=spec.sweep_tokens,
-        max_rows=spec.max_rows, prefix_cache=spec.prefix_cache,
-    )  # fmt: skip
+def _identity(model: ModelSpec, depth: int) -> bytes:
+    return hashlib.blake2b(f"{model.name}/{depth}".encode(), digest_size=16).digest()
+
+
+def hops_of(devices: Sequence[str]) -> tuple[Hop, ...]:
+    """The first device has the embedding, the last one the head."""
+    last = len(devices) - 1
+    return tuple(Hop(name, n + (n > 0), n + 2 + (n == last)) for n, name in enumerate(devices))
+
+
+def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) -> list[SweepConfig]:
+    """Of the devices of an instance. ``blocks`` are mapped all at once."""
+    found, last = [], spec.stages - 1
+    chains = [chain_of(model, spec) for model in models]
+    for n, hop in enumerate(hops_of([""] * spec.stages)):
+        held = sum(component.nbytes for chain in chains for component in chain.components[hop.first : hop.last])
+        budget, chunk = spec.memory - held, spec.memory_chunk
+        if spec.blocks:
+            budget = chunk = spec.blocks * models[0].kv_bytes // spec.stages * spec.page_size
+        found.append(
+            SweepConfig(
+                worker=f"{name}.{n}" if last else name,
+                numerics="simulated",
+                budget=max(budget, 0),
+                slot_unit=1,
+                granule=1,
+                memory_chunk=chunk,
+                page_size=spec.page_size,
+                chunk_size=spec.chunk_size,
+                sweep_tokens=spec.sweep_tokens,
+                max_rows=spec.max_rows,
+                prefix_cache=spec.prefix_cache,
+            )
+        )
+    return found
+
+
+def sized(costs: Coefficients, model: ModelSpec) -> Coefficients:
+    """With the sizes of the model that they are of, of which each device of a pipeline has a part."""
+    if costs.parameters:
+        return costs
+    return replace(costs, parameters=float(model.parameters - model.embedding), kv=float(model.kv_bytes))

@@ -32,6 +32,9 @@ class Demand:
     tokens: tuple[int, ...] = ()
     allowed: int = 0  # tokens of the answer; 0: as many as it has
     expected: int = 0  # the same, as estimated beforehand
+    tenant: str = ""  # the account that pays; "": the model's
+    priority: int = 0
+    salt: bytes = b""
 
     @property
     def total(self) -> int:
@@ -44,9 +47,10 @@ class Demand:
         tokens += [OWN + self.number] * (self.prompt - len(tokens))
         return Submission(
             request=f"r{self.number}", attempt=1, gateway="simulated", route=route, route_version=1, tokens=tokens,
-            prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size) if hashed else [],
-            max_length=self.total, stop_tokens=[STOP] if self.allowed else [], sampling=GREEDY, tenant=self.model,
-            arrival=self.at, timeout=timeout, expected=self.expected,
+            prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size, self.salt) if hashed else [],
+            max_length=self.total, stop_tokens=[STOP] if self.allowed else [], sampling=GREEDY,
+            tenant=self.tenant or self.model, priority=self.priority, arrival=self.at, timeout=timeout, salt=self.salt,
+            expected=self.expected,
         )  # fmt: skip
 
 
