@@ -105,7 +105,7 @@ class Entrance:
     def _least_work(self, demand: Demand, compared: list[int], now: float) -> Placing:
         loads = [self._instances[i].outstanding(now) for i in compared]
         routes = [self._routes[i][demand.model] for i in compared]
-        work = {self._instances[i].name: load for i, load in zip(compared, loads, strict=True)}
+        work = {hop.worker: load for route, load in zip(routes, loads, strict=True) for hop in route.hops}
         capacity = {
             self._routes[i][demand.model].id: self._instances[i].total_blocks * self._instances[i].state.config.page_size
             for i in compared
