@@ -34,11 +34,12 @@ from server import Served, served
 
 TRACE = Path(__file__).parent / "azure_conversation.json"
 SHORTER = {"one": 8, "four": 16}
-LOAD = 0.6
+LOAD = {"one": 0.6, "four": 0.8}
 SLOWER = 4.0
 WORKERS = 4
 LIVE, LOGGED = "live", "log"
-POLICIES = {"outstanding": "least-work"}  # the setting ``dispatch``, and what the simulator calls it
+POLICIES = {name: name for name in ("random", "round-robin", "ours")}  # the setting ``dispatch``, and the simulator's
+POLICIES["outstanding"] = "least-work"
 SEEDS = 5  # of simulations, where the policy draws
 PROBES, PROBED = 30, 16  # requests to the idle server, and tokens of their prompts
 PAUSE = 0.1  # seconds between these and the trace
@@ -164,8 +165,7 @@ async def run(
     case = f"{cluster.name}/{policy}"
     with tempfile.TemporaryDirectory() as logs:
         settings = {**SETTINGS, "workers": cluster.workers, "threads": 1, "event_log": logs, "pace": pace}
-        if policy != "outstanding":
-            settings["dispatch"] = policy
+        settings |= {"dispatch": policy, "profile": pace}
         words = (word for name, value in settings.items() for word in ("--set", f"{name}={value}"))
         async with served(model, *words) as server:
             opened = time.monotonic()  # some ms after the first request of the log
@@ -244,7 +244,7 @@ async def measure(report: Report, options: Options, folder: Path) -> None:
     )
     for cluster, policies in clusters:
         burst = trace(count, SHORTER[cluster.name], float("inf"))
-        rate = LOAD * count / simulated(cluster, burst, "least-work")[1]
+        rate = LOAD[cluster.name] * count / simulated(cluster, burst, "least-work")[1]
         asked = trace(count, SHORTER[cluster.name], rate)
         report.add(cluster.name, OURS, {"rate": rate})
         for seed in range(1, runs + 1):  # in turn, so that what the machine does meanwhile meets all of them

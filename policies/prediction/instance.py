@@ -18,6 +18,7 @@ from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import Forecaster
 from blockwright.policies.prediction.instance_load import InstanceLoad, News
+from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import Effect, RoutesChanged, Submission
 from blockwright.policies.sweep.state import SweepState
@@ -201,11 +202,7 @@ class Instance:
 
     def _used_blocks(self, now: float) -> int:
         if self._used is None:
-            pages = self.state.parts.memory.pages
-            slots = (
-                (n - pages.idle.slots[arena]) * pages.allocator(arena).slot_bytes for arena, n in pages.slots_in_use.items()
-            )
-            self._used = -(-sum(slots) // self._block_bytes)
+            self._used = used_blocks(self.state.parts.memory, self._block_bytes)
         if not self._lazy:
             return self._used
         if self._growth is None:

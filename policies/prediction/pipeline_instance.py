@@ -14,6 +14,7 @@ from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import Forecaster
 from blockwright.policies.prediction.instance_load import InstanceLoad, News
+from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.prediction.machines import LinkTimes, Machines, PlayedMachine
 from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
 from blockwright.policies.sweep.events import Effect, RoutesChanged, Submission
@@ -83,11 +84,8 @@ class PipelineInstance(Machines):
 
     def candidate(self, now: float, sent: int = 0) -> Candidate:
         """As its home tells; a block is a page of KV on the layers of the home."""
-        load, pages = self._load, self.home.parts.memory.pages
-        slots = [
-            (n - pages.idle.slots[arena]) * pages.allocator(arena).slot_bytes for arena, n in pages.slots_in_use.items()
-        ]
-        used, waiting = -(-sum(slots) // self._block_bytes), len(load.needs)
+        load, used = self._load, used_blocks(self.home.parts.memory, self._block_bytes)
+        waiting = len(load.needs)
         return Candidate(
             route=self.name, home=self.name, running=len(load.totals) - waiting, waiting=waiting,
             free_blocks=self.total_blocks - used, total_blocks=self.total_blocks, waiting_blocks=load.waiting_blocks,
