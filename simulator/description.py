@@ -62,6 +62,9 @@ class ModelSpec:
     name: str
     kv_bytes: int  # of a token, on all layers together; a multiple of 4
     parameters: int = 0  # bytes, taken from the memory of each instance
+    embedding: int = 0  # bytes of these that are looked up, not multiplied with
+    head: int = 0  # bytes of these that only sampled tokens are multiplied with
+    hidden_bytes: int = 0  # of a token, between the devices of a pipeline
     context: int = 1 << 20  # tokens, prompt and answer together
     share: float = 1.0  # of the requests, beside the other models
 
@@ -72,6 +75,7 @@ class InstanceSpec:
 
     name: str = "instance"
     count: int = 1
+    stages: int = 1  # devices in a row that the layers are spread over evenly; what follows is of each of them
     profile: str  # file of a device profile, or of cost coefficients alone
     memory: int = 0  # bytes for parameters and KV
     blocks: int = 0  # pages of KV of the first model; instead of ``memory``
@@ -95,6 +99,14 @@ class DispatchSpec:
     in_flight: str = "shared"  # who reckons with requests that a look does not show: all | "own": who sent them | "none"
     correction: int = MORE  # tokens that are still expected of an answer that has outrun its estimate
     forecast_error: float = 0.0  # standard deviation of the factor by which forecast times are wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    """Between the devices of a pipeline."""
+
+    latency: float = 0.0  # seconds until a message arrives
+    bandwidth: float = 0.0  # bytes of hidden states a second; 0: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +142,7 @@ class Scenario:
     instances: tuple[InstanceSpec, ...]
     dispatch: DispatchSpec = field(default_factory=DispatchSpec)
     limits: LimitSpec = field(default_factory=LimitSpec)
+    links: LinkSpec = field(default_factory=LinkSpec)
     provisioning: ProvisioningSpec = field(default_factory=ProvisioningSpec)
 
 
@@ -242,18 +255,33 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     for n, model in enumerate(made.models):
         if model.kv_bytes <= 0 or model.kv_bytes % 4:
             raise source.error(["models", n, "kv_bytes"], f"is {model.kv_bytes}; give bytes, a multiple of 4")
+        if model.embedding + model.head > model.parameters:
+            raise source.error(["models", n, "parameters"], "is less than embedding and head together")
         if known.count(model.name) > 1:
             raise source.error(["models", n, "name"], f"is {model.name!r} twice; give each model its own")
     for n, spec in enumerate(made.instances):
         if bool(spec.memory) == bool(spec.blocks):
             raise source.error(["instances", n, "memory"], "or blocks is needed, and not both")
-        for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk"):
+        for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk", "stages"):
             if getattr(spec, name) <= 0:
                 raise source.error(["instances", n, name], f"is {getattr(spec, name)}; give more than 0")
     if not made.models or not made.instances:
         raise source.error(["instances" if made.models else "models"], "is empty; describe at least one")
+    _check_pipelines(made, source)
     _check_provisioning(made, source)
     return made
+
+
+def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:
+    """Devices of a pipeline share the bytes of each model evenly."""
+    stages = [spec.stages for spec in made.instances if spec.stages > 1]
+    for n, model in enumerate(made.models if stages else ()):
+        if not model.parameters:
+            raise source.error(["models", n, "parameters"], "is missing; devices of a pipeline cost by their part of them")
+        for count in stages:
+            if model.kv_bytes % (4 * count):
+                says = f"is {model.kv_bytes}; give a multiple of {4 * count}, for {count} stages"
+                raise source.error(["models", n, "kv_bytes"], says)
 
 
 def _check_provisioning(made: Scenario, source: DescriptionSource) -> None:

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 
 from blockwright.policies.model.chain import Route
 from blockwright.policies.prediction.candidate import Candidate, Forecast
-from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.dispatching import POLICIES, choose, drawn
 from blockwright.policies.prediction.forecast import Forecaster
+from blockwright.policies.prediction.instance import Instance
 from blockwright.policies.prediction.lengths import clipped
+from blockwright.policies.prediction.pipeline_instance import PipelineInstance
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.requests.dispatch import choose as choose_route
 from blockwright.policies.requests.overload import Overload
 from blockwright.policies.sweep.events import Submission
 from blockwright.simulator.description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
-from blockwright.simulator.instance import Instance
 from blockwright.simulator.workload import Demand
 
 MINUTE = 60.0
@@ -43,13 +43,12 @@ class Placing:
 @dataclass(slots=True)
 class Look:
     """An instance as it was at ``at`` (the periodic update model of Mitzenmacher, "How Useful Is Old Information?", 2000).
-    ``outstanding``: for ``least-work``; ``present``, ``pending``: where forecasts begin, see ``Instance.present``."""
+    ``outstanding``: for ``least-work``; ``forecaster``: for policies that forecast."""
 
     at: float
     candidate: Candidate
     outstanding: int = 0
-    present: Present | None = None
-    pending: Sequence[Submission] = ()
+    forecaster: Forecaster | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Entrance:
         dispatch: DispatchSpec,
         limits: LimitSpec,
         models: Sequence[ModelSpec],
-        instances: Sequence[Instance],
+        instances: Sequence[Instance | PipelineInstance],
         routes: Sequence[dict[str, Route]],
         seed: int,
     ) -> None:
@@ -137,7 +136,7 @@ class Entrance:
             flying = self._in_flight(i, look, dispatcher)
             loads.append(look.outstanding + sum(one.submission.max_length for one in flying))
         routes = [self._routes[i][demand.model] for i in compared]
-        work = {self._instances[i].name: load for i, load in zip(compared, loads, strict=True)}
+        work = {hop.worker: load for route, load in zip(routes, loads, strict=True) for hop in route.hops}
         capacity = {
             self._routes[i][demand.model].id: self._instances[i].total_blocks * self._instances[i].state.config.page_size
             for i in compared
@@ -156,9 +155,9 @@ class Entrance:
             if self._dispatch.policy == LEAST_WORK:
                 look.outstanding = instance.outstanding(now)
             if self.predicts:
-                look.present, look.pending = instance.present(now, self._dispatch.correction)
-                if self._dispatch.staleness:  # it will be used again when the instance is further
-                    look.present, look.pending = replace(look.present, state=look.present.state.fork()), [*look.pending]
+                look.forecaster = instance.forecaster(now, self._dispatch.correction)
+                if self._dispatch.staleness:  # it will be asked again when the instance is further
+                    look.forecaster = look.forecaster.fork()
         return look
 
     def _in_flight(self, i: int, look: Look, dispatcher: int) -> list[Flying]:
@@ -186,9 +185,8 @@ class Entrance:
 
     def _forecast(self, i: int, demand: Demand, look: Look, flying: Sequence[Flying]) -> Forecast:
         """What would become of the request if it came at the time of the look."""
-        assert look.present is not None, "no forecast was to be wanted"
-        present = [*look.pending, *[one.submission for one in flying]]
-        forecaster = Forecaster([look.present], look.at, in_flight=present)
+        assert look.forecaster is not None, "no forecast was to be wanted"
+        forecaster = look.forecaster.joined([one.submission for one in flying]) if flying else look.forecaster
         found = forecaster.forecast(self._submission(i, demand), delays=POLICIES[self._dispatch.policy].delays)
         if not self._dispatch.forecast_error:
             return found

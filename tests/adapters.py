@@ -73,6 +73,20 @@ def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     return found
 
 
+def confirm(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+    """AssertionError unless ``tokens`` are the model's greedy answer, judged in one pass over both: as long as each token is
+    the likeliest after those before it, they are what it would generate."""
+    import torch
+
+    from blockwright.tests.gpu.reference import compared
+
+    whole = torch.tensor([[*prompt, *tokens]])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, of what it passes itself
+        scores = model(input_ids=whole, attention_mask=torch.ones_like(whole)).logits[0, -len(tokens) - 1 : -1]
+    assert compared(scores, tokens) == len(tokens), "two tokens are too close to be told apart"
+
+
 BOTTLENECK: dict[str, Any] = {  # the library's defaults for Pfeiffer's kind, as it saves them
     "architecture": None, "mh_adapter": False, "output_adapter": True, "reduction_factor": 16, "non_linearity": "relu",
     "original_ln_before": True, "original_ln_after": True, "ln_before": False, "ln_after": False, "init_weights": "bert",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.prediction.lengths import MORE
+from blockwright.policies.sweep.events import Event
 from blockwright.policies.sweep.state import SweepState
 
 
@@ -24,6 +25,15 @@ class Present:
     coefficients: Coefficients
     open: Sequence[tuple[SweepPlan, float]] = ()
     more: int = MORE
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A message that was sent to a worker and arrives so many seconds from now."""
+
+    after: float
+    worker: str
+    message: Event
 
 
 @dataclass(slots=True)
