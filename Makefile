@@ -72,9 +72,9 @@ test: lint
 suite: setup
 	$(PYTEST)
 
-# Where the policies are compiled, the tests of the hot ones run once more as the sources.
+# Where the policies are compiled, the tests of the hot ones run once more as the sources; not the longest, which is about figures.
 sources: setup
-	BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies/sweep tests/policies/memory
+	BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies/sweep tests/policies/memory --ignore tests/policies/sweep/test_flooding_tenant.py
 
 # Nothing beside transformers, no processes, no thousand seeds.
 quick: lint
