@@ -27,10 +27,21 @@ from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFr
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.tagging import check_tagging, make_tagging
+from blockwright.actors.predictor.messages import NODE, PredictorsConfig
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
-from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
+from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits, worker_names
+from blockwright.actors.supervision_tree import (
+    GATEWAY,
+    HEAD,
+    PREDICTORS,
+    WORKER,
+    dispatchers,
+    gateway_nodes,
+    gateway_processes,
+    in_head,
+    tree,
+)
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.model.config import ModelConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint
@@ -46,7 +57,9 @@ from blockwright.runtime.tree import lines, start_tree
 from blockwright.transport.errors import AddressError
 
 log = logging.getLogger("blockwright.cluster")
+PREDICTORS_IN_PROCESS = "blockwright.actors.predictor.main:start_in_process"
 WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
+PATIENCE = 2.0  # of a gateway with a dispatcher, in time-outs of a dispatcher with predictors
 ASK_SECONDS = 1.0  # that a gateway may take to tell what it serves
 
 
@@ -217,6 +230,7 @@ async def start(
             http=http is not None,
             worker_entry=worker_entry or (WORKER_IN_PROCESS if in_process else WORKER),
             gateway_entry=gateway_entry,
+            predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
         )
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
         infos = _models(checkpoints, max_lengths(settings, models))
@@ -224,8 +238,7 @@ async def start(
         running = Running(cluster, launcher, gateway, began, dict(checkpoints))
         state = _state(settings, configs, models)
         values: dict[str, Any] = {
-            "limiter": (limits_of(settings),),
-            "tagger": (settings,),
+            **_services(settings),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
@@ -247,6 +260,14 @@ async def start(
         await cluster.stop()
         raise
     return running
+
+
+def _services(settings: Settings) -> dict[str, Any]:
+    """Those that serve gateways, and the predictors that dispatchers ask."""
+    asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
+    logs = {"log_format": settings.log_format, "log_level": settings.log_level}
+    predictors = PredictorsConfig(workers=worker_names(settings), **logs)
+    return {"limiter": (limits_of(settings),), "tagger": (settings,), NODE: predictors, **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
@@ -342,6 +363,7 @@ def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
 
 def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
     """``name``: what request ids say; ``others``: nodes of the other gateways."""
+    asked = [f"{HEAD}/{name}" for name in dispatchers(settings)]
     state = GatewayState(
         "",  # filled in by the actor, which knows where it is
         models,
@@ -353,10 +375,12 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         gateways=settings.gateways,
         tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
         lengths=Lengths(settings.tagger != "off" or bool(settings.request_log)),
+        asks=bool(asked),
     )
     tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
-    return Gateway(state, name=name, others=others, tagging=tagging, **addresses)
+    patience = PATIENCE * settings.dispatch_timeout
+    return Gateway(state, name=name, others=others, tagging=tagging, dispatchers=asked, patience=patience, **addresses)
 
 
 def _gateway_configs(

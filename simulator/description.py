@@ -14,6 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from blockwright.policies.cluster.provisioning import MODES
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.dispatching import POLICIES
 
@@ -97,6 +98,20 @@ class LimitSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisioningSpec:
+    """Which of the instances are active, the first ones first. Times are seconds."""
+
+    mode: str = "off"  # "off": always the same | "preemptive" | "relief"
+    limit: float = 0.0  # of a latency
+    start: int = 0  # instances at the beginning, and at least; 0: all
+    most: int = 0  # instances; 0: all
+    cold_start: float = 0.0  # from the decision until an instance takes requests
+    cool_down: float = 0.0  # after which the next one may start
+    window: float = 60.0  # after which one goes that is not needed
+    overlap: bool = False  # one may start while another does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One file. Paths in it are relative to it."""
 
@@ -106,6 +121,7 @@ class Scenario:
     instances: tuple[InstanceSpec, ...]
     dispatch: DispatchSpec = field(default_factory=DispatchSpec)
     limits: LimitSpec = field(default_factory=LimitSpec)
+    provisioning: ProvisioningSpec = field(default_factory=ProvisioningSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +234,23 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
                 raise source.error(["instances", n, name], f"is {getattr(spec, name)}; give more than 0")
     if not made.models or not made.instances:
         raise source.error(["instances" if made.models else "models"], "is empty; describe at least one")
+    _check_provisioning(made, source)
     return made
+
+
+def _check_provisioning(made: Scenario, source: DescriptionSource) -> None:
+    spec, count = made.provisioning, sum(one.count for one in made.instances)
+    if spec.mode not in MODES:
+        raise source.error(["provisioning", "mode"], f"is {spec.mode!r}; give one of: {', '.join(MODES)}")
+    if spec.mode != "off" and not spec.limit:
+        raise source.error(["provisioning", "limit"], "is missing; give the seconds that a latency may take")
+    for name, least in (("start", 0), ("most", spec.start)):
+        if (value := getattr(spec, name)) and not least <= value <= count:
+            raise source.error(["provisioning", name], f"is {value}; give {least} to {count}, the instances described")
+    policy = made.dispatch.policy
+    if spec.mode == "preemptive" and (policy == LEAST_WORK or not POLICIES[policy].fallback):
+        those = ", ".join(name for name, known in POLICIES.items() if known.fallback)
+        raise source.error(["provisioning", "mode"], f"is 'preemptive', and {policy} forecasts nothing; dispatch by {those}")
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:

@@ -26,11 +26,13 @@ MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """A decision: the instance taken, those compared, and the load by which they were."""
+    """A decision: the instance taken, those compared, and the load by which they were; the least time to the last token that
+    was forecast, 0 without forecasts."""
 
     place: int
     compared: list[int]
     loads: list[object]
+    predicted: float = 0.0
 
 
 class Entrance:
@@ -54,9 +56,9 @@ class Entrance:
         self._sent: list[deque[float]] = [deque() for _ in instances]
         self._number = 0
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
-        self._everyone = list(range(len(instances)))
+        self.active = list(range(len(instances)))  # places that requests go to
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
-        self._blank = [Candidate(route=i.name, home=i.name) for i in instances]
+        self._blank = Candidate(route="", home="")
 
     def refusal(self, demand: Demand, now: float) -> str:
         """Why it is not taken; empty where it is."""
@@ -69,9 +71,9 @@ class Entrance:
     def begin(self, demand: Demand, now: float) -> Placing:
         """It is taken; where it goes."""
         self._overload.begin(demand.model)
-        count, choices, compared = len(self._instances), self._dispatch.choices, self._everyone
-        if 0 < choices < count:
-            compared = drawn(count, [self._source.random() for _ in range(choices)])
+        choices, compared = self._dispatch.choices, self.active
+        if 0 < choices < len(compared):
+            compared = [compared[at] for at in drawn(len(compared), [self._source.random() for _ in range(choices)])]
         placing = self._place(demand, compared, now)
         self._number += 1
         if self._dispatch.policy == "min-qpm":
@@ -85,15 +87,14 @@ class Entrance:
     def _place(self, demand: Demand, compared: list[int], now: float) -> Placing:
         if self._dispatch.policy == LEAST_WORK:
             return self._least_work(demand, compared, now)
-        if self._plain:
-            candidates = self._blank if compared is self._everyone else [self._blank[i] for i in compared]
-        else:
-            candidates = [self._candidate(i, now) for i in compared]
+        candidates = [self._blank] * len(compared) if self._plain else [self._candidate(i, now) for i in compared]
+        predicted = 0.0
         if self.predicts:
             asked = zip(compared, candidates, strict=True)
             candidates = [replace(candidate, forecast=self._forecast(i, demand, now)) for i, candidate in asked]
+            predicted = min(candidate.forecast.last_token for candidate in candidates if candidate.forecast)
         choice = choose(self._dispatch.policy, candidates, self._source.random(), number=self._number)
-        return Placing(compared[choice.index], compared, list(choice.loads))
+        return Placing(compared[choice.index], compared, list(choice.loads), predicted)
 
     def _forecast(self, i: int, demand: Demand, now: float) -> Forecast:
         config, route = self._instances[i].state.config, self._routes[i][demand.model].id

@@ -10,7 +10,7 @@ import gc
 import hashlib
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
@@ -18,12 +18,13 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission
 from blockwright.simulator.description import InstanceSpec, ModelSpec, Scenario
-from blockwright.simulator.entrance import Entrance
+from blockwright.simulator.entrance import Entrance, Placing
 from blockwright.simulator.instance import IDLE, Instance
+from blockwright.simulator.provisioning import InstanceChange, Provisioner
 from blockwright.simulator.workload import Demand
 
 Note = Callable[[dict[str, Any]], None]  # one decision, or what became of a request
-_ARRIVAL, _DELIVERY, _END, _SAMPLE = 0, 1, 2, 3  # of equal times in this order
+_ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY = 0, 1, 2, 3, 4  # of equal times in this order
 SAMPLES = 120  # of the cluster's state while requests arrive
 
 
@@ -84,6 +85,9 @@ class ClusterSimulation:
         self._entrance = Entrance(
             scenario.dispatch, scenario.limits, scenario.models, self.instances, self._routes, scenario.seed
         )
+        self.provisioner = Provisioner(scenario.provisioning, [instance.name for instance in self.instances])
+        self._entrance.active = self.provisioner.active
+        self._oldest = 0  # all requests before this one have ended
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
         self._due = [IDLE] * len(self.instances)  # the ends that are in the heap
@@ -121,6 +125,8 @@ class ClusterSimulation:
                     self._told(number, self.instances[number].finish())
             elif kind == _DELIVERY:
                 self._deliver(place, self._submissions.pop(number))
+            elif kind == _READY:
+                self._changed(self.provisioner.ready(number, self.now))
             else:
                 self._sample()
 
@@ -136,11 +142,14 @@ class ClusterSimulation:
             self._tell("refused", demand.number, why=refused)
             self._ended()
             return
+        self._look_at_ages()
         placing = self._entrance.begin(demand, now)
         if self._entrance.predicts:  # a forecast brings an instance up to now, and cuts its stretch short
             for compared in placing.compared:
                 self._schedule(compared)
+        placing = self._provision(placing)
         place, instance = placing.place, self.instances[placing.place]
+        self.provisioner.dispatched(place)
         request.instance = instance.name
         if self._note is not None:
             names = [self.instances[i].name for i in placing.compared]
@@ -153,6 +162,28 @@ class ClusterSimulation:
             heapq.heappush(self._heap, (now + self._limits.latency, _DELIVERY, demand.number, place))
         else:
             self._deliver(place, submission)
+
+    def _look_at_ages(self) -> None:
+        """A request that has not ended tells by its age; first, so that none is sent to what is drained now."""
+        while self.requests[self._oldest].ended >= 0:
+            self._oldest += 1
+        for change in self.provisioner.look(self.now, measured=self.now - self.requests[self._oldest].demand.at):
+            self._changed(change)
+
+    def _provision(self, placing: Placing) -> Placing:
+        """An instance may start because of a forecast; one that is there at once gets the request, as in the paper."""
+        for change in self.provisioner.look(self.now, predicted=placing.predicted) if self._entrance.predicts else ():
+            self._changed(change)
+            if change.what == "active":
+                placing = replace(placing, place=change.place)
+        return placing
+
+    def _changed(self, change: InstanceChange) -> None:
+        if change.what == "starting" and (cold := self.provisioner.spec.cold_start):
+            heapq.heappush(self._heap, (self.now + cold, _READY, change.place, 0))
+        if self._note is not None:
+            name = self.instances[change.place].name
+            self._note({"at": self.now, "what": change.what, "instance": name, "why": change.why})
 
     def _deliver(self, place: int, submission: Submission) -> None:
         demand = self.requests[int(submission.request[1:])].demand
@@ -177,6 +208,10 @@ class ClusterSimulation:
                 request.failed = "" if what == "finished" else what
                 self._entrance.end(request.demand.model, now)
                 self._ended()
+                if (stopped := self.provisioner.ended(place, now)) is not None:
+                    self._changed(stopped)
+                for change in self.provisioner.look(now, measured=request.ended - request.demand.at):
+                    self._changed(change)
             self._tell(what, number, instance=instance.name)
         self._schedule(place)
 

@@ -65,6 +65,7 @@ def document(simulation: ClusterSimulation, settings: Mapping[str, Any]) -> dict
             }
             for instance in simulation.instances
         ],
+        "provisioning": simulation.provisioner.figures(seconds, latencies),
         "course": [
             {
                 "at": round(one.at, 6),
@@ -117,6 +118,9 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     rates = [
         f"{found[f'{name}_per_s']:,.1f} {name.replace('_', ' ')}" for name in ("requests", "prompt_tokens", "output_tokens")
     ]
+    if (scaled := found["provisioning"])["mode"] != "off":
+        mean, most, over = (scaled[name] for name in ("mean", "most", "over_limit"))
+        yield f"{scaled['mode']} provisioning: {mean:,.2f} instances on average, {most} at most; {over:,} over the limit"
     yield f"a second: {', '.join(rates)}; {found['sweeps']:,} sweeps; digest {found['digest']}"
     yield from (f"not answered: {error}" for error in found["errors"])
 

@@ -75,6 +75,19 @@ def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
         ("memory = 1_000_000", "", r"line 16: instances\[1\].memory or blocks is needed"),
         ("memory = 1_000_000", "memory = 5\npage_size = 0", r"line 20: instances\[1\].page_size is 0"),
         ("seed = 3", '[dispatch]\npolicy = "best"', r"line 2: dispatch.policy is 'best'; give one of: least-work, random"),
+        (
+            "seed = 3",
+            '[provisioning]\nmode = "often"',
+            r"line 2: provisioning.mode is 'often'; give one of: off, preemptive",
+        ),
+        ("seed = 3", '[provisioning]\nmode = "relief"', r"line 1: provisioning.limit is missing; give the seconds"),
+        ("seed = 3", "[provisioning]\nstart = 3", r"line 2: provisioning.start is 3; give 0 to 2, the instances described"),
+        ("seed = 3", "[provisioning]\nstart = 2\nmost = 1", r"line 3: provisioning.most is 1; give 2 to 2, the instances"),
+        (
+            "seed = 3",
+            '[provisioning]\nlimit = 1\nmode = "preemptive"',
+            r"line 3: provisioning.mode is 'preemptive', and least-work forecasts nothing; dispatch by predicted-latency",
+        ),
         ("seed = 3", "seed = ", r"c.toml: this is no TOML \(.*line 1"),
     ],
 )
