@@ -19,6 +19,7 @@ from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
+from blockwright.actors.controller.scaling import ScalingPlan
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
@@ -34,6 +35,7 @@ from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_n
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.model.config import ModelConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.cluster.provisioning import ProvisioningRules
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import RuntimeFault
@@ -251,8 +253,13 @@ async def start(
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
     memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
-    more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
-    return ControllerState(list(configs), settings.stall_timeout, memory=memory, **more)
+    rules = ProvisioningRules(
+        mode=settings.autoscale, limit=settings.autoscale_latency, least=settings.workers,
+        cool_down=settings.autoscale_cooldown, window=settings.autoscale_window,
+    )  # fmt: skip
+    scaling = ScalingPlan(rules, list(configs), settings.drain_timeout)
+    more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand, "scaling": scaling}
+    return ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
 
 
 async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
@@ -356,7 +363,8 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
     )
     tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
-    return Gateway(state, name=name, others=others, tagging=tagging, **addresses)
+    scaled = settings.autoscale != "off"
+    return Gateway(state, name=name, others=others, tagging=tagging, autoscale=scaled, **addresses)
 
 
 def _gateway_configs(

@@ -24,8 +24,11 @@ def cluster_view(
     blocks: Mapping[str, list[BlockStatus]],
     sequences: Sequence[Mapping[str, Census]],
     events: list[dict[str, Any]],
+    now: float = 0.0,
+    wall: float = 0.0,
 ) -> dict[str, Any]:
-    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model."""
+    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model.
+    ``wall``: seconds since the epoch at ``now``."""
     labels = _labels(state)
     return {
         "workers": [
@@ -46,6 +49,7 @@ def cluster_view(
         ],
         "applications": _applications(state, labels, statuses, sequences),
         "version": state.version,
+        "autoscale": state.scaling.view(now, wall),
         "events": events,
     }
 
@@ -61,7 +65,7 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
     return {
         "id": worker.name,
         "pid": status.pid if status else worker.pid,
-        "state": worker.state,
+        "state": "draining" if worker.name in state.scaling.draining else worker.state,
         "incarnation": worker.incarnation,
         "restarts": worker.restarts,
         "cause": worker.cause,

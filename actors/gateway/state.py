@@ -33,6 +33,7 @@ from blockwright.actors.gateway.messages import (
     WorkerEnded,
     WorkerJoined,
 )
+from blockwright.actors.gateway.observations import Observations
 from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.uses import Uses
@@ -80,6 +81,7 @@ class GatewayState:
         self.quarantine = Quarantine()
         self.uses = Uses()
         self.lengths = lengths or Lengths()
+        self.observations = Observations()
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
         self.past: OrderedDict[str, RequestView] = OrderedDict()  # the last ``KEEP`` that ended
@@ -239,6 +241,7 @@ class GatewayState:
         self.overload.end(record.account, record.counted, now)
         self.uses.change(record.application, -1, now)
         self.lengths.ended(record, reason)
+        self.observations.ended(now - record.arrival)
         self.past[record.id] = record.view()
         if len(self.past) > KEEP:
             self.past.popitem(last=False)

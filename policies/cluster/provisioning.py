@@ -12,7 +12,7 @@ Owns what each worker is and what was observed. Starts and stops nothing; time c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -109,8 +109,9 @@ class Provisioning:
         if max(measured, predicted) * active >= CALM * self.rules.limit * (active - 1):
             self._calm = now
 
-    def decide(self, now: float, work: Mapping[str, float]) -> StartOne | DrainOne | None:
-        """What is to be done now; it counts as begun. ``work``: of each worker that may go, in any unit."""
+    def decide(self, now: float, work: Callable[[], Mapping[str, float]]) -> StartOne | DrainOne | None:
+        """What is to be done now; it counts as begun. ``work``: of each worker that may go, in any unit, asked for only
+        where one goes."""
         over, self._over = self._over, 0.0
         if self.rules.mode == "off":
             return None
@@ -126,14 +127,17 @@ class Provisioning:
         worker = next((name for name, stage in self.stage.items() if stage is WorkerStage.OFF), None)
         if worker is None or now < self._rest or (self._fresh and not self.rules.overlap):
             return None
+        if not self.count(WorkerStage.ACTIVE):
+            return None  # what lacks is not one more
         self.stage[worker], self._fresh[worker] = WorkerStage.STARTING, 0
         seen = "forecast on every active worker" if self.rules.mode == "preemptive" else "measured"
         return StartOne(worker, f"{over:.3g} s {seen}, the limit is {self.rules.limit:g} s")
 
-    def _drain(self, now: float, work: Mapping[str, float]) -> DrainOne | None:
+    def _drain(self, now: float, ask: Callable[[], Mapping[str, float]]) -> DrainOne | None:
         busy = self._fresh or WorkerStage.DRAINING in self.stage.values()
         if busy or self.count(WorkerStage.ACTIVE) <= self.rules.least or now - self._calm < self.rules.window:
             return None
+        work = ask()
         active = [name for name in work if self.stage[name] is WorkerStage.ACTIVE]
         if not active:
             return None

@@ -1,0 +1,57 @@
+"""With autoscale a second worker process comes with the load, is drained when it has gone, and no answer shows it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from blockwright.tests.system.client import Client, check
+from blockwright.tests.system.conftest import STREAMS, slow
+from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import until
+
+pytestmark = pytest.mark.system
+FEW, SHORT = 6, 20
+
+
+async def test_a_worker_comes_with_the_load_and_goes_without_loss(
+    serve: Callable[..., Server], expected: list[list[int]]
+) -> None:
+    """It is killed once while it starts. While it is drained requests go on coming."""
+    scaled = {"autoscale": "relief", "autoscale_latency": 5, "autoscale_max_workers": 2, "autoscale_cooldown": 0}
+    server = serve(workers=1, autoscale_window=1, drain_timeout=0.3, **scaled).whole()
+    async with Client(server) as client:
+
+        async def starting() -> Any:
+            return (await client.workers()).get("w1", {}).get("pid")
+
+        async def serving() -> bool:
+            routes = (await client.get("/admin/cluster"))[1]["routes"]
+            return {hop["worker"] for route in routes for hop in route["hops"]} == {"w0", "w1"}
+
+        with slow(server):
+            answers = client.load(STREAMS)
+            os.kill(await until(starting, "a second worker is started"), signal.SIGKILL)
+            await until(serving, "it serves")
+        answers += (more := client.load(STREAMS))
+        await client.finished()
+        check(answers, expected * 2)
+        homes = [story["events"] for answer in more if (story := await client.request(answer.name))]
+        assert any(event.get("route", "").endswith("@w1") for events in homes for event in events)
+        pid = (await client.workers())["w1"]["pid"]
+        while "w1" in await client.workers():
+            few = client.load(FEW, SHORT)
+            await client.finished()
+            check(few, [tokens[:SHORT] for tokens in expected[:FEW]])
+        await until(lambda: _ended(server, pid), "its process has ended")
+        view = (await client.get("/admin/cluster"))[1]
+        assert (view["autoscale"]["workers"]["wanted"], view["autoscale"]["last"]["decision"]) == (1, "drain w1")
+    server.stop()
+
+
+async def _ended(server: Server, pid: int) -> bool:
+    return pid not in server.processes()
