@@ -1,4 +1,4 @@
-"""All settings of a serving cluster in one frozen record, each with its meaning. Standard library only.
+"""All settings of a serving cluster in one frozen record, each with its meaning. Standard library and policies only.
 
 The text beside a type is what ``blockwright serve --show-settings`` and docs/serving.md say of the field.
 ``blockwright serve`` reaches each field by ``--set name=value`` or a TOML file given with ``--config``; the few that people
@@ -11,16 +11,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from blockwright.policies.cluster.provisioning import MODES
+from blockwright.policies.prediction.dispatching import POLICIES
+
 MOST_THREADS = 256  # of a worker: what the kernels take
 MOST = {  # beyond any machine: more is a slip, and would only be noticed when the tables for it are made
     "workers": 4096,
     "gateways": 256,
+    "dispatchers": 256,
     "threads": MOST_THREADS,
     "max_rows": 16384,
     "sweep_tokens": 1 << 20,
 }
 MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
+# fmt: off
+_POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
+             "max_body", "max_characters", "dispatchers")
+_SECONDS = ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout",
+            "dispatch_timeout", "slo_ttft", "slo_latency")
+# fmt: on
+OUTSTANDING = "outstanding"  # what a gateway dispatches by itself by
 TRAINED = "trained:"  # what the setting tagger begins with before the name of a file
 
 
@@ -122,9 +133,12 @@ class Settings:
         "seconds without use after which a block that was deployed on one more worker for a burst goes again; 0: none is",
     ] = 60.0
     autoscale: Annotated[
-        str, "start and drain workers by latency: off, or relief (when a measured one is above autoscale_latency)"
+        str,
+        "start and drain workers by latency: off, preemptive (by forecasts, see dispatch) or relief (by what was measured)",
     ] = "off"
-    autoscale_latency: Annotated[float, "seconds of a request, arrival to end, above which one more worker starts"] = 0.0
+    autoscale_latency: Annotated[float, "seconds of a request, from arrival to end, above which one more worker starts"] = (
+        0.0
+    )
     autoscale_max_workers: Annotated[
         int, "workers at most, between which threads and memory are divided; workers: at least"
     ] = 0
@@ -168,26 +182,31 @@ class Settings:
         str, "folder for logs of served requests (hashed features and lengths, no tokens) to train a tagger on; empty: off"
     ] = ""
     request_log_size: Annotated[int, "bytes (or 64MiB) of each gateway's request log: older requests are deleted"] = 64 << 20
+    dispatch: Annotated[
+        str, "which worker takes a request: outstanding (least work; nobody is asked), or a policy of docs/scheduling.md"
+    ] = OUTSTANDING
+    dispatch_candidates: Annotated[int, "routes that are compared for a request, drawn at random; 0: all"] = 0
+    dispatch_timeout: Annotated[float, "seconds that a worker's predictor may take to answer a dispatcher"] = 0.05
+    dispatch_sample: Annotated[float, "share of requests for which all routes are asked, to rank the choice; 0 to 1"] = 0.01
+    dispatchers: Annotated[int, "dispatchers, which gateways ask by turns"] = 1
+    slo_ttft: Annotated[float, "seconds until the first token that predicted-slo aims at"] = 3.0
+    slo_latency: Annotated[float, "seconds until the last token that predicted-slo aims at"] = 30.0
     log_format: Annotated[str, "text, or json: one object on each line of standard output and error"] = "text"
     log_level: Annotated[str, "debug, info, warning or error: what is less important is not logged"] = "warning"
 
     def __post_init__(self) -> None:
-        positive = (
-            "workers",
-            "page_size",
-            "chunk_size",
-            "sweep_tokens",
-            "max_rows",
-            "pipeline",
-            "gateways",
-            "max_waiting",
-            "max_body",
-            "max_characters",
-        )
-        for name in positive:
+        for name in _POSITIVE:
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give at least 1")
-        for name in ("threads", "memory", "max_model_len", "port", "max_waiting_tokens", "max_connections"):
+        for name in (
+            "threads",
+            "memory",
+            "max_model_len",
+            "port",
+            "max_waiting_tokens",
+            "max_connections",
+            "dispatch_candidates",
+        ):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give 0 (the default) or more")
         for name, most in MOST.items():
@@ -198,6 +217,7 @@ class Settings:
         choices = {
             "device": ("cpu",),
             "gateway_in_head": ("auto", "yes", "no"),
+            "dispatch": (OUTSTANDING, *POLICIES),
             "dtype": ("auto", "float32", "bfloat16"),
             "backend": ("auto", "native", "torch"),
             "instruction_set": ("", "avx512_bf16", "avx512", "avx2", "generic"),
@@ -218,7 +238,7 @@ class Settings:
         self._check_autoscale()
         self._check_logs()
         self._check_front()
-        for name in ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout"):
+        for name in _SECONDS:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
         for name, without in {"request_timeout": "no limit", "block_idle": "no block that is deployed for a burst"}.items():
@@ -233,15 +253,18 @@ class Settings:
             )
 
     def _check_autoscale(self) -> None:
-        if self.autoscale not in ("off", "relief"):
-            raise SettingsError(f"autoscale is {self.autoscale!r}; choose one of off, relief")
+        if self.autoscale not in MODES:
+            raise SettingsError(f"autoscale is {self.autoscale!r}; choose one of {', '.join(MODES)}")
         for name in ("autoscale_latency", "autoscale_cooldown", "autoscale_window"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give seconds")
         if self.autoscale == "off":
             if most := self.autoscale_max_workers:
-                raise SettingsError(f"autoscale_max_workers is {most}, but autoscale is off; choose autoscale=relief")
+                raise SettingsError(f"autoscale_max_workers is {most}, but autoscale is off; choose preemptive or relief")
             return
+        if self.autoscale == "preemptive" and (self.dispatch == OUTSTANDING or not POLICIES[self.dispatch].fallback):
+            those = ", ".join(name for name, known in POLICIES.items() if known.fallback)
+            raise SettingsError(f"autoscale is preemptive, but dispatch={self.dispatch} forecasts nothing; choose {those}")
         if not self.workers < (most := self.autoscale_max_workers) <= MOST["workers"]:
             few, many = self.workers + 1, MOST["workers"]
             raise SettingsError(f"autoscale_max_workers is {most} with {self.workers} workers; give {few} to {many}")
@@ -293,6 +316,8 @@ class Settings:
         for account, share in self.tenant_kv_share.items():
             if not 0 < share <= 1:
                 raise SettingsError(f"tenant_kv_share.{account} is {share}; give more than 0, at most 1 (all KV memory)")
+        if not 0 <= self.dispatch_sample <= 1:
+            raise SettingsError(f"dispatch_sample is {self.dispatch_sample}; give a share of requests, 0 to 1")
         if not 0 <= self.kv_reserve <= 0.9:
             raise SettingsError(f"kv_reserve is {self.kv_reserve}; give 0 to 0.9")
         for tenant, models in self.tenant_models.items():

@@ -5,6 +5,7 @@
         limiter
         applications        where there is HTTP: what is added at run time
         tagger              where the setting says so
+        dispatcher-0        and further ones, where the setting dispatch names a policy
       gateway               where the first gateway is in the head's process
       controller
       peer                  where there is HTTP: what the head's front tells other fronts
@@ -18,22 +19,31 @@
           root
             gateway
             peer            stops first, which closes the listener
+      prediction            restarted as gateways are; where the setting dispatch names a policy that looks at workers
+        predictors          a process; in it
+          root
+            predictor-w0    and one for each other worker
 
 ``tree`` is data from settings alone: nothing runs, nothing is imported. ``topology`` starts it.
 """
 
 from __future__ import annotations
 
-from blockwright.actors.config import Settings
+from collections.abc import Sequence
+
+from blockwright.actors.config import OUTSTANDING, Settings
+from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.sizing import worker_names
 from blockwright.policies.cluster.restart_policy import Backoff
+from blockwright.policies.prediction.dispatching import POLICIES
 from blockwright.runtime.supervisor import Child
 from blockwright.runtime.tree import Branch, ProcessSpec
 
 HEAD = "head"
 WORKER = "blockwright.actors.worker.main:start"
 GATEWAY = "blockwright.api.serve.gateway_process:start"
+PREDICTORS = "blockwright.actors.predictor.main:start"
 GATEWAY_MAILBOX = 1 << 13  # messages: where the loop was held up, the reports of thousands of short sweeps wait
 LIMITER_MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
 FEW_CORES = 2  # up to so many the first gateway stays in the head's process (decision 0004)
@@ -63,9 +73,19 @@ INSIDE_WORKER = Branch(name="root", intensity=0, children=(_actor("worker", "wor
 INSIDE_GATEWAY = Branch(name="root", intensity=0, children=(_GATEWAY, _PEER))
 
 
+def inside_predictors(workers: Sequence[str]) -> Branch:
+    """Of the process of the predictors."""
+    return Branch(name="root", children=tuple(_actor(f"predictor-{name}", "predictor.actor:Predictor") for name in workers))
+
+
 def in_head(settings: Settings, cores: int) -> bool:
     """Whether the first gateway is in the head's process."""
     return cores <= FEW_CORES if settings.gateway_in_head == "auto" else settings.gateway_in_head == "yes"
+
+
+def predicts(settings: Settings) -> bool:
+    """Whether there are predictors: the policy looks at what workers have to do."""
+    return settings.dispatch != OUTSTANDING and POLICIES[settings.dispatch].looks
 
 
 def gateway_processes(settings: Settings, *, first_in_head: bool) -> list[str]:
@@ -78,6 +98,11 @@ def gateway_nodes(settings: Settings, *, first_in_head: bool) -> list[str]:
     return [HEAD] * first_in_head + gateway_processes(settings, first_in_head=first_in_head)
 
 
+def dispatchers(settings: Settings) -> list[str]:
+    """Names of the dispatchers, on the head; none where each gateway dispatches by itself."""
+    return [f"dispatcher-{number}" for number in range(settings.dispatchers * (settings.dispatch != OUTSTANDING))]
+
+
 def tree(
     settings: Settings,
     *,
@@ -85,16 +110,21 @@ def tree(
     http: bool = True,
     worker_entry: str = WORKER,
     gateway_entry: str = GATEWAY,
+    predictor_entry: str = PREDICTORS,
 ) -> Branch:
     """See the module. http: the head has a front, which further gateways ask."""
     limiter, tagger = (_LIMITER,) * bool(limits_of(settings)), (_TAGGER,) * (settings.tagger != "off")
-    services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger)
+    asked = tuple(_actor(name, "dispatcher.actor:Dispatcher") for name in dispatchers(settings))
+    services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + asked)
     workers = [
         ProcessSpec(name=name, entry=worker_entry, inside=INSIDE_WORKER, dormant=number >= settings.workers)
         for number, name in enumerate(worker_names(settings))
     ]
     names = gateway_processes(settings, first_in_head=first_in_head) if http else []
     gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=INSIDE_GATEWAY) for name in names]
+    predictors = []
+    if predicts(settings):
+        predictors = [ProcessSpec(name=NODE, entry=predictor_entry, inside=inside_predictors(worker_names(settings)))]
     here = [_GATEWAY] * first_in_head + [_CONTROLLER] + [_PEER] * http
     return Branch(
         name="root",
@@ -104,5 +134,6 @@ def tree(
             *here,
             _forever("workers", workers, WORKERS),
             _forever("gateways", gateways, GATEWAYS),
+            *([_forever("prediction", predictors, GATEWAYS)] if predictors else []),
         ),
     )

@@ -19,7 +19,7 @@ from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.scaling import ScalingPlan
+from blockwright.actors.controller.scaling import scaling_plan
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
@@ -28,14 +28,24 @@ from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFr
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.tagging import check_tagging, make_tagging
+from blockwright.actors.predictor.messages import NODE, PredictorsConfig
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
-from blockwright.actors.supervision_tree import GATEWAY, HEAD, WORKER, gateway_nodes, gateway_processes, in_head, tree
+from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits, worker_names
+from blockwright.actors.supervision_tree import (
+    GATEWAY,
+    HEAD,
+    PREDICTORS,
+    WORKER,
+    dispatchers,
+    gateway_nodes,
+    gateway_processes,
+    in_head,
+    tree,
+)
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.model.config import ModelConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.cluster.provisioning import ProvisioningRules
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import RuntimeFault
@@ -48,7 +58,9 @@ from blockwright.runtime.tree import lines, start_tree
 from blockwright.transport.errors import AddressError
 
 log = logging.getLogger("blockwright.cluster")
+PREDICTORS_IN_PROCESS = "blockwright.actors.predictor.main:start_in_process"
 WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
+PATIENCE = 2.0  # of a gateway with a dispatcher, in time-outs of a dispatcher with predictors
 ASK_SECONDS = 1.0  # that a gateway may take to tell what it serves
 
 
@@ -219,6 +231,7 @@ async def start(
             http=http is not None,
             worker_entry=worker_entry or (WORKER_IN_PROCESS if in_process else WORKER),
             gateway_entry=gateway_entry,
+            predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
         )
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
         infos = _models(checkpoints, max_lengths(settings, models))
@@ -226,8 +239,7 @@ async def start(
         running = Running(cluster, launcher, gateway, began, dict(checkpoints))
         state = _state(settings, configs, models)
         values: dict[str, Any] = {
-            "limiter": (limits_of(settings),),
-            "tagger": (settings,),
+            **_services(settings),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
@@ -251,14 +263,18 @@ async def start(
     return running
 
 
+def _services(settings: Settings) -> dict[str, Any]:
+    """Those that serve gateways, and the predictors that dispatchers ask."""
+    asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
+    logs = {"log_format": settings.log_format, "log_level": settings.log_level}
+    predictors = PredictorsConfig(workers=worker_names(settings), **logs)
+    return {"limiter": (limits_of(settings),), "tagger": (settings,), NODE: predictors, **asked}
+
+
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
     memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
-    rules = ProvisioningRules(
-        mode=settings.autoscale, limit=settings.autoscale_latency, least=settings.workers,
-        cool_down=settings.autoscale_cooldown, window=settings.autoscale_window,
-    )  # fmt: skip
-    scaling = ScalingPlan(rules, list(configs), settings.drain_timeout)
-    more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand, "scaling": scaling}
+    more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
+    more["scaling"] = scaling_plan(settings, list(configs))
     return ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
 
 
@@ -360,11 +376,14 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         gateways=settings.gateways,
         tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
         lengths=Lengths(settings.tagger != "off" or bool(settings.request_log)),
+        asks=bool(dispatchers(settings)),
     )
     tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
-    scaled = settings.autoscale != "off"
-    return Gateway(state, name=name, others=others, tagging=tagging, autoscale=scaled, **addresses)
+    state.asking.alone = settings.autoscale == "preemptive"
+    more: dict[str, Any] = {"dispatchers": [f"{HEAD}/{name}" for name in dispatchers(settings)]}
+    more |= {"patience": PATIENCE * settings.dispatch_timeout, "autoscale": settings.autoscale != "off"}
+    return Gateway(state, name=name, others=others, tagging=tagging, **{**addresses, **more})
 
 
 def _gateway_configs(

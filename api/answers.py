@@ -225,6 +225,21 @@ class RequestAnswer(TypedDict):
     computed_tokens: int
     emitted_tokens: int
     events: list[dict[str, Any]]
+    dispatch: dict[str, Any] | None
+
+
+class ForecastedRequest(TypedDict):
+    """A request that has ended; seconds from when a dispatcher was asked about it."""
+
+    request: str
+    predicted_first_token: float
+    first_token: float
+    predicted_last_token: float
+    last_token: float
+
+
+class ForecastsAnswer(TypedDict):
+    data: list[ForecastedRequest]
 
 
 class ParameterBytes(TypedDict):

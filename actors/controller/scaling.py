@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from blockwright.actors.config import Settings
 from blockwright.actors.controller.messages import (
     Idle,
     Observed,
@@ -38,6 +39,15 @@ class ScalingPlan:
     rules: ProvisioningRules = field(default_factory=ProvisioningRules)
     workers: Sequence[str] = ()
     grace: float = 30.0
+
+
+def scaling_plan(settings: Settings, workers: Sequence[str]) -> ScalingPlan:
+    """As the settings have it."""
+    rules = ProvisioningRules(
+        mode=settings.autoscale, limit=settings.autoscale_latency, least=settings.workers,
+        cool_down=settings.autoscale_cooldown, window=settings.autoscale_window,
+    )  # fmt: skip
+    return ScalingPlan(rules, workers, settings.drain_timeout)
 
 
 class ScaledParts(ControllerParts, Protocol):

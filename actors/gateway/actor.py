@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from blockwright.actors.conditions import Conditions
+from blockwright.actors.dispatcher.messages import Ask, Chosen
 from blockwright.actors.gateway.messages import (
     Acknowledge,
     CancelAt,
@@ -34,6 +36,7 @@ from blockwright.actors.gateway.messages import (
 from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
+    DispatchFigures,
     Generation,
     LengthFigures,
     ModelInfo,
@@ -58,7 +61,7 @@ from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer, first_within
-from blockwright.runtime.base.errors import NodeDown, RuntimeFault
+from blockwright.runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace
 from blockwright.runtime.node.inspection import inspect_peers
 
@@ -70,7 +73,8 @@ class Gateway(Actor):
     """See the module.
 
     controller, applications, limiter: their addresses (the last is empty without limits); others: nodes of the other
-    gateways; tagging: of the state's ``lengths``; autoscale: the controller wants to know latencies.
+    gateways; tagging: of the state's ``lengths``; dispatchers: those that are asked by turns, each for ``patience`` seconds;
+    autoscale: the controller wants to know latencies.
     """
 
     def __init__(
@@ -84,6 +88,8 @@ class Gateway(Actor):
         others: Sequence[str] = (),
         tagging: Tagging | None = None,
         autoscale: bool = False,
+        dispatchers: Sequence[str] = (),
+        patience: float = 0.1,
     ) -> None:
         self.name = name
         self.limiter = limiter
@@ -97,6 +103,7 @@ class Gateway(Actor):
         self._unwanted: dict[str, list[str]] = {}  # worker -> requests that it is told to end with this turn of the loop
         self._conditions = Conditions()
         self._tagging = tagging or Tagging(state.lengths)
+        self._dispatchers, self._patience = itertools.cycle(dispatchers), patience
         self._autoscale = autoscale
         self._timer: Timer | None = None
 
@@ -227,6 +234,9 @@ class Gateway(Actor):
     def lengths(self) -> LengthFigures:
         return self.state.lengths.figures
 
+    def dispatching(self) -> DispatchFigures:
+        return self.state.asking.figures
+
     def cancel(self, request: str) -> bool:
         """See ``GatewayPort``."""
         sequences = sequences_of(request, self._streams)
@@ -301,7 +311,7 @@ class Gateway(Actor):
 
     def _observe(self) -> None:
         first = next(iter(self.state.active.values()), None)
-        seen = self.state.observations.take(0.0 if first is None else self.node.clock.now() - first.arrival)
+        seen = self.state.asking.observations.take(0.0 if first is None else self.node.clock.now() - first.arrival)
         if seen is not None:
             self.node.ref(self._controller).observed.cast(*seen)
 
@@ -323,9 +333,9 @@ class Gateway(Actor):
                     stream = self._streams.pop(news.request) if ended else self._streams[news.request]
                     stream.put(news)
                 case Submit(worker, submission):
-                    task = asyncio.create_task(self._submit(worker, submission))
-                    self._sending.add(task)
-                    task.add_done_callback(self._sending.discard)
+                    self._send(self._submit(worker, submission))
+                case Ask():
+                    self._send(self._ask(effect))
                 case WantRoutes(applications):
                     self.node.ref(self._controller).wanted.cast(list(applications))
                 case CancelAt(worker, requests):
@@ -341,6 +351,11 @@ class Gateway(Actor):
         if not self._streams:
             self._idle.set()
         self._conditions.look()
+
+    def _send(self, call: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(call)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
 
     def _cancel_at(self, worker: str, requests: tuple[str, ...]) -> None:
         """One message for all that end in this turn of the loop: thousands at once would not fit the worker's mailbox.
@@ -365,6 +380,16 @@ class Gateway(Actor):
             return
         except RuntimeFault as fault:
             self._handle(Unsent(submission.request, submission.attempt, f"not delivered: {fault}"))
+
+    async def _ask(self, ask: Ask) -> None:
+        """Whatever comes of it, the request goes on."""
+        try:
+            dispatcher = self.node.ref(next(self._dispatchers))
+            chosen = await dispatcher.choose(ask, timeout=self._patience, returns=Chosen)
+        except RuntimeFault as fault:
+            reason = "dispatcher_late" if isinstance(fault, DeadlineExceeded) else "dispatcher_dead"
+            chosen = Chosen(request=ask.submission.request, attempt=ask.submission.attempt, reason=reason)
+        self._handle(chosen)
 
 
 def _accepted(answer: Any) -> Any:

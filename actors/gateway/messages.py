@@ -1,13 +1,14 @@
 """Events that the gateway's state machine takes and effects that it asks for. Values only.
 
-``Generation`` and ``StreamNews`` (port.py), ``Submission``, ``SweepReport`` and ``RoutesChanged`` are events and payloads
-too. Never holds state; standard library and policies only.
+``Generation`` and ``StreamNews`` (port.py), ``Ask`` and ``Chosen`` (dispatcher), ``Submission``, ``SweepReport`` and
+``RoutesChanged`` are events and payloads too. Never holds state; standard library and policies only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blockwright.actors.dispatcher.messages import Ask, Chosen
 from blockwright.actors.gateway.port import Generation, StreamNews
 from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.requests.refusal import RequestRefused
@@ -65,7 +66,8 @@ class Drain:
     now: bool = False
 
 
-Event = Generation | End | RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | Unsent | Heard | GatewayTick | Drain
+_OfWorkers = RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | Heard
+Event = Generation | End | Chosen | Unsent | GatewayTick | Drain | _OfWorkers
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +125,4 @@ class WantRoutes:
     applications: tuple[str, ...]
 
 
-Effect = WantRoutes | Submit | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed
+Effect = WantRoutes | Ask | Submit | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed

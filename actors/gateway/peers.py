@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import ModelInfo, RequestView
+from blockwright.actors.gateway.port import ForecastPoint, ModelInfo, RequestView
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import RuntimeFault
@@ -54,6 +54,8 @@ class LocalFront(Protocol):
 
     def families(self) -> list[Family]: ...
 
+    def forecasts(self) -> list[ForecastPoint]: ...
+
     async def drain(self, seconds: float) -> None: ...
 
 
@@ -86,6 +88,11 @@ class GatewayPeer(Actor):
         return self._front.families()
 
     @endpoint(concurrent=True)
+    async def forecasts(self) -> list[ForecastPoint]:
+        """Of the last requests of this process's gateway."""
+        return self._front.forecasts()
+
+    @endpoint(concurrent=True)
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""
         await self._front.drain(seconds)
@@ -108,6 +115,11 @@ class GatewayPeer(Actor):
         """Of each other process that answers."""
         answers: list[list[Family]] = await self._ask("counters")
         return answers
+
+    @endpoint(concurrent=True)
+    async def forecasts_anywhere(self) -> list[ForecastPoint]:
+        """Of all processes that answer."""
+        return [point for points in [self._front.forecasts(), *await self._ask("forecasts")] for point in points]
 
     @endpoint(concurrent=True)
     async def drain_all(self, seconds: float) -> None:

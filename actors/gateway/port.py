@@ -5,10 +5,12 @@ Standard library and policies only. ``actors/gateway/actor.py`` implements ``Gat
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from blockwright.actors.histogram import Histogram
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.prediction.lengths import Accuracy
 from blockwright.policies.requests.account import account_of
@@ -71,6 +73,36 @@ class LengthFigures:
 
     accuracy: Accuracy = field(default_factory=Accuracy)
     unanswered: int = 0  # times that the tagger did not answer in time
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastPoint:
+    """A request that has ended: seconds from when it was asked about to its tokens, as predicted and as they came."""
+
+    request: str
+    predicted_first_token: float
+    first_token: float
+    predicted_last_token: float
+    last_token: float
+
+
+ASK_BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)  # seconds
+ERROR_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10)  # parts of what came
+RANK_BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+POINTS = 200
+
+
+@dataclass(slots=True)
+class DispatchFigures:
+    """What came of asking dispatchers at this gateway. Reasons are those of ``actors/dispatcher/messages.py``."""
+
+    asked: Histogram = field(default_factory=lambda: Histogram(ASK_BOUNDS))  # seconds until an answer, or the lack of one
+    fallbacks: dict[str, int] = field(default_factory=dict)  # reason -> requests that went elsewhere than by the policy
+    unanswered: dict[str, int] = field(default_factory=dict)  # reason -> predictors that had nothing to say
+    first_token_error: Histogram = field(default_factory=lambda: Histogram(ERROR_BOUNDS))
+    latency_error: Histogram = field(default_factory=lambda: Histogram(ERROR_BOUNDS))
+    rank: Histogram = field(default_factory=lambda: Histogram(RANK_BOUNDS))
+    points: deque[ForecastPoint] = field(default_factory=lambda: deque(maxlen=POINTS))  # the last
 
 
 class TokenStream(Protocol):
@@ -167,6 +199,7 @@ class RequestView:
     computed_tokens: int
     emitted_tokens: int
     events: list[dict[str, Any]]  # {"at": seconds since arrival, "event": str, ...}
+    dispatch: dict[str, Any] | None = None  # of the current or last attempt, see ``Decision.view``; None: nobody was asked
     key: str = ""  # that made it, see ``policies/requests/request_ownership.py``
 
 
@@ -188,6 +221,9 @@ class GatewayPort(Protocol):
         """By application; without those that have no sequence."""
 
     def lengths(self) -> LengthFigures:
+        """Of all requests so far."""
+
+    def dispatching(self) -> DispatchFigures:
         """Of all requests so far."""
 
     def cancel(self, request: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from blockwright.actors.gateway.decision import Decision
 from blockwright.actors.gateway.port import Generation, RequestView
 from blockwright.policies.model.chain import VIRTUAL_TOKEN, Route
 from blockwright.policies.model.lineage import page_hashes
@@ -37,6 +38,8 @@ class RequestRecord:
     tokens: list[int] = field(default_factory=list)  # virtual ones, prompt and all emitted tokens
     attempt: int = 0  # of the current or last placing; 0: never placed
     route: Route | None = None  # of the current or last attempt
+    decision: Decision | None = None  # by which it took that route, where a dispatcher was asked
+    ended: float | None = None  # when its last token came, or its text was complete
     workers: tuple[str, ...] = ()  # of ``route`` while running, else empty
     counted: int = 0  # tokens still to compute, as they were counted last (overload, work of workers)
     alone: bool = False  # the current attempt began as a suspect's: its route is kept for it
@@ -119,9 +122,13 @@ class RequestRecord:
         """Tokens still to compute, see ``policies.dispatch.outstanding``."""
         return outstanding(len(self.tokens), self.computed, self.total)
 
-    def start(self, route: Route, now: float) -> None:
+    def start(self, route: Route, now: float, decision: Decision | None = None) -> None:
         """A new attempt begins on ``route``."""
         self.attempt += 1
+        self.decision = decision
+        if decision is not None:
+            found = {"seconds": decision.seconds, "policy": decision.chosen.policy, "fell_back": decision.reason}
+            self.note(now, "asked", candidates=len(decision.chosen.candidates), **found)
         self.state, self.route, self.workers = "running", route, workers_of(route)
         self.alone, self.planned, self.computed = self.deaths.suspect, False, 0
         hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
@@ -134,6 +141,7 @@ class RequestRecord:
 
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:
         self.state, self.workers = state, ()
+        self.ended = now if state == "finished" else None
         if self.expected:
             detail |= {"expected_tokens": self.expected, "tokens": self.emitted}
         self.events.append((now, event, detail))
@@ -162,18 +170,16 @@ class RequestRecord:
         self.note(now, "preempted")
 
     def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:
-        """The current attempt as its home gets it; ``timeout`` as there."""
-        generation, route = self.generation, self.route
-        assert route is not None
-        sampling = generation.sampling
+        """The attempt to come as its home gets it, but for the route, which is not known yet; ``timeout`` as there."""
+        generation, sampling = self.generation, self.generation.sampling
         if not self.unscored and sampling.prompt_logprobs >= 0:
             sampling = replace(sampling, prompt_logprobs=-1)  # an earlier attempt has told all
         return Submission(
             request=self.id,
-            attempt=self.attempt,
+            attempt=self.attempt + 1,
             gateway=gateway,
-            route=route.id,
-            route_version=route.version,
+            route="",
+            route_version=0,
             tokens=list(self.tokens),
             prompt_length=self.begins,
             page_hashes=page_hashes(self.tokens, page_size, generation.salt),
@@ -206,6 +212,8 @@ class RequestRecord:
             news = replace(news, position=len(self.tokens), tokens=news.tokens[skip:], logprobs=news.logprobs[skip:])
         if news.tokens and not self.emitted:
             self.note(now, "first_token")
+        if news.tokens and self.decision is not None and self.decision.first_token is None:
+            self.decision.first_token = now
         self.tokens.extend(news.tokens)
         self.computed = max(len(self.tokens) - 1, 0)  # the newest token has no KV yet
         return news
@@ -223,5 +231,6 @@ class RequestRecord:
             computed_tokens=self.seen(self.computed),
             emitted_tokens=self.emitted,
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
+            dispatch=None if self.decision is None else self.decision.view(self.arrival, self.ended),
             key=self.generation.key,
         )

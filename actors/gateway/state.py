@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 
+from blockwright.actors.dispatcher.messages import Chosen
+from blockwright.actors.gateway.asking import Advice, Asking
 from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.messages import (
@@ -33,13 +34,13 @@ from blockwright.actors.gateway.messages import (
     WorkerEnded,
     WorkerJoined,
 )
-from blockwright.actors.gateway.observations import Observations
+from blockwright.actors.gateway.patience import RETRY_SECONDS, Patience
 from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.uses import Uses
 from blockwright.actors.gateway.workers import Workers
 from blockwright.actors.worker.messages import GatewayNews, SweepReport
-from blockwright.policies.requests.dispatch import dispatch, fitting
+from blockwright.policies.requests.dispatch import dispatch, fitting, open_routes
 from blockwright.policies.requests.overload import Overload
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.queue import WaitingQueue
@@ -49,8 +50,6 @@ from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, 
 
 KEEP = 1024  # ended requests that can still be looked up
 AVOID_SECONDS = 0.25  # how long a route is not tried again after its home gave the request back
-SOON = 1e-3  # seconds: a worker that gets an expired request gives it back at its next plan
-RETRY_SECONDS = 5.0  # what a client is told to wait for another server, or for workers
 
 
 class GatewayState:
@@ -69,10 +68,11 @@ class GatewayState:
         gateways: int = 1,
         tenants: int = 0,
         lengths: Lengths | None = None,
+        asks: bool = False,
     ) -> None:
         self.address = address  # of the gateway actor, where workers send reports
-        self.page_size, self.worker_wait = page_size, worker_wait
-        self.request_timeout = request_timeout  # seconds from arrival; 0: no limit
+        self.page_size = page_size
+        self.patience = Patience(worker_wait, request_timeout)
         self.table = RoutingTable(model.id for model in models)
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
@@ -81,7 +81,7 @@ class GatewayState:
         self.quarantine = Quarantine()
         self.uses = Uses()
         self.lengths = lengths or Lengths()
-        self.observations = Observations()
+        self.asking = Asking(asks)  # of the requests of ``queue``; asks: dispatchers choose where several routes fit
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
         self.past: OrderedDict[str, RequestView] = OrderedDict()  # the last ``KEEP`` that ended
@@ -108,6 +108,9 @@ class GatewayState:
                 self._up(worker, incarnation, now)
             case WorkerEnded(worker, incarnation, cause):
                 self._down(worker, incarnation, cause, now)
+            case Chosen():
+                if (advice := self.asking.take(event, now)) is not None:
+                    self._try(self.active[event.request], now, advice)
             case Unsent(request, attempt, reason):
                 record = self.active.get(request)
                 if record is not None and record.workers and record.attempt == attempt:
@@ -139,7 +142,9 @@ class GatewayState:
         self.quarantine.check()
         self.queue.check()
         self.workers.check(self.table.alive)
-        assert set(self.queue.in_order(self.queue.applications())) == {r.id for r in active if r.state == "waiting"}
+        waiting = {r.id for r in active if r.state == "waiting"}
+        assert set(self.queue.in_order(self.queue.applications())) == waiting
+        self.asking.check(waiting)
         assert all(r.state == ("running" if r.workers else "waiting") for r in active)
         assert set(self.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
         assert all(r.counted == r.cost() for r in active)
@@ -168,7 +173,7 @@ class GatewayState:
         self._recount(record)
         self._wait(record, now)
         self._try(record, now)
-        if record.state == "waiting":
+        if record.state == "waiting" and record.id not in self.asking.open:
             record.note(now, "queued", ahead=self.queue.ahead(record.key))
 
     def _refusal(self, generation: Generation, now: float) -> RequestRefused | None:
@@ -196,17 +201,28 @@ class GatewayState:
         if self.table.absent(record.application):
             self._effects.append(WantRoutes((record.application,)))
 
-    def _try(self, record: RequestRecord, now: float) -> None:
-        """Start an attempt of a waiting request if a route is there."""
+    def _try(self, record: RequestRecord, now: float, advice: Advice | None = None) -> None:
+        """Start an attempt of a waiting request if a route is there; where there are several, ask first."""
+        if record.id in self.asking.open:
+            return
         wanted = record.wanted(now)
         ordinary = not wanted.suspect or any(not other.deaths.suspect for other in self.active.values())
         route = dispatch(wanted, self.table, self.quarantine, ordinary)
         if route is None:
             return
+        left, decision = self.patience.left(record, now), None
+        draft = advice.question.submission if advice else record.submission(self.address, self.page_size, left)
+        if self.asking.wanted and not wanted.suspect:
+            routes = open_routes(wanted, self.table, self.quarantine)
+            if advice is not None:
+                route, decision = self.asking.decide(advice, routes, route, now)
+            elif len(routes) > 1 or self.asking.alone:
+                self._effects.append(self.asking.ask(draft, routes, now))
+                return
         self.queue.remove(record.id, record.application)
-        record.start(route, now)
+        record.start(route, now, decision)
         self.table.place(record.id, record.workers, record.counted)
-        self._effects.append(Submit(route.home, record.submission(self.address, self.page_size, self._left(record, now))))
+        self._effects.append(Submit(route.home, replace(draft, route=route.id, route_version=route.version, timeout=left)))
 
     def _pump(self, now: float) -> None:
         """Start what waits and can start, in order. Where no route is whole, or open, nobody is looked at."""
@@ -222,6 +238,7 @@ class GatewayState:
 
     def _leave(self, record: RequestRecord) -> None:
         """Its attempt is over, or its wait: nothing is counted for it on any worker."""
+        self.asking.drop(record.id)
         self.quarantine.release(record.id)
         self.table.remove(record.id, record.workers, record.counted)
         self.queue.remove(record.id, record.application)
@@ -241,7 +258,7 @@ class GatewayState:
         self.overload.end(record.account, record.counted, now)
         self.uses.change(record.application, -1, now)
         self.lengths.ended(record, reason)
-        self.observations.ended(now - record.arrival)
+        self.asking.ended(record, now)
         self.past[record.id] = record.view()
         if len(self.past) > KEEP:
             self.past.popitem(last=False)
@@ -267,26 +284,10 @@ class GatewayState:
 
     def _expire(self, now: float) -> None:
         """Fail what has waited too long for any route, or at all; those that have waited less are not looked at."""
-        if self.request_timeout:
-            for record in list(takewhile(lambda record: record.arrival + self.request_timeout <= now, self.active.values())):
-                if record.state == "waiting":  # of others their workers say that they have expired
-                    self._fail(record, now, self._expired())
-        for application in [name for name in self.queue.applications() if not self.table.routes.get(name)]:
-            model, vanished = self.table.model_of(application), self.table.vanished.get(application, 0.0)
-            message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"
-            while (longest := self.queue.longest_waiting(application)) is not None:
-                request, since = longest
-                if now - max(since, vanished) < self.worker_wait:
-                    break
-                self._fail(self.active[request], now, RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS))
-
-    def _left(self, record: RequestRecord, now: float) -> float:
-        """Seconds that a request may still take, however few; 0: as many as it likes."""
-        return self.request_timeout and max(record.arrival + self.request_timeout - now, SOON)
-
-    def _expired(self) -> RequestRefused:
-        message = f"the request was not complete after {self.request_timeout:g} seconds (request_timeout)"
-        return RequestRefused(Refusal.EXPIRED, message)
+        for record in self.patience.late(self.active.values(), now):
+            self._fail(record, now, self.patience.expired())
+        for request, refused in self.patience.unserved(self.queue, self.table, now):
+            self._fail(self.active[request], now, refused)
 
     def _abort(self, now: float) -> None:
         message = "the server shut down before the answer was complete"
@@ -384,7 +385,7 @@ class GatewayState:
             self._fail(record, now, RequestRefused(Refusal.TOO_LONG, reason.partition(": ")[2]))
             return
         if reason == "deadline":
-            self._fail(record, now, self._expired())
+            self._fail(record, now, self.patience.expired())
             return
         assert record.route is not None
         record.avoid, record.avoid_until = record.route.id, now + AVOID_SECONDS

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from blockwright.actors.worker.block_loader import BlockLoader
 from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
 from blockwright.actors.worker.composed_runs import ComposedRuns
 from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, start_device
+from blockwright.actors.worker.event_feed import Aside, EventFeed
 from blockwright.actors.worker.event_log_writer import EventLogWriter
 from blockwright.actors.worker.event_recorder import EventRecorder, Machine
 from blockwright.actors.worker.messages import (
@@ -34,6 +35,7 @@ from blockwright.actors.worker.messages import (
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
+from blockwright.actors.worker.status import status_of
 from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
@@ -74,9 +76,10 @@ class Worker(Actor):
         *,
         open_device: OpenDevice = start_device,
         read_specs: ReadSpecs = read_specs,
+        aside: Aside = asyncio.to_thread,
     ) -> None:
         self.config, self.backend = config, backend
-        self._end, self._open_device, self._read_specs = on_fatal, open_device, read_specs
+        self._end, self._open_device, self._read_specs, self._aside = on_fatal, open_device, read_specs, aside
         self.state = SweepState(
             SweepConfig(
                 worker=config.name,
@@ -113,6 +116,7 @@ class Worker(Actor):
         if config.event_log:
             writer = EventLogWriter(Path(config.event_log), config.name, self.node.incarnation, config.event_log_size)
             self._machine = self._recorder = EventRecorder(self.state, writer)
+        self._feed = EventFeed(self.state, self._machine, self._pass_by, lambda: self._figures.costs, self._aside)
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
@@ -155,6 +159,10 @@ class Worker(Actor):
             "reports": dict(self._reports.serials),
             "routes": self._published.version,
         }
+
+    def _pass_by(self, machine: Machine) -> None:
+        """What stands before the state machine from now on."""
+        self._machine = machine
 
     def _apply(self, event: Event) -> None:
         """Something has happened: the machine takes note now, and plans soon."""
@@ -362,33 +370,16 @@ class Worker(Actor):
         for gateway, report in self._reports.make(reported, self.state.number):
             self.node.ref(gateway).tokens.cast(report)
 
+    @endpoint
+    async def feed(self) -> AsyncIterator[bytes]:
+        """All that the machine is told and plans from now on, behind a snapshot: see ``event_feed``."""
+        async with aclosing(self._feed.follow()) as batches:
+            async for batch in batches:
+                yield batch
+
     # views -----------------------------------------------------------------------------------------------------------
 
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
-        state, memory = self.state, self.state.parts.memory
-        counters = {**state.counters, **self._figures.counters()}
-        counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
-        return WorkerStatus(
-            name=self.config.name,
-            incarnation=self.node.incarnation,
-            pid=os.getpid(),
-            device=self.config.device,
-            numerics=self.backend.numerics,
-            budget=memory.total_bytes,
-            parameters=memory.parameter_bytes,
-            kv=memory.total_bytes - memory.parameter_bytes - memory.free_bytes,
-            free=memory.free_bytes,
-            components=memory.residence.components,
-            waiting=state.waiting,
-            running=state.running,
-            sweep=state.number,
-            sweep_age=self.device.lateness(),
-            counters={name: float(value) for name, value in counters.items()},
-            kv_by_tenant=memory.pages.accounts.all_held(),
-            served_by_tenant=dict(state.parts.queue.share.served),
-            kv_cap_hits=dict(memory.cap_hits),
-            parameters_by_application=memory.residence.bytes_by_holder(),
-            kv_by_application=state.kv_by_application(),
-            slow=self._slow,
-        )
+        lateness, numerics, figures = self.device.lateness(), self.backend.numerics, self._figures.counters()
+        return status_of(self.config, self.state, self.node.incarnation, numerics, lateness, figures, self._slow)

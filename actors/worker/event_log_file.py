@@ -58,7 +58,7 @@ def _getter(kind: type) -> tuple[int, Callable[[Any], Any]]:
     return schema_tag(kind), attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Types unknown to MessagePack. Instead of ``codec.encode``, which inspects every list and takes twice as long."""
     if isinstance(value, frozenset | set):
         return sorted(value)
@@ -74,7 +74,7 @@ def encode_header(header: Header) -> bytes:
 
 def entry_encoder() -> Callable[[Entry], bytes]:
     """A function that encodes records; not thread-safe. It raises TypeError for types that cannot be encoded."""
-    pack = msgpack.Packer(default=_plain).pack
+    pack = msgpack.Packer(default=plain).pack
     return lambda entry: _record(pack(entry))
 
 

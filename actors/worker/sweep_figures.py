@@ -15,9 +15,17 @@ class SweepFigures:
     """Sums of this worker's life."""
 
     def __init__(self, profile: Coefficients | None = None) -> None:
+        self._profiled = profile is not None
         self._counts = [0] * (len(BOUNDS) + 1)
         self._sums = {"sweep_tokens": 0.0, "sweep_seconds": 0.0, "kernel_seconds": 0.0, "plan_seconds": 0.0}
         self._costs = OnlineFit(profile) if profile is not None else None
+
+    @property
+    def costs(self) -> Coefficients | None:
+        """What sweeps cost now; None until it is known. Whoever asks wants it to be learned, where there is no profile."""
+        if self._costs is None:
+            self._costs = OnlineFit()
+        return self._costs.coefficients if self._costs.fitted else None
 
     def planned(self, seconds: float) -> None:
         """A plan was made, or none was to be made."""
@@ -41,4 +49,7 @@ class SweepFigures:
         bounds = [*map(str, BOUNDS), "inf"]
         made = {f"sweeps_up_to_{bound}": float(count) for bound, count in zip(bounds, self._counts, strict=True)}
         costs = self._costs
-        return made | self._sums | ({} if costs is None else {"cost_drift": costs.drift, "cost_error": costs.error})
+        if costs is None or not costs.fitted:
+            return made | self._sums
+        drift = {"cost_drift": costs.drift} if self._profiled else {}  # from a profile
+        return made | self._sums | drift | {"cost_error": costs.error}

@@ -47,7 +47,12 @@ def make_app(
         settings=settings,
         catalog=Catalog(port, settings.max_characters),
         keys=Keys(settings.api_keys, settings.admin_keys),
-        metrics=Metrics(port.census, models=lambda: [info.id for info in port.models()], lengths=port.lengths),
+        metrics=Metrics(
+            port.census,
+            models=lambda: [info.id for info in port.models()],
+            lengths=port.lengths,
+            dispatching=port.dispatching,
+        ),
         max_body=settings.max_body,
         access=ModelAccess(settings.tenant_models),
         limits=TenantLimits(port),

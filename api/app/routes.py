@@ -205,6 +205,14 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET",
+        path="/admin/forecasts",
+        handler=admin.forecasts,
+        text="When the last requests were forecast to have their tokens, and when they had them.",
+        answer=answers.ForecastsAnswer,
+        errors=(403, 500, 503),
+    ),
+    Endpoint(
+        method="GET",
         path="/metrics",
         handler=admin.metrics,
         text="Counters in Prometheus' text format.",

@@ -1,4 +1,4 @@
-"""Tells what happened to a request: queue, prefill, hops, preemptions, failovers, and where its time went.
+"""Tells what happened to a request: candidates, queue, prefill, hops, preemptions, failovers, and where its time went.
 
 ID is that of the answer, or the x-request-id that the client sent. A server keeps the last thousand that ended.
 """
@@ -9,7 +9,7 @@ import argparse
 import json
 from urllib.parse import quote
 
-from blockwright.api.commands.connection import add_url, connected
+from blockwright.api.commands.connection import UNKNOWN, add_url, connected
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.request_story import report
 
-    with connected(arguments) as session:
+    with connected(arguments, (*UNKNOWN, "not_found")) as session:
         view = session.get(f"/v1/requests/{quote(arguments.id)}")
     print(json.dumps(view, indent=1) if arguments.json else "\n".join(report(view)))
     return 0

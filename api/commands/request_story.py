@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from blockwright.api.commands.dispatch_story import decision
+
 View = Mapping[str, Any]
 _ENDS = ("finished", "failed", "cancelled")
 
@@ -25,6 +27,8 @@ def report(view: View) -> list[str]:
     for name, seconds in spent:
         part = seconds / total if total else 0.0
         lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
+    if dispatch := view.get("dispatch"):  # a server of an earlier release tells none
+        lines += ["", *decision(dispatch)]
     return lines
 
 
@@ -60,6 +64,9 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"arrived with {event['prompt_tokens']:,} tokens, at most {event['max_tokens']:,} to come{expected}"
         case "queued":
             return f"queued behind {event['ahead']}"
+        case "asked":
+            back = f", fell back: {event['fell_back']}" if event["fell_back"] else ""
+            return f"a dispatcher was asked for {1000 * event['seconds']:.1f} ms ({event['policy'] or 'no policy'}{back})"
         case "dispatched":
             hops = " -> ".join(f"{hop['worker']} [{hop['first']}:{hop['last']}]" for hop in event["hops"])
             return f"attempt {event['attempt']} on {hops}"

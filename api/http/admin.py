@@ -46,6 +46,13 @@ async def cancel(request: web.Request) -> web.Response:
     return web.json_response({"id": id, "cancelled": True})
 
 
+async def forecasts(request: web.Request) -> web.Response:
+    """Of all processes that answer."""
+    peers = request.app[PEER]
+    found = await peers[0].forecasts_anywhere() if peers else request.app[FRONT].forecasts()
+    return web.json_response({"data": [dataclasses.asdict(point) for point in found]})
+
+
 async def metrics(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     numbers = {}

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.peers import Family
-from blockwright.actors.gateway.port import GatewayPort, ModelInfo, RequestView, StreamProgress
+from blockwright.actors.gateway.port import ForecastPoint, GatewayPort, ModelInfo, RequestView, StreamProgress
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
@@ -55,6 +55,10 @@ class Front:
     def families(self) -> list[Family]:
         """What this process has counted."""
         return self.metrics.families()
+
+    def forecasts(self) -> list[ForecastPoint]:
+        """Of the last requests of this process's gateway."""
+        return list(self.port.dispatching().points)
 
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""

@@ -7,7 +7,6 @@ costs a few additions here: the numbers are plain Python and become Prometheus f
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,8 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from blockwright.actors.gateway.peers import Family
-from blockwright.actors.gateway.port import Census, LengthFigures, StreamProgress
+from blockwright.actors.gateway.port import Census, DispatchFigures, LengthFigures, StreamProgress
+from blockwright.actors.histogram import Histogram
 from blockwright.api.http.cluster_metrics import cluster_families
+from blockwright.api.http.dispatch_metrics import dispatch_families
 from blockwright.api.http.metric_sum import plain, summed
 from blockwright.api.http.runtime_metrics import runtime_families
 from blockwright.policies.requests.account import account_of
@@ -71,26 +72,6 @@ def _estimates(figures: LengthFigures) -> Iterator[Metric]:
     within.add_metric(["50"], seen.within_50)
     within.add_metric(["100"], seen.within_100)
     yield within
-
-
-class Histogram:
-    """Counts by upper bound."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
-
-    def observe(self, value: float, times: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.total += value * times
-
-    def buckets(self) -> list[tuple[str, float]]:
-        made, running = [], 0
-        for bound, count in zip((*map(float, self.bounds), float("inf")), self.counts, strict=True):
-            running += count
-            made.append(("+Inf" if bound == float("inf") else repr(bound), float(running)))
-        return made
 
 
 class Tally:
@@ -174,7 +155,8 @@ class Meter:
 
 class Metrics:
     """See the module. One for each application, with a registry of its own. ``census``: sequences now, by model;
-    ``models``: ids of what is served, None where nothing is ever removed; ``lengths``: how good estimates of them were."""
+    ``models``: ids of what is served, None where nothing is ever removed; ``lengths``: how good estimates of them were;
+    ``dispatching``: what came of asking dispatchers."""
 
     def __init__(
         self,
@@ -182,8 +164,10 @@ class Metrics:
         clock: Callable[[], float] = time.monotonic,
         models: Callable[[], Collection[str]] | None = None,
         lengths: Callable[[], LengthFigures] = LengthFigures,
+        dispatching: Callable[[], DispatchFigures] = DispatchFigures,
     ) -> None:
         self._census, self._clock, self._models, self._lengths = census, clock, models, lengths
+        self._dispatching = dispatching
         self._gone: dict[str, float] = {}  # models that are served no more -> when that was seen
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
@@ -257,6 +241,7 @@ class Metrics:
             rejections.add_metric(key, count)
         yield rejections
         yield from _estimates(self._lengths())
+        yield from dispatch_families(self._dispatching())
         for place, (name, text) in enumerate(_WAITS):
             counter = CounterMetricFamily(name, text, labels=["tenant"])
             for account, waits in self._waits.items():

@@ -14,6 +14,7 @@ from typing import Any
 from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
+    DispatchFigures,
     GatewayPort,
     Generation,
     LengthFigures,
@@ -81,6 +82,9 @@ class StartingPort:
 
     def lengths(self) -> LengthFigures:
         return self._real.lengths() if self._real is not None else LengthFigures()
+
+    def dispatching(self) -> DispatchFigures:
+        return self._real.dispatching() if self._real is not None else DispatchFigures()
 
     def cancel(self, request: str) -> bool:
         return self._real is not None and self._real.cancel(request)

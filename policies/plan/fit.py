@@ -21,6 +21,9 @@ EVERY = 16  # sweeps, of which one is looked at while a worker runs
 REFIT = 32  # such sweeps between two fits, of which one takes some 0.3 ms
 MEMORY = 1 / 256  # weight of the last of these sweeps in averages, and by which former ones are forgotten
 TRUST = 0.5  # sweeps of each term alone that the profile counts for
+EAGER = 4  # fits without a profile for which every sweep is looked at
+# A device of which nothing is known: the parts of its terms in a sweep of one row. Parameters take most of it.
+PLAIN = Coefficients(base=0.2, read=1.0, token=0.05, beyond=0.02, row=0.01, context=1e-4, prefill=1e-4)
 
 
 class NormalEquations:
@@ -103,21 +106,28 @@ class OnlineFit:
 
     ``drift``: by which part sweeps take longer now than the profile says, on average (negative: less). ``error``: the mean
     relative error of ``coefficients``, which are fitted again and again.
+
+    Without a profile it begins with ``PLAIN``, scaled to the first sweep, looks at every sweep until it has fitted ``EAGER``
+    times, and is not ``fitted`` before the first of these.
     """
 
-    def __init__(self, profile: Coefficients) -> None:
-        self.profile = self.coefficients = profile
+    def __init__(self, profile: Coefficients | None = None) -> None:
+        self.profile = self.coefficients = profile or PLAIN
+        self.fitted = profile is not None
         self.drift = self.error = 0.0
         self._equations = NormalEquations()
         self._factors = [1.0] * len(TERMS)
         self._sweeps = self._samples = 0
+        self._eager = 0 if self.fitted else EAGER * REFIT  # samples that every sweep is one of
 
     def note(self, plan: SweepPlan, seconds: float) -> None:
         """A sweep took so long on the device. One of ``EVERY`` is looked at."""
         self._sweeps += 1
-        if self._sweeps % EVERY or not plan.row or seconds <= 0:
+        if (self._samples >= self._eager and self._sweeps % EVERY) or not plan.row or seconds <= 0:
             return
         counts = features(plan, self.profile.parameters, self.profile.kv)
+        if not self.fitted and not self._samples:
+            self.profile = _scaled(PLAIN, [seconds / predict(counts, PLAIN)] * len(TERMS))
         terms = [value * getattr(self.profile, name) for name, value in zip(TERMS, counts, strict=True)]
         expected = sum(terms)
         if expected <= 0:
@@ -130,5 +140,10 @@ class OnlineFit:
         self._equations.add([term / seconds for term in terms], 1 - MEMORY)
         if self._samples % REFIT == 0:
             self._factors = self._equations.solve(TRUST)
-            changed = {name: factor * getattr(self.profile, name) for name, factor in zip(TERMS, self._factors, strict=True)}
-            self.coefficients = Coefficients(**changed, parameters=self.profile.parameters, kv=self.profile.kv)
+            self.coefficients, self.fitted = _scaled(self.profile, self._factors), True
+
+
+def _scaled(of: Coefficients, factors: Sequence[float]) -> Coefficients:
+    """Each term multiplied with a factor."""
+    changed = {name: factor * getattr(of, name) for name, factor in zip(TERMS, factors, strict=True)}
+    return Coefficients(**changed, parameters=of.parameters, kv=of.kv)

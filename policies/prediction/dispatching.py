@@ -27,11 +27,13 @@ class Targets:
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
     """``load``: what is least where the request goes. ``fallback``: the policy that chooses where there is no forecast at
-    all; empty for one that needs none. ``delays``: a forecast has to say what others lose, which takes twice as long."""
+    all; empty for one that needs none. ``delays``: a forecast has to say what others lose, which takes twice as long.
+    ``looks``: the load is what a worker has to tell; where not, the dispatcher knows all by itself."""
 
     load: Callable[[Candidate, Targets], Load]
     fallback: str = ""
     delays: bool = False
+    looks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,9 @@ def _ours(candidate: Candidate, targets: Targets) -> Load:
 
 ROUND_ROBIN = "round-robin"
 POLICIES = {
-    "random": DispatchPolicy(_equal),
-    ROUND_ROBIN: DispatchPolicy(_equal),  # the number of the request decides
-    "min-qpm": DispatchPolicy(_min_qpm),
+    "random": DispatchPolicy(_equal, looks=False),
+    ROUND_ROBIN: DispatchPolicy(_equal, looks=False),  # the number of the request decides
+    "min-qpm": DispatchPolicy(_min_qpm, looks=False),
     "infaas": DispatchPolicy(_infaas),
     "infaas-code": DispatchPolicy(_infaas_code),
     "llumnix-minus": DispatchPolicy(_llumnix),
@@ -143,6 +145,12 @@ def choose(
     least = min(load for load in loads if load is not None)
     equals = [index for index, load in enumerate(loads) if load == least]
     return DispatchChoice(equals[int(draw * len(equals))], loads, False)
+
+
+def rank(loads: Sequence[Load | None], index: int) -> int:
+    """Place of a candidate among all by load, from 1; equals share the first of their places. 0: its load is not known."""
+    own = loads[index]
+    return 0 if own is None else 1 + sum(load is not None and load < own for load in loads)
 
 
 def drawn(count: int, draws: Sequence[float]) -> list[int]:

@@ -83,6 +83,13 @@ def fitting(wanted: Wanted, table: RoutingTable) -> list[Route]:
     return [route for route in routes if table.capacity.get(route.id, wanted.tokens) >= wanted.tokens]
 
 
+def open_routes(wanted: Wanted, table: RoutingTable, quarantine: Quarantine) -> list[Route]:
+    """Those that a request that is no suspect may take now; a worker says why it cannot hold what fits nowhere."""
+    closed = quarantine.workers()
+    routes = fitting(wanted, table) or table.routes.get(wanted.application, [])
+    return [route for route in routes if route.id != wanted.avoid and closed.isdisjoint(workers_of(route))]
+
+
 def dispatch(wanted: Wanted, table: RoutingTable, quarantine: Quarantine, ordinary: bool) -> Route | None:
     """A route for a waiting request, if there is one now.
 

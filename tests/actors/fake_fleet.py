@@ -45,11 +45,11 @@ def gateway(
     max_waiting: int = 4096,
     applications: tuple[str, ...] = ("m",),
     request_timeout: float = 0.0,
+    asks: bool = False,
 ) -> GatewayState:
     models = [ModelInfo(name, "/models/" + name, 4096, 0, False) for name in applications]
-    return GatewayState(
-        GATEWAY, models, page_size=4, worker_wait=worker_wait, max_waiting=max_waiting, request_timeout=request_timeout
-    )
+    limits = {"worker_wait": worker_wait, "max_waiting": max_waiting, "request_timeout": request_timeout}
+    return GatewayState(GATEWAY, models, page_size=4, asks=asks, **limits)
 
 
 def generation(name: str = "r", prompt: int = 5, max_tokens: int = 4, application: str = "m", **more: object) -> Generation:

@@ -118,10 +118,15 @@ SCALED: dict[str, Any] = {"autoscale": "relief", "autoscale_latency": 5.0, "auto
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"autoscale": "often"}, "autoscale is 'often'; choose one of off, relief"),
-        ({"autoscale": "off"}, "autoscale_max_workers is 3, but autoscale is off; choose autoscale=relief"),
+        ({"autoscale": "often"}, "autoscale is 'often'; choose one of off, preemptive, relief"),
+        ({"autoscale": "off"}, "autoscale_max_workers is 3, but autoscale is off; choose preemptive or relief"),
         ({"autoscale_latency": 0.0}, "autoscale_latency is missing"),
         ({"autoscale_cooldown": -1.0}, "autoscale_cooldown is -1.0; give seconds"),
+        (
+            {"autoscale": "preemptive"},
+            "autoscale is preemptive, but dispatch=outstanding forecasts nothing; choose predicted-",
+        ),
+        ({"autoscale": "preemptive", "dispatch": "min-qpm"}, "but dispatch=min-qpm forecasts nothing"),
         ({"workers": 3}, "autoscale_max_workers is 3 with 3 workers; give 4 to 4096"),
         ({"workers": 2, "pipeline": 2}, "pipeline is 2, but autoscale adds single workers; give 1, or autoscale=off"),
     ],

@@ -76,8 +76,12 @@ def test_what_the_tree_names_is_there() -> None:
             found += actors(inside) if isinstance(inside, Branch) else [inside]
         return found
 
-    every = actors(tree(Settings(gateways=2, requests_per_minute={"*": 5}, tagger="history")))
+    every = actors(
+        tree(Settings(gateways=2, requests_per_minute={"*": 5}, tagger="history", dispatch="ours", dispatchers=2))
+    )
+    assert [child.name for child in every if child.name.startswith("dispatcher")] == ["dispatcher-0", "dispatcher-1"]
     assert {load_class(child.actor).__name__ for child in every} == {
-        "Applications", "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker", "Blocks", "Tagger",
+        "Applications", "Limiter", "Gateway", "Controller", "GatewayPeer", "Worker", "Blocks", "Tagger", "Dispatcher",
+        "Predictor",
     }  # fmt: skip
     assert all(child.drain == 0.0 for child in every)

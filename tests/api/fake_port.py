@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
+    DispatchFigures,
     Generation,
     LengthFigures,
     ModelInfo,
@@ -78,6 +79,7 @@ class FakePort:
         self.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
         self.streams: list[FakeStream] = []
         self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
+        self.figures = DispatchFigures()
         self.views: dict[str, RequestView] = {}
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
@@ -110,6 +112,9 @@ class FakePort:
 
     def lengths(self) -> LengthFigures:
         return LengthFigures()
+
+    def dispatching(self) -> DispatchFigures:
+        return self.figures
 
     def cancel(self, request: str) -> bool:
         streams = [s for s in self.streams if s.generation.id.partition("/")[0] == request and not s.cancelled.is_set()]

@@ -15,14 +15,16 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from blockwright.actors.dispatcher.messages import Chosen
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.messages import WorkerJoined
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
+from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.tests.actors.fake_fleet import route
-from blockwright.tests.actors.gateway_bench import Bench, progressed
+from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
@@ -144,6 +146,23 @@ def deadly(seen: Seen) -> None:
     note(seen, Metrics(queue.census).render({}).decode())
 
 
+def chosen(seen: Seen) -> None:
+    """Requests that dispatchers and predictors answer, or not."""
+    bench = Bench("w0", "w1", asks=True)
+    metrics = Metrics(dict, dispatching=lambda: bench.state.asking.figures)
+    note(seen, metrics.render({}).decode())
+    forecast = Candidate(route="m@w1", home="w1", forecast=Forecast(1.0, 2.0, 0.0, 0, 1))
+    silent = {"late": 1, "dead": 1, "absent": 1}
+    for number, reason in enumerate(["", "no_forecast", "no_answer", "dispatcher_late", "dispatcher_dead", "route_gone"]):
+        name, route = f"r{number}", {"route_gone": "m@w2", "": "m@w1"}.get(reason, "")
+        bench.generate(name, max_tokens=1)
+        said = "" if reason == "route_gone" else reason
+        compared = {"candidates": [forecast], "loads": [[2.0]], "rank": 1, "ranked": 2, "unanswered": silent}
+        bench(Chosen(request=name, attempt=1, route=route, reason=said, **compared), now=1.0)
+        bench.report(bench.state.active[name].workers[0], emitted(name, 1, 5, [8], finish="length"), now=3.0)
+    note(seen, metrics.render({}).decode())
+
+
 async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
     profile.write_text('{"coefficients": {"base": 1e-3}}')
@@ -167,6 +186,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
         await scrape(server, seen)
     await refused(seen, path, profile)
     deadly(seen)
+    chosen(seen)
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL
     assert rows(":") == sorted(told.values()), "docs/metrics.md tells every metric as it is exported"

@@ -19,11 +19,13 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from blockwright.actors.config import OUTSTANDING
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import Generation
+from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.worker.actor import Worker
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import RequestRefused
@@ -31,7 +33,7 @@ from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Fault, FaultPlan, Kill, Pause
 from blockwright.tests.serving.device import CHUNK, VOCABULARY, answer
 from blockwright.tests.serving.house import HEAD, House, Plan, chain
-from blockwright.tests.serving.strikes import ACTIONS, KINDS, Strike, Strikes
+from blockwright.tests.serving.strikes import ACTIONS, ASKED, KINDS, Strike, Strikes
 
 REQUESTS = 10
 WITHIN = 1.0  # virtual seconds in which requests come and random faults begin
@@ -46,7 +48,8 @@ RENEWED = 8  # one seed of so many puts a new version in the place of an applica
 RENEW_AFTER, GRACE = 0.3, 20.0  # seconds: when, and how long requests of the old version may take
 STALLS = 0.1  # of the seeds, in which a device hangs
 FAULTS = 1  # besides, of any kind, on everything between two nodes
-AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit"}  # and what they ask: there must be a second one
+# And what they ask: there must be a second one.
+AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit", "choose", "answer to choose"}
 RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "down", "cancel"}
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -79,10 +82,19 @@ class Request:
 
 
 class Game:
-    """``play`` runs it. ``strikes``: faults at kinds of messages, or those that the seed draws."""
+    """``play`` runs it. ``strikes``: faults at kinds of messages, or those that the seed draws; ``dispatch``: a setting;
+    ``profile``: what sweeps cost."""
 
-    def __init__(self, seed: int, *, faults: bool = True, strikes: list[Strike] | None = None) -> None:
-        self.seed, self.random = seed, Random(f"{seed}/game")
+    def __init__(
+        self,
+        seed: int,
+        *,
+        faults: bool = True,
+        strikes: list[Strike] | None = None,
+        dispatch: str = OUTSTANDING,
+        profile: str = "",
+    ) -> None:
+        self.seed, self.random, self.dispatch, self.profile = seed, Random(f"{seed}/game"), dispatch, profile
         wanted = self._draw() if strikes is None and faults else strikes or []
         self.kinds = {kind for kind, _, _ in wanted}
         self.house = House(self._plan(), seed, self._broken, self._clients)
@@ -117,7 +129,7 @@ class Game:
         parameters = len({c.id for a in applications for c in a.components})
         room = random.choice((13, 13, 15, 24, 100))  # chunks for KV; the longest sequence takes 12
         return Plan(workers, gateways, applications, (parameters + room) * CHUNK, random.choice((3, 6, 16)),
-                    random.choice((5, 16, 64)))  # fmt: skip
+                    random.choice((5, 16, 64)), dispatch=self.dispatch, profile=self.profile)  # fmt: skip
 
     def _draw(self) -> list[Strike]:
         """One after the other each action at each kind, over the seeds; the rest by chance."""
@@ -127,13 +139,15 @@ class Game:
         drawn = [
             (kind, action, random.choice((1, 1, 2) if kind in RARE else (1, 1, 2, 3, 5, 9, 20))) for kind, action in chosen
         ]
+        if self.dispatch != OUTSTANDING:
+            drawn += [(random.choice(ASKED), random.choice(ACTIONS), random.randint(1, 9)) for _ in range(STRIKES)]
         if any(kind == "replay" for kind, _ in chosen):
             drawn.append(("tokens", "drop", random.randint(1, 4)))
         return drawn
 
     def _random_faults(self) -> list[Fault]:
         random, plan = Random(f"{self.seed}/faults"), self.house.plan
-        nodes = (HEAD, *plan.workers, *plan.gateways)
+        nodes = (HEAD, *plan.workers, *plan.gateways, *[NODE] * (self.dispatch != OUTSTANDING))
         faults = list(FaultPlan.random(random, nodes, count=FAULTS, within=WITHIN, links=random.randint(0, 1)).faults)
         worker = random.choice(plan.workers)
         if self.kinds & {"down", "up"}:
@@ -246,6 +260,11 @@ class Game:
             views = [view for request in self.requests if (view := gateway.describe(request.id)) is not None]
             self.attempts.update(view.attempt for view in views)
             self.counters["hops of 3"] += sum(len(view.route) >= 3 for view in views)
+            figures = gateway.state.asking.figures
+            self.counters.update(figures.fallbacks)
+            self.counters["fell back"] += sum(figures.fallbacks.values())
+            self.counters["asked"] += sum(figures.asked.counts)
+            self.counters["forecasts"] += sum(figures.latency_error.counts)
 
     async def _withdraw(self, application: str, after: float) -> None:
         """Take an application out and back in while it is asked for."""

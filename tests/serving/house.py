@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from blockwright.actors.conditions import Published
-from blockwright.actors.config import Settings
+from blockwright.actors.config import OUTSTANDING, Settings
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.progress import Progress
@@ -21,9 +21,11 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.predictor.main import start_in_process as start_predictors
+from blockwright.actors.predictor.messages import NODE, PredictorsConfig
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.sizing import WorkerLimits
-from blockwright.actors.supervision_tree import INSIDE_GATEWAY, INSIDE_WORKER, tree
+from blockwright.actors.supervision_tree import INSIDE_GATEWAY, INSIDE_WORKER, dispatchers, tree
 from blockwright.actors.topology import tell_of_nodes
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import LoadBlock, WorkerConfig
@@ -38,6 +40,11 @@ HEAD = "head"
 ENTRY = f"{entrance.__name__}:enter"
 PAGE = 4  # tokens
 UNFIT = "there is not enough memory"
+
+
+async def _at_once(work: Callable[[], bytes]) -> bytes:
+    """There are no threads."""
+    return work()
 
 
 class Quiet:
@@ -55,6 +62,13 @@ class Plan:
     max_rows: int
     chunk_size: int
     rooms: dict[str, int] = field(default_factory=dict)  # worker -> bytes that placement counts on; empty: any
+    dispatch: str = OUTSTANDING
+    profile: str = ""  # of the devices; empty: nobody knows what sweeps cost, and nothing is forecast
+
+    @property
+    def settings(self) -> Settings:
+        limits, gateways = {"*": 1 << 30}, 1 + len(self.gateways)
+        return Settings(workers=len(self.workers), gateways=gateways, tokens_per_minute=limits, dispatch=self.dispatch)
 
     def components(self, application: str) -> tuple[Component, ...]:
         return next(a.components for a in self.applications if a.name == application)
@@ -99,21 +113,21 @@ class House:
         sim, plan = self.sim, self.plan
         configs = {name: self._config(name) for name in plan.workers}
         self.state = ControllerState(plan.workers, 3.0, memory=plan.rooms, block_idle=2.0 if plan.rooms else 0.0)
-        limits = {"*": 1 << 30}
-        settings = Settings(workers=len(plan.workers), gateways=1 + len(plan.gateways), tokens_per_minute=limits)
+        settings = plan.settings
         gateway = self._gateway(HEAD, list(plan.gateways))
         controller = sim.head.ref(f"{HEAD}/controller", Controller)
         values = {
             "limiter": (limits_of(settings),),
+            **{name: (settings, number) for number, name in enumerate(dispatchers(settings))},
             "applications": (settings, WorkerLimits("float32", None), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (self.state, [f"{HEAD}/gateway"], Published(Progress())),
             "peer": (Quiet(), list(plan.gateways)),
             **configs,
-            **dict.fromkeys(plan.gateways),
+            **dict.fromkeys((*plan.gateways, NODE)),
         }
         tell_of_nodes(sim.cluster, controller, Published(()), configs.keys(), plan.gateways)
-        whole = tree(settings, first_in_head=True, worker_entry=ENTRY, gateway_entry=ENTRY)
+        whole = tree(settings, first_in_head=True, worker_entry=ENTRY, gateway_entry=ENTRY, predictor_entry=ENTRY)
         await start_tree(sim.head, whole, values, nodes=sim.cluster)
         self._serve_clients(gateway)
         await controller.serve(list(plan.applications))
@@ -123,7 +137,7 @@ class House:
         longest = max(a.max_length for a in plan.applications)
         return WorkerConfig(
             name=name, memory=plan.memory, page_size=PAGE, chunk_size=plan.chunk_size, sweep_tokens=48,
-            max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0,
+            max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0, profile=plan.profile,
         )  # fmt: skip
 
     # nodes
@@ -135,6 +149,9 @@ class House:
             await start_inside(node, INSIDE_GATEWAY, {"gateway": gateway, "peer": (Quiet(), [])})
             self._serve_clients(gateway)
             return
+        if node.name == NODE:
+            await start_predictors(node, PredictorsConfig(workers=list(self.plan.workers)))
+            return
         if (node.name, node.incarnation) in self.unfit:  # as ``actors/worker/main.py`` does
             await node.ref(f"{HEAD}/controller").unfit(node.name, node.incarnation, UNFIT)
             await asyncio.Event().wait()
@@ -145,7 +162,8 @@ class House:
             return self.devices[node.name]
 
         backend: Any = SimulatedBackend()
-        worker = Worker(self._config(node.name), backend, self.failed, open_device=open_device, read_specs=self._read)
+        here = {"open_device": open_device, "read_specs": self._read, "aside": _at_once}
+        worker = Worker(self._config(node.name), backend, self.failed, **here)
         await start_inside(node, INSIDE_WORKER, {"worker": worker, "blocks": (f"{HEAD}/controller",)})
         self.workers[node.name] = worker
 
@@ -155,11 +173,13 @@ class House:
 
     def _gateway(self, node: str, others: list[str]) -> Gateway:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
+        asked = [f"{HEAD}/{name}" for name in dispatchers(self.plan.settings)]
         state = GatewayState(
-            "", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways)
-        )
+            "", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways),
+            asks=bool(asked),
+        )  # fmt: skip
         name, controller = "g0" if node == HEAD else node, f"{HEAD}/controller"
-        return Gateway(state, name=name, controller=controller, limiter=f"{HEAD}/limiter", others=others)
+        return Gateway(state, name=name, controller=controller, limiter=f"{HEAD}/limiter", others=others, dispatchers=asked)
 
     def _serve_clients(self, gateway: Gateway) -> None:
         self.gateways[gateway.node.name] = gateway

@@ -31,6 +31,8 @@ ENDPOINTS = ("submit", "cancel", "ack", "replay", "tokens", "load", "unload", "r
              "up", "down", "holds", "admit", "end")  # fmt: skip
 ANSWERS = ("submit", "load", "unload", "routes", "status", "admit", "unfit")
 KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *TO_WORKERS, *LINK.values())
+ASKED = ("choose", "answer to choose", "ask", "answer to ask", "placed")  # where dispatchers are asked
+_KNOWN = {*KINDS, *ASKED}
 ACTIONS = ("drop", "delay", "duplicate", "kill")
 Strike = tuple[str, str, int]  # kind, action, which of its kind (from 1)
 
@@ -74,15 +76,15 @@ class Strikes:
         unpacker.read_array_header()
         tag, number = unpacker.unpack(), unpacker.unpack()
         if tag in (REPLY, FAULT):
-            endpoint = self._calls.pop((target, source, number), "")
-            return [f"answer to {endpoint}"] if endpoint in ANSWERS else []
+            answer = f"answer to {self._calls.pop((target, source, number), '')}"
+            return [answer] if answer in _KNOWN else []
         unpacker.skip()
         endpoint = unpacker.unpack()
         if tag == CALL:
             self._calls[source, target, number] = endpoint
         if endpoint == "peer":
             return [kind for kind, mark in TO_WORKERS.items() if mark in body]
-        return [endpoint] if endpoint in ENDPOINTS else []
+        return [endpoint] if endpoint in _KNOWN else []
 
     def _fault(self, action: str, source: PeerId, target: PeerId) -> Fault:
         random, ends = self._random, (source.name, target.name)

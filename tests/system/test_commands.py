@@ -130,7 +130,7 @@ def test_explain(url: str, run: Any) -> None:
         assert said in out
     assert json.loads(run("explain", "mine/1", "--url", url, "--json")[1])["id"] == id
     code, _, err = run("explain", "cmpl-none", "--url", url)
-    assert (code, err.startswith("blockwright: there is no request 'cmpl-none'")) == (1, True)
+    assert (code, err.startswith("blockwright: there is no request 'cmpl-none'")) == (2, True)
 
 
 def test_bench(url: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

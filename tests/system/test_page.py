@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from aiohttp import ClientSession, TCPConnector
 from safetensors.torch import load_file, save_file
 
 from blockwright.tests.system.browser import Browser, found
+from blockwright.tests.system.conftest import PACE
 from blockwright.tests.system.server import Server
 
 pytestmark = [
@@ -58,7 +60,10 @@ async def flood(url: str, enough: asyncio.Event) -> None:
 
 async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
     pictures = Path(PICTURES) if PICTURES else tmp_path
-    server = serve(DEMO, memory="64MiB", **{"applications.tuned": tuned(tmp_path / "tuned")}).whole()
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"coefficients": {"base": PACE}}))
+    predicted = {"dispatch": "ours", "profile": profile, "dispatch_timeout": 1}
+    server = serve(DEMO, memory="64MiB", **predicted, **{"applications.tuned": tuned(tmp_path / "tuned")}).whole()
     async with Browser() as browser:
         await browser.open(server.url + "/")
         await browser.wait("document.getElementById('state').textContent === 'ready'")
@@ -81,6 +86,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         load = asyncio.create_task(flood(server.url, enough))
         await browser.wait("Number(document.querySelector('[data-of=running]').textContent) >= 4")
         await browser.wait("Number(document.querySelector('[data-of=rate]').textContent) >= 1")
+        await browser.wait("Number(document.querySelector('[data-of=forecasts]').textContent.split(' ')[0]) >= 8")
         drawn = "[...document.querySelectorAll('canvas')].every(c => c.getContext('2d').getImageData(0, 0, c.width, "
         drawn += "c.height).data.some(v => v))"
         await browser.wait(drawn)

@@ -71,6 +71,35 @@ export class Chart {
   }
 }
 
+// Pairs (predicted, actual) of several series on one scale; the line is where both are equal.
+export function scatter(canvas, series) {
+  const ratio = window.devicePixelRatio || 1;
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  if (!width) return;
+  canvas.width = width * ratio;
+  canvas.height = height * ratio;
+  const pen = canvas.getContext("2d");
+  pen.scale(ratio, ratio);
+  const style = getComputedStyle(document.documentElement);
+  const top = Math.max(1e-9, ...Object.values(series).flat(2)) * 1.05;
+  const [left, bottom] = [4, height - 16];
+  const x = (v) => left + (v / top) * (width - left - 4);
+  const y = (v) => bottom - (v / top) * (bottom - 4);
+  pen.strokeStyle = style.getPropertyValue("--line");
+  pen.beginPath();
+  pen.moveTo(x(0), y(0));
+  pen.lineTo(x(top), y(top));
+  pen.stroke();
+  pen.font = "11px system-ui, sans-serif";
+  let at = left;
+  Object.entries(series).forEach(([name, points], n) => {
+    pen.fillStyle = style.getPropertyValue(["--one", "--two"][n]);
+    for (const [predicted, actual] of points) pen.fillRect(x(predicted) - 1.5, y(actual) - 1.5, 3, 3);
+    pen.fillText(name, at, height - 3);
+    at += pen.measureText(name).width + 12;
+  });
+}
+
 // {name: [{labels, value}]}
 export function parse(text) {
   const found = {};

@@ -1,6 +1,6 @@
 // The page: asks the server what everybody can ask it, once a second, and chats through the API that everybody has.
 
-import { Chart, buckets, parse, quantile, sum } from "./charts.js";
+import { Chart, buckets, parse, quantile, scatter, sum } from "./charts.js";
 
 const $ = (id) => document.getElementById(id);
 const node = (tag, attributes = {}, ...children) => {
@@ -45,6 +45,23 @@ function drawMetrics(found) {
   show("waiting", waiting);
   show("rate", rate.toFixed(0));
   show("ttft", p50 === null ? "" : `p50 ${seconds(p50)}, p95 ${seconds(p95)}`);
+}
+
+// Shown once there is a forecast: where dispatchers choose by it. How many requests were forecast is in the metrics.
+async function drawForecasts(found) {
+  if (!sum(found["blockwright:forecast_latency_error_count"])) return;
+  const answer = await fetch("admin/forecasts");
+  if (!answer.ok) return;
+  const { data } = await answer.json();
+  if ($("forecasts").hidden) {
+    $("forecasts").hidden = false;
+    $("forecasts").append(node("canvas", { id: "forecast" }));
+  }
+  scatter($("forecast"), {
+    "first token": data.map((p) => [p.predicted_first_token, p.first_token]),
+    "last token": data.map((p) => [p.predicted_last_token, p.last_token]),
+  });
+  show("forecasts", `${data.length} requests`);
 }
 
 // ---- the cluster
@@ -125,7 +142,11 @@ async function look() {
     const ready = await (await fetch("health/ready")).json();
     [text, good] = [ready.status + (ready.reason ? `: ${ready.reason}` : ""), ready.status === "ready"];
     const [cluster, metrics] = await Promise.all([fetch("admin/cluster"), fetch("metrics")]);
-    if (metrics.ok) drawMetrics(parse(await metrics.text()));
+    if (metrics.ok) {
+      const found = parse(await metrics.text());
+      drawMetrics(found);
+      await drawForecasts(found);
+    }
     if (cluster.ok) drawCluster(await cluster.json());
     else if (cluster.status === 403) $("workers").textContent = "This key may not see the workers; use one that is marked admin.";
     if (!$("model").options.length) await listModels();

@@ -67,6 +67,16 @@ def test_what_was_expected_of_its_length_is_told() -> None:
     ]
 
 
+def test_how_long_a_dispatcher_was_asked_is_told() -> None:
+    asked = {"at": 0.5, "event": "asked", "seconds": 0.0042, "policy": "ours", "fell_back": "", "candidates": 2}
+    late = {**asked, "policy": "", "fell_back": "dispatcher_late"}
+    lines = [line.partition(" s  ")[2] for line in report({**VIEW, "events": [asked, late]})]
+    assert lines[1:3] == [
+        "a dispatcher was asked for 4.2 ms (ours)",
+        "a dispatcher was asked for 4.2 ms (no policy, fell back: dispatcher_late)",
+    ]
+
+
 def test_the_phases_add_up() -> None:
     assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 3.5), ("failover", 1.0)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from blockwright.policies.plan.coefficients import TERMS, Coefficients
 from blockwright.policies.plan.cost import cost, features
-from blockwright.policies.plan.fit import EVERY, OnlineFit, Sample, fit, predict, relative_errors
+from blockwright.policies.plan.fit import EAGER, EVERY, REFIT, OnlineFit, Sample, fit, predict, relative_errors
 from blockwright.policies.plan.sweep_plan import Step, SweepPlan
 
 TRUE = Coefficients(
@@ -78,3 +78,19 @@ def test_plans_without_rows_and_profiles_that_say_nothing_are_no_samples() -> No
         online.note(SweepPlan(1), 1.0)
         online.note(some_plan(Random(1)), 1.0)
     assert (online.drift, online.error) == (0.0, 0.0)
+
+
+def test_without_a_profile_it_begins_with_what_the_first_sweeps_say() -> None:
+    """Not before it has seen some; sweeps like those that it has seen are foretold then."""
+    draw, online, plain = Random(5), OnlineFit(), dataclasses.replace(TRUE, parameters=0.0, kv=0.0, read=0.0, step=0.0)
+    for number in range(EAGER * REFIT):
+        assert online.fitted == (number >= REFIT)
+        online.note(plan := some_plan(draw), cost(plan, plain))
+    errors = [abs(cost(plan, online.coefficients) / cost(plan, plain) - 1) for plan in (some_plan(draw) for _ in range(60))]
+    assert sum(errors) / len(errors) < 0.1
+    same = OnlineFit()
+    alone, many = (SweepPlan(1, row=[*range(n)], start=[9] * n, count=[1] * n, sample=[*range(n)]) for n in (1, 8))
+    for _ in range(2 * REFIT):
+        same.note(alone, 0.02)
+    assert cost(alone, same.coefficients) == pytest.approx(0.02, rel=0.01)
+    assert cost(alone, same.coefficients) < cost(many, same.coefficients) < 2 * cost(alone, same.coefficients)

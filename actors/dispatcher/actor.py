@@ -1,0 +1,133 @@
+"""A dispatcher: asks the candidates' predictors what they know, and lets a policy choose the route of a request.
+
+Stateless but for counts of its own (requests so far, and where they went in the last minute), so that there may be several
+and each may be lost. After the global scheduler of Da and Kalyvianaki's Block, which forwards requests; here the gateway
+owns them and is only advised (decision 29). The comparison is ``policies/prediction/dispatching.py``'s. A predictor that is
+late or dead costs at most the setting ``dispatch_timeout``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from blockwright.actors.config import Settings
+from blockwright.actors.dispatcher.messages import Ask, Chosen
+from blockwright.actors.predictor.messages import Query, predictor_of
+from blockwright.policies.prediction.candidate import Candidate
+from blockwright.policies.prediction.dispatching import POLICIES, DispatchChoice, Targets, choose, drawn, rank
+from blockwright.policies.sweep.events import Submission
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
+from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
+
+MINUTE = 60.0
+CHANCE = "random"  # chooses where no predictor answered
+
+
+class Dispatcher(Actor):
+    """See the module. ``number``: among all dispatchers; each draws in its own way."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        self._name, self._policy = settings.dispatch, POLICIES[settings.dispatch]
+        self._targets = Targets(settings.slo_ttft, settings.slo_latency)
+        self._choices, self._sample, self._timeout = (
+            settings.dispatch_candidates,
+            settings.dispatch_sample,
+            settings.dispatch_timeout,
+        )
+        self._random = Random(f"dispatcher {number}")
+        self._number = 0  # of the next request, for round robin
+        self._sent: dict[str, deque[float]] = {}  # home -> when requests were sent there in the last minute
+
+    @endpoint(concurrent=True)
+    async def choose(self, ask: Ask) -> Chosen:
+        """A route for an attempt; the predictor of its home hears that it is on its way."""
+        routes, number = list(ask.routes), self._number
+        self._number += 1
+        compared = [routes[i] for i in self._drawn(len(routes))]
+        sampled = self._policy.looks and self._random.random() < self._sample
+        unanswered: Counter[str] = Counter()
+        known = await self._look(ask, routes if sampled else compared, unanswered)
+        candidates = [known[route] for route in compared if route in known]
+        request, attempt = ask.submission.request, ask.submission.attempt
+        if candidates:
+            choice = self._choose(candidates, number)
+            route, reason, loads = candidates[choice.index].route, "no_forecast" * choice.fell_back, choice.loads
+        else:
+            blank = [self._blank(ask, route) for route in compared]
+            index = choose(CHANCE, blank, self._random.random()).index
+            route, reason, loads = blank[index].route, "no_answer", []
+        place, ranked = self._rank(list(known.values()), route, number) if sampled and not reason else (0, 0)
+        self._place(ask.submission, route, ask.routes[route][0])
+        return Chosen(
+            request=request, attempt=attempt, route=route, policy=self._name, reason=reason, candidates=candidates,
+            loads=[None if load is None else list(load) for load in loads], unanswered=dict(unanswered),
+            rank=place, ranked=ranked,
+        )  # fmt: skip
+
+    def _drawn(self, count: int) -> Sequence[int]:
+        """Power of k."""
+        if not 0 < self._choices < count:
+            return range(count)
+        return drawn(count, [self._random.random() for _ in range(self._choices)])
+
+    def _choose(self, candidates: Sequence[Candidate], number: int) -> DispatchChoice:
+        return choose(self._name, candidates, self._random.random(), number=number, targets=self._targets)
+
+    def _rank(self, everyone: Sequence[Candidate], route: str, number: int) -> tuple[int, int]:
+        """Of a route among all that answered, and how many these are."""
+        loads = self._choose(everyone, number).loads
+        index = next(i for i, candidate in enumerate(everyone) if candidate.route == route)
+        return rank(loads, index), len(loads)
+
+    async def _look(self, ask: Ask, routes: Sequence[str], unanswered: Counter[str]) -> dict[str, Candidate]:
+        """What is known of each route whose predictor answers in time; all are asked at once."""
+        if not self._policy.looks:
+            return {route: self._blank(ask, route) for route in routes}
+        answers = await asyncio.gather(*[self._ask(ask, route) for route in routes], return_exceptions=True)
+        known = {}
+        for route, answer in zip(routes, answers, strict=True):
+            match answer:
+                case Candidate():
+                    known[route] = replace(answer, sent_last_minute=self._sent_to(ask.routes[route][0]))
+                case None:
+                    unanswered["absent"] += 1
+                case DeadlineExceeded():
+                    unanswered["late"] += 1
+                case RuntimeFault():
+                    unanswered["dead"] += 1
+                case BaseException():
+                    raise answer
+        return known
+
+    async def _ask(self, ask: Ask, route: str) -> Candidate | None:
+        """Of the predictor of the route's home; None where that has no picture of its worker."""
+        target, kind = replace(ask.submission, route=route), Candidate | None
+        query = Query(target, route, forecast=bool(self._policy.fallback), delays=self._policy.delays)
+        returns: Any = kind
+        predictor = self.node.ref(predictor_of(ask.routes[route][0]))
+        answer: Candidate | None = await predictor.ask(query, timeout=self._timeout, returns=returns)
+        return answer
+
+    def _blank(self, ask: Ask, route: str) -> Candidate:
+        """A route of which nothing is known but what was sent there."""
+        home = ask.routes[route][0]
+        return Candidate(route=route, home=home, sent_last_minute=self._sent_to(home))
+
+    def _sent_to(self, home: str) -> int:
+        sent, since = self._sent.get(home, deque()), self.node.clock.now() - MINUTE
+        while sent and sent[0] <= since:
+            sent.popleft()
+        return len(sent)
+
+    def _place(self, submission: Submission, route: str, home: str) -> None:
+        """Everybody who asks from now on finds it there."""
+        self._sent_to(home)
+        self._sent.setdefault(home, deque()).append(self.node.clock.now())
+        if self._policy.looks:
+            self.node.ref(predictor_of(home)).placed.cast(replace(submission, route=route))

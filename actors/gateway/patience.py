@@ -1,0 +1,49 @@
+"""How long requests may take, and how long they wait while no worker can serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+
+from blockwright.actors.gateway.record import RequestRecord
+from blockwright.policies.requests.queue import WaitingQueue
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.requests.routing_table import RoutingTable
+
+SOON = 1e-3  # seconds: a worker that gets an expired request gives it back at its next plan
+RETRY_SECONDS = 5.0  # what a client is told to wait for another server, or for workers
+
+
+class Patience:
+    """``worker_wait``: seconds without any route; ``timeout``: seconds from arrival, 0: no limit."""
+
+    def __init__(self, worker_wait: float, timeout: float) -> None:
+        self.worker_wait, self.timeout = worker_wait, timeout
+
+    def left(self, record: RequestRecord, now: float) -> float:
+        """Seconds that a request may still take, however few; 0: as many as it likes."""
+        return self.timeout and max(record.arrival + self.timeout - now, SOON)
+
+    def expired(self) -> RequestRefused:
+        """What its client is told."""
+        message = f"the request was not complete after {self.timeout:g} seconds (request_timeout)"
+        return RequestRefused(Refusal.EXPIRED, message)
+
+    def late(self, records: Iterable[RequestRecord], now: float) -> list[RequestRecord]:
+        """Those that wait and whose time is over; of others their workers say it. ``records``: in the order of arrival."""
+        if not self.timeout:
+            return []
+        over = takewhile(lambda record: record.arrival + self.timeout <= now, records)
+        return [record for record in over if record.state == "waiting"]
+
+    def unserved(self, queue: WaitingQueue, table: RoutingTable, now: float) -> Iterator[tuple[str, RequestRefused]]:
+        """Requests that have waited too long for any route, one after the other: each must be out of the queue before the
+        next is asked for. Those that have waited less are not looked at."""
+        for application in [name for name in queue.applications() if not table.routes.get(name)]:
+            model, vanished = table.model_of(application), table.vanished.get(application, 0.0)
+            message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"
+            while (longest := queue.longest_waiting(application)) is not None:
+                request, since = longest
+                if now - max(since, vanished) < self.worker_wait:
+                    break
+                yield request, RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)

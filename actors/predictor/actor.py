@@ -1,0 +1,184 @@
+"""A predictor: keeps a replica of one worker's sweep machine, and answers what would come of a request there.
+
+One for each worker, all of a host in one process. It follows the worker's event feed as long as the worker lives, and its
+next life from the start. Every figure is of ``policies/prediction``; here are the stream, the clock, and other predictors,
+which are asked for their workers' machines where a route goes on over them. It is on the host of its workers: times of the
+feed are by the clock that it has, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import quantiles
+from typing import Any
+
+from blockwright.actors.predictor.messages import Query, predictor_of
+from blockwright.actors.worker.feed_format import read_batch
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.prediction.course import Present
+from blockwright.policies.prediction.forecast import Forecaster
+from blockwright.policies.prediction.in_flight import InFlight
+from blockwright.policies.prediction.load import candidate_at
+from blockwright.policies.prediction.replica import Replica, ReplicaError
+from blockwright.policies.sweep.event_log import Applied, Began
+from blockwright.policies.sweep.events import Submission
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
+from blockwright.runtime.base.clock import Timer
+from blockwright.runtime.base.errors import NodeDown, NoSuchActor, RuntimeFault
+
+log = logging.getLogger(__name__)
+RETRY = 0.1  # seconds until a feed that ended is asked for again, if its worker does not come before
+HOST_SECONDS = 0.5  # that another predictor may take
+KEPT = 512  # times of forecasts
+
+
+class Predictor(Actor):
+    """See the module. ``board``: where whoever tells of this process finds its ``figures``, by worker."""
+
+    def __init__(self, worker: str, board: dict[str, Callable[[], dict[str, float]]]) -> None:
+        self._worker, self._board = worker, board
+        self._replica: Replica | None = None
+        self._coefficients: Coefficients | None = None  # last heard: another life computes on the same device
+        self._in_flight = InFlight()
+        self._known = 0  # incarnation of the worker that was followed last
+        self._feeds = self._disagreements = self._batches = self._forecasts = 0
+        self._lag = self._seconds = 0.0
+        self._last: deque[float] = deque(maxlen=KEPT)
+        self._again = asyncio.Event()
+
+    async def on_start(self) -> None:
+        self._now = asyncio.get_running_loop().time  # what workers tell their machines
+        self._board[self._worker] = self.figures
+        self._deafen = self.node.on_arrival(self._again.set)
+        # In a context of its own: the deadline of whoever asked for the start must not end it.
+        self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
+
+    async def on_stop(self) -> None:
+        self._deafen()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # what it is asked ------------------------------------------------------------------------------------------------
+
+    @endpoint
+    async def ask(self, query: Query) -> Candidate | None:
+        """The load of the worker, and a forecast of the request there where one is wanted and can be made. None while there
+        is no replica that has the route."""
+        if self._replica is None:
+            return None
+        hosts = self._hosts(query.route) if query.forecast else []
+        others = [await self._present_of(host) for host in hosts]
+        replica, now = self._replica, self._now()
+        if replica is None:
+            return None
+        in_flight = self._in_flight.waiting(now)
+        home = replica.present(now) if query.forecast else None
+        forecast = None
+        if home is not None and None not in others:
+            presents = [home, *[present for present in others if present is not None]]
+            forecast = self._forecast(presents, query, in_flight, now)
+        return candidate_at(replica.state, query.route, query.submission, in_flight, forecast)
+
+    @endpoint
+    async def placed(self, submission: Submission) -> None:
+        """A dispatcher has sent a request there."""
+        self._in_flight.place(submission, self._now())
+
+    @endpoint(concurrent=True)
+    async def present(self) -> Any:
+        """For a predictor of the same process: a copy of its worker as it is now, None where there is none."""
+        present = self._replica.present(self._now()) if self._replica is not None else None
+        return present and Present(present.state.fork(), present.coefficients, present.open)
+
+    def figures(self) -> dict[str, float]:
+        """Counters since its start, seconds, and what it has now, for the metrics."""
+        replica = self._replica
+        cuts = quantiles(self._last, n=100) if len(self._last) > 1 else [0.0] * 99
+        return {
+            "replica": float(replica is not None),
+            "in_flight": float(len(self._in_flight.waiting(self._now()))),
+            "feeds": float(self._feeds),
+            "disagreements": float(self._disagreements),
+            "batches": float(self._batches),
+            "lag_seconds": self._lag,
+            "forecasts": float(self._forecasts),
+            "forecast_seconds": self._seconds,
+            "forecast_p50": cuts[49],
+            "forecast_p99": cuts[98],
+        }
+
+    def _forecast(self, presents: list[Present], query: Query, in_flight: list[Submission], now: float) -> Forecast:
+        began = time.perf_counter()
+        forecast = Forecaster(presents, now, in_flight=in_flight).forecast(query.submission, delays=query.delays)
+        spent = time.perf_counter() - began
+        self._forecasts += 1
+        self._seconds += spent
+        self._last.append(spent)
+        return forecast
+
+    def _hosts(self, route: str) -> list[str]:
+        """Workers of a route behind its home."""
+        local = self._replica.state.parts.routes.home(route) if self._replica is not None else None
+        return [hop.worker for hop in local.route.hops[1:]] if local is not None else []
+
+    async def _present_of(self, host: str) -> Present | None:
+        try:
+            present: Present | None = await self.node.ref(predictor_of(host)).present(timeout=HOST_SECONDS)
+        except RuntimeFault:
+            return None
+        return present
+
+    # the feed --------------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """The worker's feed, and the next one where it ends."""
+        while True:
+            self._again.clear()
+            try:
+                await self._read()
+            except ReplicaError as error:
+                self._disagreements += 1
+                log.warning("the replica of %s differs, and begins anew: %s", self._worker, error)
+            except (NodeDown, NoSuchActor) as error:
+                log.debug("the feed of %s ended: %s", self._worker, error)
+            except RuntimeFault as error:
+                log.warning("the feed of %s ended: %s", self._worker, error)
+            self._replica = None
+            timer: Timer = self.node.clock.call_at(self.node.clock.now() + RETRY, self._again.set)
+            await self._again.wait()
+            timer.cancel()
+
+    async def _read(self) -> None:
+        """Of one life of the worker, or of a part of it."""
+        worker = self.node.ref(f"{self._worker}/worker")
+        async with worker.feed(timeout=math.inf, returns=bytes) as batches:
+            if worker.incarnation != self._known:
+                self._known = worker.incarnation
+                self._in_flight.forget()  # what was sent to the life before does not come
+            async for batch in batches:
+                self._take(batch)
+
+    def _take(self, batch: bytes) -> None:
+        oldest = now = self._now()
+        for entry in read_batch(batch):
+            if isinstance(entry, Began):
+                self._replica = Replica(entry, self._coefficients)
+                self._feeds += 1
+                continue
+            if self._replica is None:
+                raise ReplicaError("a feed begins without a snapshot")
+            self._replica.take(entry)
+            self._coefficients = self._replica.coefficients
+            if isinstance(entry, Applied) and isinstance(entry.event, Submission):
+                self._in_flight.show(entry.event.request, entry.event.attempt, now)
+            oldest = min(oldest, getattr(entry, "now", now))
+        self._batches += 1
+        self._lag += self._now() - oldest

@@ -1,0 +1,116 @@
+"""Event feed: what this worker's sweep machine is told and plans, for whoever keeps a replica of it (``actors/predictor``).
+
+Stands before the machine only while somebody listens. A call costs the event loop one small object; what has come in
+``TOGETHER`` seconds travels as one message. Who reads too slowly holds nobody up: beyond ``MOST_WAITING`` entries nothing
+more is kept for it, and it begins anew with a snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+
+from blockwright.actors.worker.event_recorder import Machine
+from blockwright.actors.worker.feed_format import write_batch
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.sweep.event_log import Applied, Began
+from blockwright.policies.sweep.events import Event
+from blockwright.policies.sweep.feed import FeedEntry, Priced, committed, made
+from blockwright.policies.sweep.state import SweepState
+
+TOGETHER = 0.004  # seconds
+MOST_WAITING = 4096  # entries kept for a subscriber; a sweep makes two, and each request one
+
+Aside = Callable[[Callable[[], bytes]], Awaitable[bytes]]  # runs what takes long, beside the event loop
+
+
+class _Subscriber:
+    """Entries that wait for one reader. ``stale``: it has to begin with a snapshot."""
+
+    def __init__(self) -> None:
+        self.entries: list[FeedEntry] = []
+        self.stale = True
+        self.ready = asyncio.Event()
+
+
+class EventFeed:
+    """A ``Machine`` that forwards every call to ``machine`` and tells of it.
+
+    state: the machine's. stand: told what stands before it from now on. costs: what sweeps cost as far as is known, None:
+    not yet. aside: for snapshots.
+    """
+
+    def __init__(
+        self,
+        state: SweepState,
+        machine: Machine,
+        stand: Callable[[Machine], None],
+        costs: Callable[[], Coefficients | None],
+        aside: Aside,
+    ) -> None:
+        self._state, self._machine, self._stand, self._costs, self._aside = state, machine, stand, costs, aside
+        self._loop = asyncio.get_running_loop()
+        self._subscribers: set[_Subscriber] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def apply(self, event: Event, now: float) -> None:
+        self._tell(Applied(event, now))
+        self._machine.apply(event, now)
+
+    def plan(self, now: float) -> SweepPlan | None:
+        plan = self._machine.plan(now)
+        self._tell(made(plan, now))
+        return plan
+
+    def commit(self, plan: SweepPlan, result: SweepResult, now: float) -> None:
+        self._tell(committed(result, now))
+        self._machine.commit(plan, result, now)
+
+    async def follow(self) -> AsyncGenerator[bytes, None]:
+        """Batches, the first of which begins with a snapshot; for ever."""
+        subscriber = _Subscriber()
+        self._subscribers.add(subscriber)
+        self._stand(self)
+        told: Coefficients | None = None
+        try:
+            while True:
+                if subscriber.stale:
+                    told = None
+                    subscriber.stale = False
+                    subscriber.entries = []
+                    yield await self._aside(partial(_snapshot, self._state.fork()))
+                    continue
+                if (costs := self._costs()) is not None and costs is not told:
+                    told = costs
+                    subscriber.entries.append(Priced(costs))
+                if subscriber.entries:
+                    entries, subscriber.entries = subscriber.entries, []
+                    yield write_batch(entries)
+                    continue
+                subscriber.ready.clear()
+                await subscriber.ready.wait()
+        finally:
+            self._subscribers.discard(subscriber)
+            if not self._subscribers:
+                self._stand(self._machine)
+
+    def _tell(self, entry: FeedEntry) -> None:
+        for subscriber in self._subscribers:
+            if subscriber.stale:
+                continue
+            subscriber.entries.append(entry)
+            if len(subscriber.entries) > MOST_WAITING:
+                subscriber.stale, subscriber.entries = True, []
+        if self._timer is None:
+            self._timer = self._loop.call_later(TOGETHER, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        for subscriber in self._subscribers:
+            subscriber.ready.set()
+
+
+def _snapshot(state: SweepState) -> bytes:
+    return write_batch([Began(state.snapshot())])

@@ -1,0 +1,28 @@
+"""The event feed on its way: batches of entries as bytes, which the runtime passes on without looking into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgpack
+
+from blockwright.actors.worker.event_log_file import plain
+from blockwright.policies.sweep.feed import FeedEntry
+from blockwright.runtime.base.codec import decode
+from blockwright.runtime.base.errors import DecodeError
+
+
+def write_batch(entries: Sequence[FeedEntry]) -> bytes:
+    """Raises TypeError for an entry that cannot travel."""
+    packed: bytes = msgpack.packb(entries, default=plain)
+    return packed
+
+
+def read_batch(batch: bytes) -> list[FeedEntry]:
+    """Raises DecodeError."""
+    limits = dict.fromkeys(("max_str_len", "max_bin_len", "max_array_len", "max_map_len"), len(batch))
+    try:
+        entries: list[FeedEntry] = decode(list[FeedEntry], msgpack.unpackb(batch, strict_map_key=False, **limits))
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise DecodeError(f"a batch of an event feed cannot be read: {error}") from error
+    return entries

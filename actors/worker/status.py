@@ -1,0 +1,46 @@
+"""A worker as others see it: the answer to ``status``."""
+
+from __future__ import annotations
+
+import os
+
+from blockwright.actors.worker.messages import WorkerConfig, WorkerStatus
+from blockwright.policies.sweep.state import SweepState
+
+
+def status_of(
+    config: WorkerConfig,
+    state: SweepState,
+    incarnation: int,
+    numerics: str,
+    lateness: float,
+    figures: dict[str, float],
+    slow: str,
+) -> WorkerStatus:
+    """lateness: see ``Device``; figures: of its sweeps; slow: why it is."""
+    memory = state.parts.memory
+    counters = {**state.counters, **figures}
+    counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
+    return WorkerStatus(
+        name=config.name,
+        incarnation=incarnation,
+        pid=os.getpid(),
+        device=config.device,
+        numerics=numerics,
+        budget=memory.total_bytes,
+        parameters=memory.parameter_bytes,
+        kv=memory.total_bytes - memory.parameter_bytes - memory.free_bytes,
+        free=memory.free_bytes,
+        components=memory.residence.components,
+        waiting=state.waiting,
+        running=state.running,
+        sweep=state.number,
+        sweep_age=lateness,
+        counters={name: float(value) for name, value in counters.items()},
+        kv_by_tenant=memory.pages.accounts.all_held(),
+        served_by_tenant=dict(state.parts.queue.share.served),
+        kv_cap_hits=dict(memory.cap_hits),
+        parameters_by_application=memory.residence.bytes_by_holder(),
+        kv_by_application=state.kv_by_application(),
+        slow=slow,
+    )

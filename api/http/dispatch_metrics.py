@@ -1,0 +1,33 @@
+"""What came of asking dispatchers, as Prometheus families: how long that took, what failed, how right forecasts were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from blockwright.actors.gateway.port import DispatchFigures
+
+_HISTOGRAMS = (
+    ("dispatch_seconds", "Seconds that a request waited for a dispatcher's answer, or for the lack of one.", "asked"),
+    ("dispatch_rank", "Place of the chosen route among all by load, of a sample of requests.", "rank"),
+    ("forecast_ttft_error", "Relative error of forecasts of the first token.", "first_token_error"),
+    ("forecast_latency_error", "Relative error of forecasts of the last token.", "latency_error"),
+)
+_COUNTERS = (
+    ("dispatch_fallback", "Requests whose route was not chosen as the policy says, by why.", "fallbacks"),
+    ("dispatch_unanswered", "Predictors that had nothing to say to a dispatcher, by why.", "unanswered"),
+)
+
+
+def dispatch_families(figures: DispatchFigures) -> Iterator[Metric]:
+    for name, text, field in _HISTOGRAMS:
+        numbers = getattr(figures, field)
+        histogram = HistogramMetricFamily(f"blockwright:{name}", text)
+        histogram.add_metric([], buckets=numbers.buckets(), sum_value=numbers.total)
+        yield histogram
+    for name, text, field in _COUNTERS:
+        counter = CounterMetricFamily(f"blockwright:{name}", text, labels=["reason"])
+        for reason, count in getattr(figures, field).items():
+            counter.add_metric([reason], count)
+        yield counter

@@ -1,0 +1,77 @@
+"""The load of a worker, as dispatch policies compare it, from its sweep machine or a replica of that.
+
+A block is a page of KV: ``page_size`` tokens on all layers that the worker has of a route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blockwright.policies.memory.worker_memory import WorkerMemory
+from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.events import Submission
+from blockwright.policies.sweep.state import SweepState
+
+
+def candidate_at(
+    state: SweepState,
+    route: str,
+    submission: Submission,
+    in_flight: Sequence[Submission] = (),
+    forecast: Forecast | None = None,
+) -> Candidate | None:
+    """The home of a route as a place for a request; None where the route is not in force there.
+
+    in_flight: requests that were sent there and that its machine does not have; they wait, too.
+    """
+    parts = state.parts
+    local = parts.routes.home(route)
+    if local is None:
+        return None
+    rows, size = parts.rows, parts.config.page_size
+    running, waiting = 0, [len(of.tokens) for of in in_flight]
+    for s in rows.live():
+        if rows.is_guest(s):
+            continue
+        if rows.status[s] == Status.RUNNING:
+            running += 1
+        elif rows.status[s] != Status.LEAVING or rows.requeue[s]:
+            waiting.append(rows.length[s])
+    total = used = 0
+    if local.spans:
+        total = parts.memory.pages_of(local.spans, "")
+        used = min(used_blocks(parts.memory, parts.memory.page_bytes(local.spans)), total)
+    return Candidate(
+        route=route,
+        home=parts.config.worker,
+        running=running,
+        waiting=len(waiting),
+        free_blocks=total - used,
+        total_blocks=total,
+        waiting_blocks=sum([-(-tokens // size) for tokens in waiting]),
+        cached_blocks=_cached(state, local, submission),
+        in_flight=len(in_flight),
+        forecast=forecast,
+    )
+
+
+def used_blocks(memory: WorkerMemory, block_bytes: int) -> int:
+    """What sequences of all routes hold, in blocks of so many bytes. Pages that are only cached count as free."""
+    pages = memory.pages
+    slots = [(n - pages.idle.slots[arena]) * pages.allocator(arena).slot_bytes for arena, n in pages.slots_in_use.items()]
+    return -(-sum(slots) // block_bytes)
+
+
+def _cached(state: SweepState, local: LocalRoute, submission: Submission) -> int:
+    """Leading pages of a prompt that a sequence would find there."""
+    parts = state.parts
+    if not parts.config.prefix_cache or not local.spans or submission.scored:
+        return 0
+    pages, found = parts.memory.pages, 0
+    for token_hash in submission.page_hashes[: (len(submission.tokens) - 1) // parts.config.page_size]:
+        if any(pages.find(token_hash, span) is None for span in local.spans):
+            break
+        found += 1
+    return found

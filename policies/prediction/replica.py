@@ -1,0 +1,76 @@
+"""Replica: a worker's sweep machine once more, elsewhere, which follows the event feed of the first (``sweep/feed.py``).
+
+It is given the same calls, and so makes the same plans; that it does is checked with each. Forecasts begin with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
+from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.prediction.course import Present
+from blockwright.policies.sweep.event_log import Applied, Began, Committed
+from blockwright.policies.sweep.feed import FeedEntry, PlanMade, Priced, made
+from blockwright.policies.sweep.state import SweepState
+
+
+class ReplicaError(Exception):
+    """It is not what the worker's machine is; the feed has to begin anew."""
+
+
+class Replica:
+    """See the module. ``coefficients``: None until the worker has told what its sweeps cost."""
+
+    def __init__(self, began: Began, coefficients: Coefficients | None = None) -> None:
+        self.state = SweepState.restore(began.snapshot)
+        self.coefficients = coefficients
+        self._open: deque[SweepPlan] = deque()  # without those that were open when the feed began
+        self._since = 0.0  # when the first of them began to run, by the worker's clock
+
+    def take(self, entry: FeedEntry) -> None:
+        """Repeat a call. Raises ReplicaError where it did not lead to the same here."""
+        if isinstance(entry, Priced):
+            self.coefficients = entry.coefficients
+            return
+        try:
+            self._repeat(entry)
+        except ReplicaError:
+            raise
+        except Exception as error:
+            raise ReplicaError(f"{type(error).__name__}: {error}") from error
+
+    def _repeat(self, entry: FeedEntry) -> None:
+        state = self.state
+        match entry:
+            case Applied():
+                state.apply(entry.event, entry.now)
+            case PlanMade():
+                plan = state.plan(entry.now)
+                here = made(plan, entry.now)
+                if here != entry:
+                    raise ReplicaError(f"the worker made {entry}, the replica {here}")
+                if plan is not None:
+                    if state.open_plans == 1:
+                        self._since = entry.now
+                    self._open.append(plan)
+            case Committed():
+                state.commit(SweepPlan(entry.result.number), entry.result, entry.now)
+                self._since = entry.now
+                if self._open and self._open[0].number == entry.result.number:
+                    self._open.popleft()
+            case _:
+                raise ReplicaError(f"{type(entry).__name__} comes at the beginning of a feed alone")
+        state.take_effects()  # the worker performs them
+
+    def present(self, now: float) -> Present | None:
+        """Where a forecast begins, at ``now`` by the worker's clock. None until it is known what sweeps cost and what those
+        compute that run: two sweeps after the feed began."""
+        if self.coefficients is None or len(self._open) != self.state.open_plans:
+            return None
+        open, end = [], self._since
+        for plan in self._open:
+            end = max(now, end + cost(plan, self.coefficients))
+            open.append((plan, end - now))
+        return Present(self.state, self.coefficients, open)

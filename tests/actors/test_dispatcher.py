@@ -1,0 +1,148 @@
+"""A dispatcher among predictors that answer, are late, are dead, or have no picture of their worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from blockwright.actors.config import Settings
+from blockwright.actors.dispatcher.actor import Dispatcher
+from blockwright.actors.dispatcher.messages import Ask, Chosen
+from blockwright.actors.predictor.messages import NODE, Query, predictor_of
+from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.sweep.events import Submission
+from blockwright.runtime import Actor, Node, endpoint
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.testing import Simulation
+from blockwright.tests.actors.fake_fleet import generation
+from blockwright.tests.actors.gateway_bench import Bench
+
+WORKERS = ("w0", "w1", "w2", "w3")
+
+
+def submission(request: str = "r") -> Submission:
+    """As a gateway sends it."""
+    bench = Bench(*WORKERS, asks=True)
+    (ask,) = bench(generation(request))
+    assert isinstance(ask, Ask)
+    return ask.submission
+
+
+How = dict[str, dict[str, Any] | None]  # by worker, how its predictor is; None: dead
+LASTS: How = {"w0": {"last": 4.0}, "w1": {"last": 2.0}, "w2": {"last": 3.0}, "w3": {"last": 9.0}}
+ROUTES = {f"m@{worker}": [worker] for worker in WORKERS}
+
+
+class FakePredictor(Actor):
+    """Predicts ``last`` seconds; None: has no replica. ``late``: answers after so many seconds."""
+
+    def __init__(self, worker: str, last: float | None = 1.0, late: float = 0.0, forecasts: bool = True) -> None:
+        self.worker, self.last, self.late, self.forecasts = worker, last, late, forecasts
+        self.asked: list[Query] = []
+        self.coming: list[Submission] = []
+
+    @endpoint
+    async def ask(self, query: Query) -> Candidate | None:
+        self.asked.append(query)
+        await asyncio.sleep(self.late)
+        if self.last is None:
+            return None
+        assert query.submission.route == query.route
+        forecast = Forecast(self.last / 2, self.last, 0.0, 0, 9) if query.forecast and self.forecasts else None
+        load = int(self.last) + len(self.coming)
+        return Candidate(
+            route=query.route, home=self.worker, running=1, total_blocks=100, free_blocks=100 - load, forecast=forecast
+        )
+
+    @endpoint
+    async def placed(self, submission: Submission) -> None:
+        self.coming.append(submission)
+
+
+def choices(count: int, predictors: How, **settings: Any) -> tuple[list[Chosen], Any, float]:
+    """What a dispatcher says to so many questions, one after the other; the predictors; and the virtual seconds it took."""
+    fakes = {worker: FakePredictor(worker, **how) for worker, how in predictors.items() if how is not None}
+
+    async def setup(node: Node) -> None:
+        for worker, fake in fakes.items():
+            await node.spawn(fake, name=predictor_of(worker).partition("/")[2])
+
+    async def scenario(sim: Simulation) -> tuple[list[Chosen], float]:
+        ref = await sim.head.spawn(Dispatcher(Settings(**{"dispatch_sample": 0.0, **settings}), 0), name="dispatcher-0")
+        began, found = sim.time, []
+        for number in range(count):
+            found.append(await ref.choose(Ask(submission(f"r{number}"), ROUTES)))
+            await asyncio.sleep(0.01)
+        return found, sim.time - began - 0.01 * count
+
+    found, spent = Simulation(seed=1, nodes=(NODE,), setup=setup).run(scenario)
+    return found, fakes, spent
+
+
+def test_the_least_forecast_is_chosen_and_its_predictor_hears_of_it() -> None:
+    (chosen,), fakes, _ = choices(1, LASTS, dispatch="ours")
+    assert (chosen.route, chosen.policy, chosen.reason) == ("m@w1", "ours", "")
+    assert [candidate.forecast.last_token for candidate in chosen.candidates if candidate.forecast] == [4.0, 2.0, 3.0, 9.0]
+    assert [load and load[0] for load in chosen.loads] == [4.0, 2.0, 3.0, 9.0]
+    assert [len(fake.coming) for fake in fakes.values()] == [0, 1, 0, 0]
+    assert fakes["w1"].coming[0].route == "m@w1"
+    assert all(query.forecast and query.delays for fake in fakes.values() for query in fake.asked)
+
+
+def test_each_policy_asks_for_no_more_than_it_needs() -> None:
+    for policy, asked in (("random", False), ("round-robin", False), ("min-qpm", False), ("llumnix-minus-code", True)):
+        found, fakes, _ = choices(4, LASTS, dispatch=policy)
+        queries = [query for fake in fakes.values() for query in fake.asked]
+        assert bool(queries) == asked, policy
+        assert not any(query.forecast for query in queries)
+        assert not any(chosen.reason for chosen in found)
+        if policy in ("round-robin", "min-qpm"):
+            assert sorted(chosen.route for chosen in found) == sorted(ROUTES), policy
+        assert any(fake.coming for fake in fakes.values()) == asked, "nobody counts what is on its way otherwise"
+    _, fakes, _ = choices(1, LASTS, dispatch="predicted-ttft")
+    assert [query.delays for fake in fakes.values() for query in fake.asked] == [False] * 4
+
+
+def test_power_of_k_asks_k_and_a_sample_asks_all_and_ranks_the_choice_of_the_k() -> None:
+    found, fakes, _ = choices(40, LASTS, dispatch="ours", dispatch_candidates=2)
+    assert {len(chosen.candidates) for chosen in found} == {2}
+    assert sum(len(fake.asked) for fake in fakes.values()) == 80
+    assert {chosen.rank for chosen in found} == {0}
+    found, fakes, _ = choices(40, LASTS, dispatch="ours", dispatch_candidates=2, dispatch_sample=1.0)
+    assert {len(chosen.candidates) for chosen in found} == {2}
+    assert sum(len(fake.asked) for fake in fakes.values()) == 160
+    assert {chosen.ranked for chosen in found} == {4}
+    assert {chosen.rank for chosen in found} == {1, 2, 3}, "the worst of four is never the better of two"
+
+
+def test_who_is_late_dead_or_knows_nothing_is_not_chosen_and_costs_at_most_the_time_out() -> None:
+    mixed: How = {"w0": {"late": 5.0}, "w1": None, "w2": {"last": None}, "w3": {"last": 7.0}}
+    (chosen,), _, spent = choices(1, mixed, dispatch="ours", dispatch_timeout=0.05)
+    assert (chosen.route, chosen.reason) == ("m@w3", "")
+    assert chosen.unanswered == {"late": 1, "dead": 1, "absent": 1}
+    assert spent < 0.06
+
+
+def test_without_any_answer_or_forecast_it_says_so() -> None:
+    found, _, _ = choices(20, dict.fromkeys(WORKERS), dispatch="llumnix-minus")
+    assert {chosen.reason for chosen in found} == {"no_answer"}
+    assert {chosen.route for chosen in found} == set(ROUTES), "by chance"
+    unpriced: How = {worker: {**(how or {}), "forecasts": False} for worker, how in LASTS.items()}
+    (chosen,), _, _ = choices(1, unpriced, dispatch="ours")
+    assert (chosen.reason, chosen.route) == ("no_forecast", "m@w1"), "the fallback compares free blocks"
+    assert chosen.loads == [None] * 4
+
+
+def test_requests_that_no_worker_shows_yet_do_not_herd() -> None:
+    """Predictors count what was sent to their workers, whichever dispatcher sent it."""
+    found, _, _ = choices(8, {worker: {"last": 1.0} for worker in WORKERS}, dispatch="llumnix-minus-code")
+    routes = [chosen.route for chosen in found]
+    assert [routes.count(route) for route in ROUTES] == [2] * 4
+
+
+def test_questions_and_answers_travel() -> None:
+    never = Candidate(route="r", home="w", forecast=Forecast(float("inf"), float("inf"), 0.0, 0, 0))
+    chosen = Chosen(request="r", attempt=1, candidates=[never], loads=[[1.0, float("inf")], None])
+    for value in (chosen, Ask(submission(), ROUTES)):
+        assert decode(type(value), unpack(pack(encode(value, Sink())))) == value

@@ -1,0 +1,66 @@
+"""The load of a worker from its machine is what a simulated instance counts from the machine's effects."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.prediction.load import candidate_at
+from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.simulator.instance import IDLE, Instance
+
+from ..sweep_world import chain, pipeline, replica, submission
+
+BASE = chain("base")
+ROUTE = replica("w0", BASE)
+ROUTES = RoutesChanged(1, [BASE], [ROUTE], [ROUTE])
+
+
+def instance(pages: int) -> Instance:
+    sizes = {"budget": pages * 64 * 1024, "slot_unit": 32 * 1024, "page_size": 4, "chunk_size": 8, "sweep_tokens": 32}
+    config = SweepConfig(worker="w0", numerics="fake", max_rows=5, **sizes)  # type: ignore[arg-type]
+    return Instance(config, ROUTES, Coefficients(base=0.01), jumps=False)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_is_what_an_instance_counts(seed: int) -> None:
+    """Through starts, preemptions, ends, with prompts that share their beginnings."""
+    chance = random.Random(seed)
+    worker, now, arrivals = instance(chance.choice([14, 30])), 0.0, [chance.random() * 0.6 for _ in range(14)]
+    arrivals.sort()
+    preempted = looks = 0
+    while arrivals or worker.due < IDLE:
+        if arrivals and arrivals[0] <= worker.due:
+            now, number = arrivals.pop(0), len(arrivals)
+            prompt = [1, 2, 3, 4, 5, 6, 7, 8] * (number % 2) + [chance.randrange(40) for _ in range(chance.randint(1, 9))]
+            worker.submit(submission(f"r{number}", prompt, len(prompt) + chance.randint(2, 20), ROUTE.id, arrival=now), now)
+        else:
+            now = worker.due
+            worker.finish()
+        told = candidate_at(worker.state, ROUTE.id, submission("new", [9], 10, ROUTE.id))
+        assert told is not None
+        expected = worker.candidate(now)
+        assert replace(told, route="w0", cached_blocks=0) == expected, now
+        looks, preempted = looks + 1, worker.state.counters["preemptions"]
+    assert looks > 30
+    assert told.waiting == told.running == told.used_blocks == 0
+    if seed == 0:
+        assert preempted > 0
+
+
+def test_what_is_in_flight_waits_and_cached_prefixes_count() -> None:
+    worker = instance(60)
+    worker.submit(submission("r0", [*range(12)], 14, ROUTE.id), 0.0)
+    while worker.due < IDLE:
+        worker.finish()
+    target = submission("new", [*range(12), 77, 78], 20, ROUTE.id)
+    flying = [submission("r1", [1] * 5, 9, ROUTE.id), submission("r2", [1] * 4, 9, ROUTE.id)]
+    found = candidate_at(worker.state, ROUTE.id, target, flying)
+    assert found is not None
+    assert (found.waiting, found.waiting_blocks, found.in_flight, found.cached_blocks) == (2, 3, 2, 3)
+    assert candidate_at(worker.state, ROUTE.id, submission("new", [*range(1, 14)], 20, ROUTE.id)).cached_blocks == 0  # type: ignore[union-attr]
+    assert candidate_at(worker.state, pipeline(["w1", "w0"], BASE).id, target) is None, "it is not that route's home"

@@ -1,0 +1,85 @@
+"""Dispatch by forecasts in real processes: the story of a request says why it went where it went, and predictors may die."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from blockwright.api.commands.cli import main
+from blockwright.tests.system.conftest import PACE
+from blockwright.tests.system.server import Server
+from blockwright.tests.system.test_gateways import ask, fresh, look, pid_of
+from blockwright.tests.waiting import until
+
+pytestmark = pytest.mark.system
+FELL_BACK = re.compile(r'^blockwright:dispatch_fallback_total\{reason="(\w+)"\} (\S+)$', re.MULTILINE)
+
+
+async def story(client: ClientSession) -> dict[str, Any]:
+    """Of a request that was answered."""
+    status, answer = await ask(client)
+    assert (status, answer["usage"]["completion_tokens"]) == (200, 3)
+    status, view = await look(client, f"/v1/requests/{answer['id']}")
+    assert status == 200
+    found: dict[str, Any] = view
+    return found
+
+
+async def forecast(client: ClientSession) -> dict[str, Any] | None:
+    """The story of a request for which both workers had a forecast."""
+    view = await story(client)
+    return view if sum(one["forecast"] is not None for one in view["dispatch"]["candidates"]) == 2 else None
+
+
+async def fallbacks(client: ClientSession) -> dict[str, float]:
+    async with client.get("/metrics") as answer:
+        return {reason: float(count) for reason, count in FELL_BACK.findall(await answer.text())}
+
+
+async def test_a_request_goes_where_it_is_forecast_to_end_soonest_and_without_predictors_it_goes_somewhere(
+    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"coefficients": {"base": PACE}}))
+    server = serve(dispatch="ours", profile=profile, gateways=2, dispatch_timeout=1, dispatch_sample=1).whole()
+    async with fresh(server) as client:
+        view = await until(lambda: forecast(client), "predictors that follow both workers")
+        told = view["dispatch"]
+        assert (told["policy"], told["fell_back"], told["rank"], told["ranked"]) == ("ours", "", 1, 2)
+        assert told["candidates"][0]["home"] == view["home"]
+        assert {one["home"] for one in told["candidates"]} == {"w0", "w1"}
+        loads = [one["load"] for one in told["candidates"]]
+        assert loads[0] == min(loads)
+        assert 0 < told["actual"]["first_token"] <= told["actual"]["last_token"]
+        assert told["candidates"][0]["forecast"]["last_token"] > PACE
+        assert told["error"].keys() == {"first_token", "last_token"}
+        (asked,) = [event for event in view["events"] if event["event"] == "asked"]
+        assert 0 < asked["seconds"] < told["actual"]["first_token"]
+
+        assert main(["explain", view["id"], "--url", server.url]) == 0
+        out = capsys.readouterr().out
+        assert f"* {told['route']}" in out
+        assert "last token: predicted after" in out
+        assert main(["explain", "cmpl-none", "--url", server.url]) == 2
+        points = (await look(client, "/admin/forecasts"))[1]["data"]
+        assert view["id"] in {point["request"] for point in points}, "whichever process is asked"
+
+        victim = pid_of(server, "bw-predictors")
+        os.kill(victim, signal.SIGKILL)
+
+        async def fell_back() -> bool:
+            return bool((await story(client))["dispatch"]["fell_back"])
+
+        await until(fell_back, "a request that is answered without them")
+        assert sum((await fallbacks(client)).values()) > 0
+        await until(lambda: forecast(client), "predictors that follow both workers again")
+        assert pid_of(server, "bw-predictors") not in (0, victim)
+    server.stop()
