@@ -2,7 +2,8 @@
 
 After Da and Kalyvianaki's paper on predictive scheduling (Block, later Astrolabe), its section on scaling, with what that
 leaves open. *Preemptive*: one more worker starts when for some request even the least forecast over the active workers
-reaches the limit. *Relief*: when a measured latency is above it; the age of a request that has not ended is measured, too.
+reaches the limit; where none was forecast for as long as that (predictors are late or dead), as in relief. *Relief*: when a
+measured latency is above it; the age of a request that has not ended is measured, too.
 While one starts no further one does, nor within a cool-down after it is there. One goes when for a while every latency,
 measured or forecast, would have stayed below half the limit with one worker less. For that it counts as growing like the
 load of each worker, n / (n - 1); where it grows faster, the other half of the limit has to make up for it.
@@ -68,7 +69,8 @@ class Provisioning:
         self._fresh: dict[str, int] = {}  # workers that were started and have not served yet: how often they have died
         self._order: dict[str, int] = {}  # active worker: the how manyth it was to become so
         self._ups = 0
-        self._over = 0.0  # what was above the limit since the last decision
+        self._over, self._seen = 0.0, ""  # what was above the limit since the last decision, and how it is known
+        self._forecast = float("-inf")  # when one came last
         self._rest = self._calm = float("-inf")  # no start before; since when all was calm, with these workers
 
     def count(self, stage: WorkerStage) -> int:
@@ -100,13 +102,14 @@ class Provisioning:
     def observe(self, now: float, *, measured: float = 0.0, predicted: float = 0.0) -> None:
         """Seconds, the worst of what was observed together; 0: nothing. ``measured``: of a request that has ended, or the
         age of one that has not. ``predicted``: of a request, the least forecast over the active workers."""
-        deciding, active = measured, self.count(WorkerStage.ACTIVE)
-        over = measured > self.rules.limit
-        if self.rules.mode == "preemptive":
-            deciding, over = predicted, predicted >= self.rules.limit
-        if over:
-            self._over = max(self._over, deciding)
-        if max(measured, predicted) * active >= CALM * self.rules.limit * (active - 1):
+        limit, active = self.rules.limit, self.count(WorkerStage.ACTIVE)
+        if predicted:
+            self._forecast = now
+        if self.rules.mode == "preemptive" and predicted >= limit:
+            self._over, self._seen = max(self._over, predicted), "forecast on every active worker"
+        elif measured > limit and (self.rules.mode == "relief" or now - self._forecast > limit):
+            self._over, self._seen = max(self._over, measured), "measured"
+        if max(measured, predicted) * active >= CALM * limit * (active - 1):
             self._calm = now
 
     def decide(self, now: float, work: Callable[[], Mapping[str, float]]) -> StartOne | DrainOne | None:
@@ -130,8 +133,7 @@ class Provisioning:
         if not self.count(WorkerStage.ACTIVE):
             return None  # what lacks is not one more
         self.stage[worker], self._fresh[worker] = WorkerStage.STARTING, 0
-        seen = "forecast on every active worker" if self.rules.mode == "preemptive" else "measured"
-        return StartOne(worker, f"{over:.3g} s {seen}, the limit is {self.rules.limit:g} s")
+        return StartOne(worker, f"{over:.3g} s {self._seen}, the limit is {self.rules.limit:g} s")
 
     def _drain(self, now: float, ask: Callable[[], Mapping[str, float]]) -> DrainOne | None:
         busy = self._fresh or WorkerStage.DRAINING in self.stage.values()

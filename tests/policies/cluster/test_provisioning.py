@@ -37,7 +37,8 @@ def decide(made: Provisioning, now: float, work: dict[str, float]) -> StartOne |
         ("preemptive", {"predicted": 9.9}, False),
         ("preemptive", {"predicted": 10.0}, True),
         ("preemptive", {"predicted": float("inf")}, True),  # it ends nowhere within the horizon
-        ("preemptive", {"measured": 99.0}, False),
+        ("preemptive", {"measured": 99.0, "predicted": 1.0}, False),
+        ("preemptive", {"measured": 10.1}, True),  # no forecast has come
         ("off", {"measured": 99.0, "predicted": 99.0}, False),
     ],
 )
@@ -47,6 +48,14 @@ def test_what_starts_a_worker(mode: str, observed: dict[str, float], starts: boo
     found = decide(made, 1.0, {"w0": 1})
     assert (isinstance(found, StartOne) and found.worker == "w1" and "the limit is 10 s" in found.why) is starts
     assert decide(made, 1.0, {"w0": 1}) is None, "what was observed starts one worker"
+
+
+def test_measured_latencies_count_where_no_forecast_comes_any_more() -> None:
+    made = fleet("preemptive")
+    made.observe(5.0, predicted=1.0)
+    for now, starts in ((15.0, False), (15.1, True)):
+        made.observe(now, measured=11.0)
+        assert isinstance(decide(made, now, {}), StartOne) is starts
 
 
 def test_one_start_at_a_time_then_a_rest() -> None:
