@@ -73,6 +73,20 @@ def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     return found
 
 
+def confirm(model: Any, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+    """AssertionError unless ``tokens`` are the model's greedy answer, judged in one pass over both: as long as each token is
+    the likeliest after those before it, they are what it would generate."""
+    import torch
+
+    from blockwright.tests.gpu.reference import compared
+
+    whole = torch.tensor([[*prompt, *tokens]])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, of what it passes itself
+        scores = model(input_ids=whole, attention_mask=torch.ones_like(whole)).logits[0, -len(tokens) - 1 : -1]
+    assert compared(scores, tokens) == len(tokens), "two tokens are too close to be told apart"
+
+
 BOTTLENECK: dict[str, Any] = {  # the library's defaults for Pfeiffer's kind, as it saves them
     "architecture": None, "mh_adapter": False, "output_adapter": True, "reduction_factor": 16, "non_linearity": "relu",
     "original_ln_before": True, "original_ln_after": True, "ln_before": False, "ln_after": False, "init_weights": "bert",
@@ -119,7 +133,7 @@ def bottleneck_model(base: Path, folder: Path) -> Any:
     for i, layer in enumerate(model.model.layers):
         for where, module, norm in (
             ("attention", layer.self_attn, layer.input_layernorm),
-            ("output", layer.mlp, layer.post_attention_layernorm),
+            ("output", layer.mlp, getattr(layer, "pre_feedforward_layernorm", layer.post_attention_layernorm)),
         ):
             name = f"model.layers.{i}.{where}_adapters.adapters.task"
             if f"{name}.adapter_up.weight" in tensors:

@@ -53,9 +53,9 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Not by a marker expression in addopts: a ``-m`` of the command line would replace it."""
     if not config.getoption("--nightly"):
-        later = [item for item in items if any(item.get_closest_marker(name) for name in LATER)]
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if item not in set(later)]
+        later = {item for item in items if any(item.get_closest_marker(name) for name in LATER)}
+        config.hook.pytest_deselected(items=[*later])
+        items[:] = [item for item in items if item not in later]
 
 
 def pytest_collection_finish() -> None:

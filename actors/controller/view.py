@@ -6,6 +6,7 @@ Never asks anybody: a worker without an answer is shown with what the controller
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from blockwright.actors.block.messages import BlockStatus
@@ -24,15 +25,15 @@ def cluster_view(
     blocks: Mapping[str, list[BlockStatus]],
     sequences: Sequence[Mapping[str, Census]],
     events: list[dict[str, Any]],
-    now: float = 0.0,
-    wall: float = 0.0,
+    predictors: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model.
-    ``wall``: seconds since the epoch at ``now``."""
+    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model;
+    predictors: figures of each worker's."""
     labels = _labels(state)
     return {
         "workers": [
-            _worker(state, worker, statuses.get(name)) | {"busiest_blocks": _busiest(blocks.get(name, ()))}
+            _worker(state, worker, statuses.get(name))
+            | {"busiest_blocks": _busiest(blocks.get(name, ())), "predictor": dict(predictors.get(name, {}))}
             for name, worker in state.workers.items()
         ],
         "kv_pages_shared": _total(statuses, "shared_pages"),  # times that a sequence took a page made by another
@@ -49,7 +50,6 @@ def cluster_view(
         ],
         "applications": _applications(state, labels, statuses, sequences),
         "version": state.version,
-        "autoscale": state.scaling.view(now, wall),
         "events": events,
     }
 

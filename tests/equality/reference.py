@@ -15,36 +15,30 @@ from transformers.generation.logits_process import (
 )
 
 from blockwright.gpu.sampling.noise import gumbel, noise_key
-from blockwright.tests.gpu.reference import CLOSE, load
+from blockwright.tests.gpu.reference import compared, logits
 
 
 @cache
 @torch.no_grad()
-def sampled(path: Path, prompt: tuple[int, ...], count: int, options: tuple[tuple[str, float], ...]) -> tuple[int, ...]:
-    """``count`` tokens, fewer when the best two perturbed scores are closer than ``CLOSE``."""
+def confirm_sampled(
+    path: Path, prompt: tuple[int, ...], tokens: tuple[int, ...], options: tuple[tuple[str, float], ...]
+) -> int:
+    """``compared`` with what these options choose after ``prompt``, in one pass over both (see ``confirm``)."""
     chosen = dict(options)
     processors = [
-        RepetitionPenaltyLogitsProcessor(chosen["repetition_penalty"]),
         TemperatureLogitsWarper(chosen["temperature"]),
         TopKLogitsWarper(int(chosen["top_k"])),
         TopPLogitsWarper(chosen["top_p"]),
     ]
-    model, out, cache_, fresh = load(path), list[int](), None, list(prompt)
-    for _ in range(count):
-        step = model(input_ids=torch.tensor([fresh]), past_key_values=cache_, use_cache=True)
-        cache_ = step.past_key_values
-        scores = step.logits[:, -1].float()
+    repetition = RepetitionPenaltyLogitsProcessor(chosen["repetition_penalty"])
+    noisy = []
+    for position, plain in enumerate(logits(path, prompt + tokens)[len(prompt) - 1 : -1]):
+        out = tokens[:position]
         ids = torch.tensor([[*prompt, *out]])
-        scores = processors[0](ids, scores)
-        for token in set(out):
-            scores[0, token] -= chosen["presence_penalty"]
-        for processor in processors[1:]:
+        scores = repetition(ids, plain[None])
+        scores[0, list(set(out))] -= chosen["presence_penalty"]
+        for processor in processors:
             scores = processor(ids, scores)
-        key = noise_key(int(chosen["seed"]), 0, len(prompt) + len(out))
-        noisy = scores[0].double().numpy() + gumbel(key, np.arange(scores.shape[1]))
-        second, best = np.sort(noisy)[-2:]
-        if best - second < CLOSE:
-            break
-        fresh = [int(np.argmax(noisy))]
-        out += fresh
-    return tuple(out)
+        key = noise_key(int(chosen["seed"]), 0, len(prompt) + position)
+        noisy.append(scores[0].double() + torch.from_numpy(gumbel(key, np.arange(scores.shape[1]))))
+    return compared(torch.stack(noisy), tokens)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from blockwright.tests.equality.served import serve
-from blockwright.tests.gpu.reference import greedy, prompt_of
+from blockwright.tests.gpu.reference import confirm, prompt_of
 
 Checkpoints = Callable[..., Path]
 NEW = 32
@@ -74,8 +74,7 @@ async def test_equal_prompts_share_the_lower_half_and_all_rows_run_together(chec
         assert (await server.cluster())["kv_pages_shared"] == 0
         for name, path in applications.items():
             choice = await server.complete(prompt, NEW, model=name)
-            reference = greedy(path, prompt, NEW)
-            assert tuple(choice["token_ids"][: len(reference)]) == reference, name
+            assert confirm(path, prompt, tuple(choice["token_ids"])), name
             shared = (await server.cluster())["kv_pages_shared"]
             assert (shared > 0) == (name != "base")
         cached = await server.counters("cached_tokens")
@@ -84,8 +83,7 @@ async def test_equal_prompts_share_the_lower_half_and_all_rows_run_together(chec
         jobs = [(name, prompt) for prompt in prompts for name in applications]
         answers = await asyncio.gather(*(server.complete(prompt, NEW, model=name) for name, prompt in jobs))
         for (name, prompt), choice in zip(jobs, answers, strict=True):
-            reference = greedy(applications[name], prompt, NEW)
-            assert tuple(choice["token_ids"][: len(reference)]) == reference, name
+            assert confirm(applications[name], prompt, tuple(choice["token_ids"])), name
 
 
 async def test_variants_with_sliding_windows_over_a_pipeline(checkpoint: Checkpoints, tmp_path: Path) -> None:
@@ -97,8 +95,7 @@ async def test_variants_with_sliding_windows_over_a_pipeline(checkpoint: Checkpo
             prompt = prompt_of(length, seed=3)
             for name in (*applications, *applications):
                 choice = await server.complete(prompt, NEW, model=name)
-                reference = greedy(applications[name], prompt, NEW)
-                assert tuple(choice["token_ids"][: len(reference)]) == reference, name
+                assert confirm(applications[name], prompt, tuple(choice["token_ids"])), name
         assert (await server.cluster())["kv_pages_shared"] > 0
         assert await server.counters("cached_tokens") >= 2 * (64 + 48)
 

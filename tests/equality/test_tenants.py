@@ -13,7 +13,7 @@ import pytest
 from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.tests.adapters import base_model, bottleneck_model, greedy, make_adapter, make_bottleneck, peft_model
+from blockwright.tests.adapters import base_model, bottleneck_model, confirm, make_adapter, make_bottleneck, peft_model
 from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.gpu.reference import prompt_of
 
@@ -48,6 +48,7 @@ class Tenants:
         }
         self.applications = {"base": base} | made
         self._models: dict[str, Any] = {}
+        self._right: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
 
     def model(self, name: str) -> Any:
         if name not in self._models:
@@ -56,8 +57,13 @@ class Tenants:
             self._models[name] = base_model(self.base) if name == "base" else make(self.base, folder)
         return self._models[name]
 
-    def expected(self, name: str, prompt: tuple[int, ...]) -> list[int]:
-        return greedy(self.model(name), prompt, NEW)
+    def check(self, name: str, prompt: tuple[int, ...], choice: dict[str, Any]) -> None:
+        """AssertionError unless this is what the adapter alone would answer."""
+        answer = (name, prompt, tuple(choice["token_ids"]))
+        assert len(answer[2]) == NEW
+        if answer not in self._right:
+            confirm(self.model(name), prompt, answer[2])
+            self._right.add(answer)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +76,7 @@ async def ask_all(server: Served, tenants: Tenants, lengths: tuple[int, ...]) ->
     jobs = [(name, tuple(prompt_of(n, seed=n))) for n in lengths for name in tenants.applications]
     answers = await asyncio.gather(*(server.complete(prompt, NEW, model=name) for name, prompt in jobs))
     for (name, prompt), choice in zip(jobs, answers, strict=True):
-        assert choice["token_ids"] == tenants.expected(name, prompt), f"{name} with {len(prompt)} tokens"
+        tenants.check(name, prompt, choice)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
@@ -81,7 +87,7 @@ async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: s
         before = (await server.cluster())["kv_pages_shared"]
         for name in ("base", "t4"):
             assert (await server.cluster())["kv_pages_shared"] == before
-            assert (await server.complete(prompt, NEW, model=name))["token_ids"] == tenants.expected(name, prompt)
+            tenants.check(name, prompt, await server.complete(prompt, NEW, model=name))
         assert (await server.cluster())["kv_pages_shared"] > before, "of the layers below the first delta"
         before = await server.counters("cached_tokens")
         await ask_all(server, tenants, (40,))
@@ -126,7 +132,7 @@ async def test_virtual_tokens_are_nobodys_business(tenants: Tenants) -> None:
             assert len(told) == 31
             assert max(abs(a - b) for a, b in zip(told[1:30], wanted, strict=True)) < 1e-3
             short = await server.complete(prompt, NEW, model=name, truncate_prompt_tokens=9)
-            assert short["token_ids"] == tenants.expected(name, prompt[-9:])
+            tenants.check(name, prompt[-9:], short)
 
 
 def scores(model: Any, prompt: tuple[int, ...]) -> list[float]:

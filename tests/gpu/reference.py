@@ -42,6 +42,25 @@ def greedy(path: Path, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tuple(out)
 
 
+def compared(scores_TV: torch.Tensor, tokens: Sequence[int]) -> int:
+    """How many of ``tokens`` are judged by the scores at their positions: all before the first choice closer than ``CLOSE``.
+    AssertionError where one of these is not the best."""
+    best = torch.topk(scores_TV, 2)
+    close = (best.values[:, 0] - best.values[:, 1] < CLOSE).tolist()
+    count = close.index(True) if True in close else len(tokens)
+    want = best.indices[:count, 0].tolist()
+    assert list(tokens[:count]) == want, f"{list(tokens)} where the reference has {want}"
+    return count
+
+
+@cache
+@torch.no_grad()
+def confirm(path: Path, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> int:
+    """``compared`` with transformers' greedy answer to ``prompt``, in one pass over both: as long as each token is the best
+    after those before it, they are what transformers would generate."""
+    return compared(logits(path, prompt + tokens)[len(prompt) - 1 : -1], tokens)
+
+
 def prompt_of(length: int, seed: int = 0, vocabulary: int = 384) -> tuple[int, ...]:
     """A random prompt."""
     generator = torch.Generator().manual_seed(seed * 1000 + length)

@@ -12,7 +12,7 @@ from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.reference.backend import TorchBackend
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.tests.adapters import base_model, greedy, make_adapter, peft_model
+from blockwright.tests.adapters import base_model, confirm, make_adapter, peft_model
 
 from .native_oracle import instruction_sets
 from .rig import load
@@ -22,7 +22,7 @@ BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend], ids=["
 Checkpoints = Callable[..., Path]
 CONFIGS = {
     "all-linear": {},
-    "rslora": {"use_rslora": True, "r": 7},
+    "rslora": {"use_rslora": True, "r": 13},  # of q, k and v a panel and a half
     "patterns": {"rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 9}, "alpha_pattern": {"v_proj": 3, "down_proj": 30}},
     "subset": {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [0, 2]},
     "regex": {"target_modules": r".*\.(1|2)\..*(k_proj|o_proj|gate_proj)"},
@@ -52,7 +52,7 @@ def test_each_kind_of_lora_equals_peft(make: type, name: str, checkpoint: Checkp
     folder = make_adapter(base, tmp_path / name, **CONFIGS[name])
     rig = TenantRig(make("float32"), base, [folder])
     rig.tenant[1] = 1
-    assert rig.generate(1, prompt(0), 20, chunk=7) == greedy(peft_model(base, folder), prompt(0), 20)
+    confirm(peft_model(base, folder), prompt(0), rig.generate(1, prompt(0), 20, chunk=7))
 
 
 @BACKENDS
@@ -65,7 +65,7 @@ def test_every_architecture_takes_lora(make: type, architecture: str, checkpoint
     folder = make_adapter(base, tmp_path / "a", r=5)
     rig = TenantRig(make("float32"), base, [folder])
     rig.tenant[0] = 1
-    assert rig.generate(0, prompt(1), 16) == greedy(peft_model(base, folder), prompt(1), 16)
+    confirm(peft_model(base, folder), prompt(1), rig.generate(0, prompt(1), 16))
 
 
 @BACKENDS
@@ -80,9 +80,9 @@ def test_biases_equal_peft(make: type, form: str, architecture: str, checkpoint:
         folder = make_adapter(base, tmp_path / "a", bias="all")
     rig = TenantRig(make("float32"), base, [folder])
     rig.tenant[2] = 1
-    assert rig.generate(2, prompt(2), 16, chunk=9) == greedy(peft_model(base, folder), prompt(2), 16)
+    confirm(peft_model(base, folder), prompt(2), rig.generate(2, prompt(2), 16, chunk=9))
     if (form, architecture) != ("bias-all", "gpt-neox"):  # trained biases of norms make components of their own
-        assert rig.generate(3, prompt(2), 16) == greedy(base_model(base), prompt(2), 16), "beside it the base"
+        confirm(base_model(base), prompt(2), rig.generate(3, prompt(2), 16))  # beside it the base
 
 
 @BACKENDS
@@ -101,7 +101,7 @@ def test_tenants_in_one_sweep_answer_as_alone(
     done = rig.together(told, count=16, chunk=6, length=60)
     models = {0: base_model(base)} | {i + 1: peft_model(base, folder) for i, folder in enumerate(folders)}
     for row in order:
-        assert done[row] == greedy(models[rig.tenant[row]], told[row], 16), f"row {row} of tenant {rig.tenant[row]}"
+        confirm(models[rig.tenant[row]], told[row], done[row])
 
 
 EACH_SET = pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_delta_is_packed_in_slices(
         monkeypatch.setattr(f"blockwright.gpu.{module}.SLICE", 4096)
     rig = TenantRig(make("float32"), base, [folder])
     rig.tenant[1] = 1
-    assert rig.generate(1, prompt(5), 12) == greedy(peft_model(base, folder), prompt(5), 12)
+    confirm(peft_model(base, folder), prompt(5), rig.generate(1, prompt(5), 12))
     rig.executor.detach(0, 1)
     backend = rig.executor.backend
     for spec in (spec for spec in rig.specs if spec.delta is not None):

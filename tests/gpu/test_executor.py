@@ -58,12 +58,12 @@ def test_the_token_that_fills_a_sequence(rig: Rig) -> None:
 def test_tables_grow_under_a_sequence(checkpoint: MakeCheckpoint, backend: str) -> None:
     """The next sweep reads the KV of those before the growth, and later ones go beyond the old tables."""
     prompt, path = reference.prompt_of(20), checkpoint("llama")
-    rig = Rig(open_backend(backend, "float32", 2), path, max_length=24)
+    rig = Rig(open_backend(backend, "float32", 1 if backend == "torch" else 2), path, max_length=24)
     tokens = rig.run([(0, 0, 20)], [0], rig.admit(0, prompt, GREEDY, 24)).tokens
     list(rig.executor.grow(200, rig.checkpoint.config.layers + 5))
     tokens += rig.run([(0, 20, 1)], [0]).tokens
     assert tokens == list(reference.greedy(path, prompt, 2))
-    assert rig.generate(1, prompt, 100, chunk=7) == list(reference.greedy(path, prompt, 100))
+    assert reference.confirm(path, prompt, tuple(rig.generate(1, prompt, 100, chunk=7))) == 100
 
 
 def test_seeded_sampling_repeats(rig: Rig) -> None:

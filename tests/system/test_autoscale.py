@@ -1,4 +1,4 @@
-"""With autoscale a second worker process comes with the load, is drained when it has gone, and no answer shows it."""
+"""With autoscale (docs/autoscaling.md) a second worker comes with the load and is drained after it; no answer shows it."""
 
 from __future__ import annotations
 
