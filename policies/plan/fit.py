@@ -117,7 +117,7 @@ class OnlineFit:
         self.drift = self.error = 0.0
         self._equations = NormalEquations()
         self._factors = [1.0] * len(TERMS)
-        self._sweeps = self._samples = 0
+        self._sweeps = self._samples = self._judged = 0  # of the samples, those that the model had to foretell
         self._eager = 0 if self.fitted else EAGER * REFIT  # samples that every sweep is one of
 
     def note(self, plan: SweepPlan, seconds: float) -> None:
@@ -133,10 +133,12 @@ class OnlineFit:
         if expected <= 0:
             return
         self._samples += 1
-        weight = max(MEMORY, 1 / self._samples)
-        now = sum([a * b for a, b in zip(terms, self._factors, strict=True)])
-        self.drift += weight * (seconds / expected - 1 - self.drift)
-        self.error += weight * (abs(now - seconds) / seconds - self.error)
+        if self.fitted:
+            self._judged += 1
+            weight = max(MEMORY, 1 / self._judged)
+            now = sum([a * b for a, b in zip(terms, self._factors, strict=True)])
+            self.drift += weight * (seconds / expected - 1 - self.drift)
+            self.error += weight * (abs(now - seconds) / seconds - self.error)
         self._equations.add([term / seconds for term in terms], 1 - MEMORY)
         if self._samples % REFIT == 0:
             self._factors = self._equations.solve(TRUST)
