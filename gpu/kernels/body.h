@@ -124,11 +124,11 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
     int attention = m->kind == BW_ATTENTION;
     product g = {.kind = TO_FLOAT, .branches = 1, .x = (const at *)(x->scratch + l->x), .ld_x = l->ld_x,
                  .units = (m->width + KS - 1) / KS, .rows = c->tokens, .panels = f->items, .each = f->each, .divisor = 1.0f};
-    g.part[0] = (packed){m->w[0], m->b[0], f->items};
+    g.part[0] = (packed){m->w[0], m->b[0], f->items, 0, 0};
     if (f->stage == BW_QKV) {
         g.part[0].panels = (int)(q_columns(m) / BW_PANEL);
         for (int i = 1; i < BW_PARTS; i++)
-            g.part[i] = (packed){m->w[i], m->b[i], (int)(kv_columns(m) / BW_PANEL)};
+            g.part[i] = (packed){m->w[i], m->b[i], (int)(kv_columns(m) / BW_PANEL), 0, 0};
         g.to = x->scratch + l->c;
         g.ld_to = l->ld_c;
         g.columns = (int)qkv_columns(m);
@@ -140,7 +140,7 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
     } else if (f->stage == BW_UP) {
         g.kind = m->gated ? TO_GATED : TO_ACTIVATED;
         g.branches = m->gated ? 2 : 1;
-        g.part[g.branches - 1] = (packed){m->w[1], m->b[1], f->items};
+        g.part[g.branches - 1] = (packed){m->w[1], m->b[1], f->items, 0, 0};
         g.activation = m->activation;
         g.to = x->scratch + l->o;
         g.ld_to = l->ld_o;
@@ -148,7 +148,7 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
     } else {
         g.x = (const at *)(x->scratch + l->o);
         g.ld_x = l->ld_o;
-        g.part[0] = (packed){m->w_out, m->b_out, f->items};
+        g.part[0] = (packed){m->w_out, m->b_out, f->items, 0, 0};
         g.units = ((attention ? (long)m->heads * m->head_dim : m->inner) + KS - 1) / KS;
         g.columns = m->width;
         g.kind = bw_plain(m) ? TO_RESIDUAL : TO_FLOAT;

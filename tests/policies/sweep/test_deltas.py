@@ -10,7 +10,11 @@ import pytest
 from blockwright.policies.model.chain import Block, Chain
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.runs import localize
+from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.policies.sweep.local_routes import LocalRoutes
+from blockwright.policies.sweep.state import SweepState
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission, variant
 
@@ -132,3 +136,34 @@ def test_tenants_never_read_what_another_delta_made(seed: int) -> None:
     for i, (prompt, route) in enumerate(zip(prompts, asked, strict=True)):
         assert world.emitted[f"r{i}"] == generate(route.application, prompt, len(prompt) + 8, [])
     world.assert_quiet()
+
+
+def closed_loop(chains: list[Chain]) -> list[tuple[list[int], list[int]]]:
+    """What the rows of each sweep are, of eight clients who send their next request when they have an answer."""
+    chance, routes = random.Random(3), [replica("w0", c) for c in chains]
+    numbers = {"budget": 8 << 20, "page_size": 4, "sweep_tokens": 40, "max_rows": 8, "memory_chunk": 4096, "granule": 1}
+    state = SweepState(SweepConfig(worker="w0", numerics="fake", slot_unit=1024, **numbers))  # type: ignore[arg-type]
+    state.apply(RoutesChanged(1, chains, routes, routes), 0.0)
+    left, now, found = 60, 0.0, list[tuple[list[int], list[int]]]()
+    free = 8
+    while True:
+        for _ in range(min(free, left)):
+            route, prompt = chance.choice(routes), [chance.randrange(1 << 20) for _ in range(chance.randint(3, 20))]
+            fields = {"tenant": route.application, "arrival": now}
+            state.apply(submission(f"r{left}", prompt, len(prompt) + chance.randint(2, 9), route.id, **fields), now)
+            left -= 1
+        if (plan := state.plan(now)) is None:
+            return found
+        found.append((plan.start, plan.count))
+        now += 1.0
+        state.commit(plan, SweepResult(plan.number, [1] * len(plan.sample)), now)
+        free = sum(isinstance(effect, TokensEmitted) and bool(effect.finish) for effect in state.take_effects())
+
+
+def test_tenants_take_the_same_sweeps_whatever_they_share() -> None:
+    """Sharing makes a sweep cheaper; who runs when does not depend on it (decision 21)."""
+    full = chain("full", own_from=3)
+    apart = [chain(c.application, own_from=0) for c in (BASE, LOWER, UPPER, full)]
+    sweeps = closed_loop([BASE, LOWER, UPPER, full])
+    assert len(sweeps) > 40
+    assert closed_loop(apart) == sweeps
