@@ -33,6 +33,7 @@ HERD = 0.25  # seconds of staleness beside four dispatchers
 LIMITS = (3.0, 10.0)  # seconds, of the P99 of the TTFT
 WRONG = "dispatch.forecast_error=0.05"
 TAGGER = ("workload.length_error=0.3",)  # a mean relative error of 24 %, as the paper's
+FLEET, START, RATE, RELIEF = 10, 6, 24.0, "relief"  # provisioning as in the paper: instances, those at the beginning, rate
 MEASURES = ("ttft_mean_s", "ttft_p99_s", "latency_mean_s", "latency_p99_s")
 
 
@@ -59,6 +60,8 @@ SETTINGS = {
 BARS = (
     Bar("near/oracle", "ttft_p99_cut", at_least=0.75),
     Bar("near/tagger", "ttft_p99_cut", at_least=0.25),
+    Bar("provisioning/cold-0s", "latency_p99_s", RELIEF, at_most=0.8),
+    Bar("provisioning/cold-0s", "instances", RELIEF, at_most=1.0),
     *(Bar("capacity/batch-24", f"qps_{limit:g}s", REFERENCE, at_least=1.1) for limit in LIMITS),
 )
 
@@ -139,7 +142,12 @@ def cases(plan: Plan) -> Iterator[Case]:
         for shape in (0.25, 0.5, 2.0):
             yield near(f"gamma/{shape:g}", subject, ("workload.arrivals=gamma", f"workload.cv={shape**-0.5}"))
     for name in ("predicted-ttft", "predicted-delay", "predicted-slo"):
-        yield "objective/oracle", name, 1.0, policy(name), plan.few, "oracle"
+        yield f"objective/{name}", OURS, 1.0, policy(name), plan.few, "oracle"
+    for cold in (0, 30):
+        for subject, mode in ((RELIEF, RELIEF), (OURS, "preemptive")):
+            some = (f"instances.0.count={FLEET}", f"provisioning.start={START}", f"provisioning.cold_start={cold}")
+            changes = (*BLOCK, *some, f"provisioning.mode={mode}", "provisioning.limit=70")
+            yield f"provisioning/cold-{cold}s", subject, RATE / CAPACITY, changes, plan.few, "oracle"
 
 
 def measured(job: Job) -> dict[str, float]:
@@ -150,7 +158,7 @@ def compare(report: Report) -> None:
     """Parts by which each subject is below the reference on the same traces: those of its own case, or of the load."""
     near = f"load/{1:.2f}"
     for case, metric, subject in list(report.samples):
-        if metric not in MEASURES or subject == REFERENCE:
+        if metric not in MEASURES or subject == REFERENCE or case.startswith("provisioning/"):
             continue
         ours = report.samples[case, metric, subject]
         peers = report.samples.get((case, metric, REFERENCE)) or report.samples[near, metric, REFERENCE]
