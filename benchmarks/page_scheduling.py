@@ -9,7 +9,7 @@ from scheduling import FLEET, LIMITS, RATE, REFERENCE, RELIEF, SETTINGS, START, 
 from stored import NONE, Result, table
 
 # Requests a second at the limit of 3 s: Llumnix-, Block with known lengths, Block with its tagger.
-PAPER = {"batch-24": (23.9, 27.9, 27.2), "chunk-2048": (29.8, 31.5, 30.8)}
+PAPER = {"batch-24": (23.9, 27.9, 27.2)}
 # Percent below Llumnix-, at 32 requests a second: mean and P99 of the TTFT, of the latency.
 PAPER_CUTS = {"block": "88.1, 78.6, 19.9, 12.6", "block*": "23.6, 10.8, 3.6, 0.8"}
 RANKS = ("best_share", "rank_mean")
