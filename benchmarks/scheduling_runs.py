@@ -64,6 +64,7 @@ def simulate(run: Run) -> dict[str, float]:
         "memory_used": statistics.fmean(map(statistics.fmean, samples)),
         "memory_spread": statistics.fmean(map(statistics.pstdev, samples)),
         "requests_per_s": len(counted) / (max(one.ended for one in counted) - run.warm),
+        "instances": simulation.provisioner.mean(simulation.now),
     }  # fmt: skip
     wrong = [
         abs(actual - forecasts[one.demand.number]) / actual

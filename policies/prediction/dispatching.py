@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 
 Load = tuple[float, ...]  # compared number by number
+AIM = 1 / 6  # part of the target of the first token that ``ours`` aims at
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a request should meet, in seconds from its arrival at a worker: what ``predicted-slo`` counts by."""
+    """What a request should meet, in seconds from its arrival at a worker: what ``predicted-slo`` and ``ours`` count by."""
 
     first_token: float = 3.0
     last_token: float = 30.0
@@ -102,8 +103,11 @@ def _slo(candidate: Candidate, targets: Targets) -> Load:
 
 
 def _ours(candidate: Candidate, targets: Targets) -> Load:
-    """The least total delay; where that is endless everywhere, the least load."""
-    return (*_total_delay(candidate, targets), *_llumnix_code(candidate, targets))
+    """By how much the first token comes later than what is aimed at; then the last token; where that is endless everywhere,
+    the least load. To aim at a part of the target leaves room for those who come later, of whom no forecast knows."""
+    found = _known(candidate)
+    late = max(0.0, found.first_token - AIM * targets.first_token)
+    return (late, found.last_token, *_llumnix_code(candidate, targets))
 
 
 ROUND_ROBIN = "round-robin"
@@ -120,7 +124,7 @@ POLICIES = {
     "predicted-ttft": DispatchPolicy(_first_token, "random"),
     "predicted-delay": DispatchPolicy(_total_delay, "random", delays=True),
     "predicted-slo": DispatchPolicy(_slo, "random", delays=True),
-    "ours": DispatchPolicy(_ours, "llumnix-minus-code", delays=True),
+    "ours": DispatchPolicy(_ours, "llumnix-minus-code"),
 }
 
 
@@ -134,7 +138,7 @@ def choose(
         candidates: at least one.
         draw: in [0, 1), which of equals is taken.
         number: of the request among those of its dispatcher, for ``round-robin``.
-        targets: for ``predicted-slo``; None: those of ``Targets``.
+        targets: for ``predicted-slo`` and ``ours``; None: those of ``Targets``.
     """
     chosen, targets = POLICIES[policy], targets or Targets()
     if policy == ROUND_ROBIN:

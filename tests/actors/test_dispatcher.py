@@ -91,10 +91,10 @@ def test_the_least_forecast_is_chosen_and_its_predictor_hears_of_it() -> None:
     (chosen,), fakes, _ = choices(1, LASTS, dispatch="ours")
     assert (chosen.route, chosen.policy, chosen.reason) == ("m@w1", "ours", "")
     assert [candidate.forecast.last_token for candidate in chosen.candidates if candidate.forecast] == [4.0, 2.0, 3.0, 9.0]
-    assert [load and load[0] for load in chosen.loads] == [4.0, 2.0, 3.0, 9.0]
+    assert [load and load[:2] for load in chosen.loads] == [(1.5, 4.0), (0.5, 2.0), (1.0, 3.0), (4.0, 9.0)]
     assert [len(fake.coming) for fake in fakes.values()] == [0, 1, 0, 0]
     assert fakes["w1"].coming[0].route == "m@w1"
-    assert all(query.forecast and query.delays for fake in fakes.values() for query in fake.asked)
+    assert all(query.forecast and not query.delays for fake in fakes.values() for query in fake.asked)
 
 
 def test_each_policy_asks_for_no_more_than_it_needs() -> None:
@@ -107,8 +107,9 @@ def test_each_policy_asks_for_no_more_than_it_needs() -> None:
         if policy in ("round-robin", "min-qpm"):
             assert sorted(chosen.route for chosen in found) == sorted(ROUTES), policy
         assert any(fake.coming for fake in fakes.values()) == asked, "nobody counts what is on its way otherwise"
-    _, fakes, _ = choices(1, LASTS, dispatch="predicted-ttft")
-    assert [query.delays for fake in fakes.values() for query in fake.asked] == [False] * 4
+    for policy, delays in (("predicted-ttft", False), ("predicted-delay", True)):
+        _, fakes, _ = choices(1, LASTS, dispatch=policy)
+        assert [query.delays for fake in fakes.values() for query in fake.asked] == [delays] * 4
 
 
 def test_targets_are_settings() -> None:

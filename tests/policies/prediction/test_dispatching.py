@@ -34,7 +34,7 @@ QUIET = Candidate(
         ("predicted-ttft", (0.5,), (1.0,)),
         ("predicted-delay", (7.0,), (5.5,)),
         ("predicted-slo", (1, 2.0, 7.0), (1, 3.0, 5.5)),
-        ("ours", (7.0, -0.4), (5.5, -35.0)),
+        ("ours", (0.5 - 1 / 6, 4.0, -0.4), (1.0 - 1 / 6, 5.0, -35.0)),
     ],
 )
 def test_loads(policy: str, full: tuple[float, ...], quiet: tuple[float, ...]) -> None:
@@ -78,6 +78,12 @@ def test_an_endless_forecast_is_the_last_choice() -> None:
     endless = Forecast(float("inf"), float("inf"), 0.0, 0, 50_000)
     assert choose("ours", [replace(QUIET, forecast=endless), FULL], 0.0).index == 1
     assert choose("ours", [replace(FULL, forecast=endless), replace(QUIET, forecast=endless)], 0.0).index == 1
+
+
+def test_ours_takes_the_sooner_end_of_those_that_begin_soon_enough() -> None:
+    soon, later = (replace(FULL, forecast=Forecast(first, last, 0.0, 0, 9)) for first, last in ((0.1, 9.0), (0.4, 8.0)))
+    assert choose("ours", [soon, later], 0.0, targets=Targets(3.0, 30.0)).index == 1
+    assert choose("ours", [soon, later], 0.0, targets=Targets(1.2, 30.0)).index == 0
 
 
 def test_power_of_k_draws_each_set_equally_often() -> None:

@@ -1,0 +1,126 @@
+"""The section of docs/performance.md on dispatch policies (``scheduling.py``); ``page.py`` puts it in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness import OURS
+from scheduling import FLEET, LIMITS, RATE, REFERENCE, RELIEF, SETTINGS, START, SUBJECTS
+from stored import NONE, Result, table
+
+# Requests a second at the limit of 3 s: Llumnix-, Block with known lengths, Block with its tagger.
+PAPER = {"batch-24": (23.9, 27.9, 27.2)}
+# Percent below Llumnix-, at 32 requests a second: mean and P99 of the TTFT, of the latency.
+PAPER_CUTS = {"block": "88.1, 78.6, 19.9, 12.6", "block*": "23.6, 10.8, 3.6, 0.8"}
+RANKS = ("best_share", "rank_mean")
+WORDS = {OURS: "ours", f"{OURS}*": "ours*", "block": "Block", "block*": "Block*"}
+
+
+def of_scheduling(result: Result) -> str:
+    loads = [case for case in dict.fromkeys(result.cases("ttft_p99_s")) if case.startswith("load/")]
+    lengths = result.document["settings"].get("lengths", NONE)
+    return f"""Twelve simulated instances with the constants of "Block" (Da and Kalyvianaki), which it calls A30s with
+Llama-2-7B; lengths of ShareGPT ({lengths}). P99 of the time to the first token / mean latency, in seconds, at parts of the
+rate that Llumnix- takes with a P99 below 10 s; `*`: lengths are estimated as badly as by the paper's tagger.
+
+{_curves(result, loads)}
+
+Percent below `{REFERENCE}` at that rate, with 95 % intervals over seeds; bars for the P99 of the TTFT 75 and 25. The paper's
+are those of 32 requests a second.
+
+{_cuts(result)}
+
+Requests a second with a P99 of the TTFT below {LIMITS[0]:g} / {LIMITS[1]:g} s (bar at batch 24: 1.1 times Llumnix-):
+
+{_capacities(result)}
+
+What changes when dispatchers know less, or requests come otherwise, at that rate: the P99 of the TTFT with `{REFERENCE}`
+where it was measured, and percent by which it is below that of the same case, or else of the rate itself:
+
+{_studies(result)}
+
+More instances than the {START} of {FLEET} that are there at first, once a latency of 70 s is measured (relief) or forecast
+(preemptive), at {RATE:g} requests a second: P99 of the latency, in seconds / mean of the instances paid for.
+
+{_provisioning(result)}
+
+Estimators of lengths: mean error in tokens, relative error, share within 50 and 100 tokens (the paper's tagger: 78.8,
+24.4 %, 69.9 %, 77.2 %).
+
+{_estimates(result)}
+
+How often the choice was the best in hindsight, and its mean rank of twelve:
+
+{_ranks(result)}"""
+
+
+def _pair(result: Result, case: str, subject: str, *metrics: str) -> str:
+    return " / ".join(result.text(case, metric, subject) for metric in metrics)
+
+
+def _cut(result: Result, case: str, subject: str, metric: str) -> str:
+    parts = [result.value(case, f"{metric}_cut{end}", subject) for end in ("", "_low", "_high")]
+    if None in parts:
+        return NONE
+    cut, low, high = (round(100 * part) for part in parts if part is not None)
+    return f"{cut} ({low} to {high})"
+
+
+def _curves(result: Result, loads: Sequence[str]) -> str:
+    head = ("", *(case.removeprefix("load/") for case in loads))
+    rows = (
+        (f"`{name}`", *(_pair(result, case, name, "ttft_p99_s", "latency_mean_s") for case in loads)) for name in SUBJECTS
+    )
+    return table(head, rows)
+
+
+def _cuts(result: Result) -> str:
+    metrics = ("ttft_mean", "ttft_p99", "latency_mean", "latency_p99")
+    head = ("", "mean TTFT", "P99 TTFT", "mean latency", "P99 latency", "the paper's four")
+    rows = (
+        (words, *(_cut(result, "load/1.00", subject, metric) for metric in metrics), PAPER_CUTS.get(subject, NONE))
+        for subject, words in WORDS.items()
+    )
+    return table(head, rows)
+
+
+def _capacities(result: Result) -> str:
+    rows = []
+    for setting in SETTINGS:
+        case, metrics = f"capacity/{setting}", [f"qps_{limit:g}s" for limit in LIMITS]
+        ratios = " / ".join(result.ratio(case, metric, REFERENCE) for metric in metrics)
+        paper = ", ".join(f"{qps:g}" for qps in PAPER.get(setting, ())) or NONE
+        rows.append((setting, *(_pair(result, case, name, *metrics) for name in (REFERENCE, *WORDS)), ratios, paper))
+    return table(("", "Llumnix-", *WORDS.values(), "ours by Llumnix-", "the paper's Llumnix-, Block, Block*"), rows)
+
+
+def _studies(result: Result) -> str:
+    rows = []
+    for case in dict.fromkeys(result.cases("ttft_p99_s")):
+        if not case.startswith(("load/", "provisioning/")):
+            cuts = (_cut(result, case, subject, "ttft_p99") for subject in ("block", OURS))
+            rows.append((case, result.text(case, "ttft_p99_s", REFERENCE), *cuts))
+    return table(("", f"`{REFERENCE}`, s", "Block", "ours"), rows)
+
+
+def _provisioning(result: Result) -> str:
+    cases = [case for case in dict.fromkeys(result.cases("instances")) if case.startswith("provisioning/")]
+    rows = ((case, *(_pair(result, case, who, "latency_p99_s", "instances") for who in (RELIEF, OURS))) for case in cases)
+    return table(("", "relief", "preemptive"), rows)
+
+
+def _estimates(result: Result) -> str:
+    rows = []
+    for case in result.cases("relative_error"):
+        shares = (result.percent(case, metric) for metric in ("relative_error", "acc_50", "acc_100"))
+        rows.append((case.removeprefix("estimates/"), result.text(case, "mean_error"), *shares))
+    return table(("", "error", "relative", "within 50", "within 100"), rows)
+
+
+def _ranks(result: Result) -> str:
+    rows = [
+        (row["case"], f"`{row['subject']}`", *(result.text(row["case"], metric, row["subject"]) for metric in RANKS))
+        for row in result.document["rows"]
+        if row["metric"] == RANKS[0]
+    ]
+    return table(("", "", "best", "rank"), rows)
