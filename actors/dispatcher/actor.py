@@ -44,9 +44,13 @@ class Dispatcher(Actor):
         self._number = 0  # of the next request, for round robin
         self._sent: dict[str, deque[float]] = {}  # home -> when requests were sent there in the last minute
 
-    @endpoint(concurrent=True)
+    @endpoint
     async def choose(self, ask: Ask) -> Chosen:
-        """A route for an attempt, if anything is known of any; the predictor of its home hears that it is on its way."""
+        """A route for an attempt, if anything is known of any; the predictor of its home hears that it is on its way.
+
+        One after the other: of several that come at once each is forecast beside those before it. Asked together they would
+        all go where it was quiet when they came.
+        """
         routes, number = list(ask.routes), self._number
         self._number += 1
         compared = [routes[i] for i in self._drawn(len(routes))]

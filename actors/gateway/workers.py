@@ -27,9 +27,10 @@ class Workers:
         self._sequences[worker] = ReportSequence(incarnation)
 
     def down(self, worker: str, incarnation: int) -> bool:
-        """It has ended. Whether it counted as alive."""
+        """It has ended, and so has every life before, of whose end the word was lost. Whether one counted as alive."""
         self._ended[worker] = max(incarnation, self._ended.get(worker, 0))
-        if self.incarnation(worker) != incarnation:
+        known = self.incarnation(worker)
+        if known is None or known > incarnation:
             return False
         del self._sequences[worker]
         return True

@@ -29,8 +29,9 @@ def test_another_incarnation_is_fenced_and_begins_anew() -> None:
     workers.up("w0", 1)
     assert workers.take(report(1, incarnation=2)) is False
     assert workers.heard("w0", 2, 9) == []
-    assert workers.down("w0", 2) is False
-    assert workers.down("w0", 1) is True
+    assert workers.down("w0", 2) is True, "so has the life before, though nobody said so"
+    workers.check(set())
+    assert workers.down("w0", 1) is False
     assert workers.incarnation("w0") is None
     assert workers.has_ended("w0", 2)
     workers.up("w0", 3)
