@@ -27,10 +27,10 @@ from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFr
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.tagging import check_tagging, make_tagging
-from blockwright.actors.predictor.messages import NODE, PredictorsConfig
+from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits, worker_names
+from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import (
     GATEWAY,
     HEAD,
@@ -212,7 +212,6 @@ async def start(
 
     http: None, this process has the only gateway. in_process: nodes are of this process (tests). worker_entry,
     gateway_entry: "module:function" instead of their own.
-
     Raises CheckpointError, SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
@@ -265,9 +264,7 @@ async def start(
 def _services(settings: Settings) -> dict[str, Any]:
     """Those that serve gateways, and the predictors that dispatchers ask."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
-    logs = {"log_format": settings.log_format, "log_level": settings.log_level}
-    predictors = PredictorsConfig(workers=worker_names(settings), **logs)
-    return {"limiter": (limits_of(settings),), "tagger": (settings,), NODE: predictors, **asked}
+    return {"limiter": (limits_of(settings),), "tagger": (settings,), NODE: settings, **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:

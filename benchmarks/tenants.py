@@ -17,8 +17,8 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -73,11 +73,25 @@ def bars(plan: Plan) -> list[Bar]:
     return found
 
 
-def start(fleet: Fleet, subject: str, knob: dict[str, float]) -> AbstractAsyncContextManager[Served]:
+@asynccontextmanager
+async def start(fleet: Fleet, subject: str, knob: dict[str, float]) -> AsyncIterator[Served]:
+    """With all applications there but those that are on demand: a server says that it is ready when the first of them is."""
     folder, *words = fleet.command(subject)
     given = {"workers": 1, "memory": int(HELD * fleet.model_bytes), "max_model_len": LONGEST, "kv_reserve": 0.05}
     given |= {"worker_wait": 600, "max_waiting": 100_000, **knob}
-    return served(Path(folder), *words, *(word for key, value in given.items() for word in ("--set", f"{key}={value}")))
+    words += [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    async with served(Path(folder), *words) as server:
+        await held(server)
+        yield server
+
+
+async def held(server: Served) -> None:
+    """Return when nothing is being loaded any more."""
+    while True:
+        states = (await server.get("/health/ready"))["applications"]
+        if not {"loading", "waiting"} & set(states.values()):
+            return
+        await asyncio.sleep(SETTLING)
 
 
 class Mix:

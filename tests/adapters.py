@@ -133,7 +133,7 @@ def bottleneck_model(base: Path, folder: Path) -> Any:
     for i, layer in enumerate(model.model.layers):
         for where, module, norm in (
             ("attention", layer.self_attn, layer.input_layernorm),
-            ("output", layer.mlp, layer.post_attention_layernorm),
+            ("output", layer.mlp, getattr(layer, "pre_feedforward_layernorm", layer.post_attention_layernorm)),
         ):
             name = f"model.layers.{i}.{where}_adapters.adapters.task"
             if f"{name}.adapter_up.weight" in tensors:

@@ -27,6 +27,7 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
 from blockwright.actors.controller.worker_calls import ANSWER_TIMEOUT, WorkerCalls
 from blockwright.actors.gateway.port import ApplicationView, Census
+from blockwright.actors.predictor.messages import NODE as PREDICTORS
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.runtime.actor.actor import Actor, PeerInfo
@@ -220,7 +221,10 @@ class Controller(Actor):
         statuses = {name: a for name, a in zip(names, answers, strict=False) if isinstance(a, WorkerStatus)}
         blocks = {name: a for name, a in zip(names, answers[len(names) :], strict=False) if isinstance(a, list)}
         sequences = [a for a in answers[2 * len(names) :] if isinstance(a, dict)]
-        return cluster_view(self._state, statuses, blocks, sequences, self._history.view(self.node.clock.now(), time.time()))
+        events = self._history.view(self.node.clock.now(), time.time())
+        peer = self.node.peers().get(PREDICTORS)
+        told = peer.payload.get("predictors", {}) if peer is not None else {}
+        return cluster_view(self._state, statuses, blocks, sequences, events, told)
 
     # the shell
 

@@ -6,6 +6,7 @@ Never asks anybody: a worker without an answer is shown with what the controller
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from blockwright.actors.block.messages import BlockStatus
@@ -24,12 +25,15 @@ def cluster_view(
     blocks: Mapping[str, list[BlockStatus]],
     sequences: Sequence[Mapping[str, Census]],
     events: list[dict[str, Any]],
+    predictors: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model."""
+    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model;
+    predictors: figures of each worker's."""
     labels = _labels(state)
     return {
         "workers": [
-            _worker(state, worker, statuses.get(name)) | {"busiest_blocks": _busiest(blocks.get(name, ()))}
+            _worker(state, worker, statuses.get(name))
+            | {"busiest_blocks": _busiest(blocks.get(name, ())), "predictor": dict(predictors.get(name, {}))}
             for name, worker in state.workers.items()
         ],
         "kv_pages_shared": _total(statuses, "shared_pages"),  # times that a sequence took a page made by another

@@ -72,12 +72,12 @@ class Predictor(Actor):
     async def ask(self, query: Query) -> Candidate | None:
         """The load of the worker, and a forecast of the request there where one is wanted and can be made. None while there
         is no replica that has the route."""
-        if self._replica is None:
+        route = self._replica.state.parts.routes.home(query.route) if self._replica is not None else None
+        if route is None:
             return None
-        hosts = self._hosts(query.route) if query.forecast else []
-        others = [await self._present_of(host) for host in hosts]
+        others = [await self._present_of(hop.worker) for hop in route.route.hops[1:]] if query.forecast else []
         replica, now = self._replica, self._now()
-        if replica is None:
+        if replica is None:  # it is not what the worker is, as was found meanwhile
             return None
         in_flight = self._in_flight.waiting(now)
         home = replica.present(now) if query.forecast else None
@@ -123,11 +123,6 @@ class Predictor(Actor):
         self._seconds += spent
         self._last.append(spent)
         return forecast
-
-    def _hosts(self, route: str) -> list[str]:
-        """Workers of a route behind its home."""
-        local = self._replica.state.parts.routes.home(route) if self._replica is not None else None
-        return [hop.worker for hop in local.route.hops[1:]] if local is not None else []
 
     async def _present_of(self, host: str) -> Present | None:
         try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from blockwright.actors.config import Settings
 from blockwright.actors.logs import set_up
-from blockwright.actors.predictor.messages import PredictorsConfig
+from blockwright.actors.sizing import worker_names
 from blockwright.actors.supervision_tree import inside_predictors
 from blockwright.runtime.node.node import Node
 from blockwright.runtime.tree import start_inside
@@ -14,16 +15,17 @@ from blockwright.runtime.tree import start_inside
 NICE = 5  # behind the workers where there are too few cores
 
 
-async def start(node: Node, config: PredictorsConfig) -> None:
+async def start(node: Node, settings: Settings) -> None:
     """In a process of its own."""
-    set_up(config.log_format, config.log_level, node.name)
+    set_up(settings.log_format, settings.log_level, node.name)
     os.nice(NICE)
-    await start_in_process(node, config)
+    await start_in_process(node, settings)
 
 
-async def start_in_process(node: Node, config: PredictorsConfig) -> None:
+async def start_in_process(node: Node, settings: Settings) -> None:
     """The same beside other nodes in one process (tests). Figures of the predictors go with the node's heartbeats."""
     board: dict[str, Callable[[], dict[str, float]]] = {}
-    inside = inside_predictors(config.workers)
-    await start_inside(node, inside, {f"predictor-{worker}": (worker, board) for worker in config.workers})
+    workers = worker_names(settings)
+    values = {f"predictor-{worker}": (worker, board) for worker in workers}
+    await start_inside(node, inside_predictors(workers), values)
     node.heartbeat = lambda: {"predictors": {worker: figures() for worker, figures in board.items()}}

@@ -26,12 +26,3 @@ class Query:
     route: str
     forecast: bool = True
     delays: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictorsConfig:
-    """What their process is started with."""
-
-    workers: list[str]
-    log_format: str = "text"
-    log_level: str = "warning"

@@ -28,6 +28,18 @@ COUNTERS = {  # of a worker's life
     "cost_drift": "By which part sweeps take longer now than the device profile says (negative: less).",
     "cost_error": "Mean relative error of the cost model, which is fitted again and again to what sweeps take.",
 }
+PREDICTOR = {  # of the predictor of a worker, since its start
+    "replica": "Whether a worker's predictor has a replica of it now (1 or 0).",
+    "in_flight": "Requests that were sent to a worker and that its predictor's replica does not show yet.",
+    "feeds": "Times that a predictor began to follow its worker: once, and again at each life and each resync.",
+    "disagreements": "Times that a replica did not do what its worker did, so that its predictor began anew.",
+    "batches": "Messages of the worker's event feed.",
+    "lag_seconds": "Sum over these messages of the seconds from what happened first in each until the replica had it.",
+    "forecasts": "Forecasts made.",
+    "forecast_seconds": "Seconds that these took, all together.",
+    "forecast_p50": "Median seconds of the last 512 forecasts.",
+    "forecast_p99": "99th percentile of the same.",
+}
 TENANTS = {  # field of a worker in /admin/cluster -> metric, meaning
     "kv_by_tenant": ("worker_tenant_kv_bytes", "KV memory of a tenant's pages, cached ones included."),
     "served_by_tenant": ("worker_tenant_service", "Cost of the tokens that were computed for a tenant."),
@@ -66,6 +78,9 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
         for field, (name, text) in TENANTS.items():
             for tenant, value in (worker.get(field) or {}).items():
                 add(name, text, {"tenant": tenant, **who}, value)
+        for name, value in (worker.get("predictor") or {}).items():
+            if name in PREDICTOR and _is_number(value):
+                add(f"predictor_{name}", PREDICTOR[name], who, value)
         for name, value in (worker.get("counters") or {}).items():
             if name in COUNTERS and _is_number(value):
                 add(f"worker_{name}", COUNTERS[name], who, value)

@@ -67,10 +67,10 @@ static void add_product(const bw_ctx *x, bw_call *c, int comp, int stage, long c
 static int low_panels(const bw_call *c, int comp, int second) {
     int most = 0;
     for (int i = 0; i < c->n_groups; i++) {
-        int panels = c->groups[i].deltas[comp].panels[second];
-        most = panels > most ? panels : most;
+        int columns = c->groups[i].deltas[comp].columns[second];
+        most = columns > most ? columns : most;
     }
-    return most;
+    return (most + BW_PANEL - 1) / BW_PANEL;
 }
 
 /* The product's low-rank terms need what their As make of the rows. */

@@ -99,31 +99,40 @@ typedef struct {
     int comp, second, panels;
 } low_work;
 
-static int low_rows(void *work, int piece) {
-    const low_work *w = work;
+/* The panel of a piece, or half a panel; none: 0 columns. */
+typedef struct {
+    const bw_low *rows;
+    const uint32_t *a;
+    const float *scale;
+    int first, columns;
+} low_panel;
+
+static low_panel low_of_piece(const low_work *w, int piece) {
     const bw_low *p = w->call->lows + piece / w->panels;
     const bw_delta *d = w->call->groups[p->group].deltas + w->comp;
-    int panel = piece % w->panels;
-    if (panel >= d->panels[w->second])
-        return 1;
-    const uint32_t *a = (const uint32_t *)d->a[w->second] + (long)panel * w->units * BW_PANEL;
-    for (int row = 0, n; row < p->rows; row += n) {
-        n = p->rows - row < TILE_ROWS ? p->rows - row : TILE_ROWS;
-        tile_any(n, w->x + (p->first + row) * w->ld_x, w->ld_x, a, w->units, w->own + row * BW_PANEL,
-                 (const char *)a + FETCH_BYTES);
+    int first = piece % w->panels * BW_PANEL, left = d->columns[w->second] - first;
+    if (left <= 0)
+        return (low_panel){p, NULL, NULL, 0, 0};
+    return (low_panel){p, (const uint32_t *)d->a[w->second] + first * w->units, d->scale[w->second] + first, first,
+                       left < BW_PANEL ? BW_HALF : BW_PANEL};
+}
+
+static int low_rows(void *work, int piece) {
+    const low_work *w = work;
+    const low_panel p = low_of_piece(w, piece);
+    for (int row = 0, n; p.columns && row < p.rows->rows; row += n) {
+        n = p.rows->rows - row < TILE_ROWS ? p.rows->rows - row : TILE_ROWS;
+        (p.columns == BW_PANEL ? tile_any : half_any)(n, w->x + (p.rows->first + row) * w->ld_x, w->ld_x, p.a, w->units,
+                                                      w->own + row * BW_PANEL, (const char *)p.a + FETCH_BYTES);
     }
     return 1;
 }
 
 static void put_low(void *work, int piece) {
     const low_work *w = work;
-    const bw_low *p = w->call->lows + piece / w->panels;
-    const bw_delta *d = w->call->groups[p->group].deltas + w->comp;
-    int panel = piece % w->panels;
-    if (panel >= d->panels[w->second])
-        return;
-    const float *scale = d->scale[w->second] + panel * BW_PANEL, *from = w->own;
-    for (int row = 0; row < p->rows; row++, from += BW_PANEL)
-        for (int j = 0; j < BW_PANEL; j += VW)
-            store_at(w->t + (p->first + row) * w->ld_t + panel * BW_PANEL + j, load(from + j) * load(scale + j));
+    const low_panel p = low_of_piece(w, piece);
+    const float *from = w->own;
+    for (int row = 0; row < p.rows->rows; row++, from += BW_PANEL)
+        for (int j = 0; j < p.columns; j += VW)
+            store_at(w->t + (p.rows->first + row) * w->ld_t + p.first + j, load(from + j) * load(p.scale + j));
 }

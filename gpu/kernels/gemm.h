@@ -14,30 +14,30 @@
 #define ONE_TILE 8       /* rows up to which memory is the limit: one tile, which fetches its own panel further on */
 #define FETCH_BYTES 4096 /* how far: the processor's own prefetching stops at each 4 KB page */
 
-/* out[rows][BW_PANEL] */
-AI void tile(const int rows, const at *x, long ld, const uint32_t *w, long units, float *out,
+/* out[rows][BW_PANEL], of a panel of nv vectors */
+AI void tile(const int rows, const int nv, const at *x, long ld, const uint32_t *w, long units, float *out,
              const char *ahead) {
     for (long from = 0; from < units; from += SUM_UNITS) {
         long to = from + SUM_UNITS < units ? from + SUM_UNITS : units;
         vf sum[TILE_ROWS][NV];
         UNROLL for (int r = 0; r < rows; r++) {
-            UNROLL for (int j = 0; j < NV; j++) sum[r][j] = splat(0.0f);
+            UNROLL for (int j = 0; j < nv; j++) sum[r][j] = splat(0.0f);
         }
         const at *some[(TILE_ROWS + 2) / 3]; /* every third row; the next two are reached with `ld` in a register */
         UNROLL for (int i = 0; i < (rows + 2) / 3; i++) some[i] = x + 3 * i * ld + from * KS;
         for (long s = from; s < to; s++) {
             pair ws[NV];
-            UNROLL for (int j = 0; j < NV; j++) ws[j] = load_w(w + s * BW_PANEL + j * VW);
-            __builtin_prefetch(ahead + s * BW_PANEL * 4, 0, 2);
+            UNROLL for (int j = 0; j < nv; j++) ws[j] = load_w(w + (s * nv + j) * VW);
+            __builtin_prefetch(ahead + s * nv * VW * 4, 0, 2);
             UNROLL for (int i = 0; i < (rows + 2) / 3; i++) OPAQUE(some[i]);
             UNROLL for (int r = 0; r < rows; r++) {
                 pair xs = load_x(some[r / 3] + r % 3 * ld, 0);
-                UNROLL for (int j = 0; j < NV; j++) sum[r][j] = dot(sum[r][j], ws[j], xs);
+                UNROLL for (int j = 0; j < nv; j++) sum[r][j] = dot(sum[r][j], ws[j], xs);
             }
             UNROLL for (int i = 0; i < (rows + 2) / 3; i++) some[i] += KS;
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            UNROLL for (int j = 0; j < NV; j++) {
+            UNROLL for (int j = 0; j < nv; j++) {
                 float *place = out + r * BW_PANEL + j * VW;
                 store(place, from ? load(place) + sum[r][j] : sum[r][j]);
             }
@@ -47,10 +47,10 @@ AI void tile(const int rows, const at *x, long ld, const uint32_t *w, long units
 
 #define TILE_CASE(n)                                   \
     case n:                                            \
-        tile(n, x, ld, w, units, out, ahead); \
+        tile(n, nv, x, ld, w, units, out, ahead); \
         break;
-static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long units, float *out,
-                     const char *ahead) {
+AI void tile_rows(int rows, const int nv, const at *x, long ld, const uint32_t *w, long units, float *out,
+                  const char *ahead) {
     switch (rows) {
         TILE_CASE(1)
 #if TILE_ROWS > 1
@@ -61,6 +61,14 @@ static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long uni
         TILE_CASE(9) TILE_CASE(10) TILE_CASE(11) TILE_CASE(12)
 #endif
     }
+}
+
+static void tile_any(int rows, const at *x, long ld, const uint32_t *w, long units, float *out, const char *ahead) {
+    tile_rows(rows, NV, x, ld, w, units, out, ahead);
+}
+
+static void half_any(int rows, const at *x, long ld, const uint32_t *w, long units, float *out, const char *ahead) {
+    tile_rows(rows, NV / 2, x, ld, w, units, out, ahead);
 }
 
 /* What becomes of the sums: float; `at` after an activation, alone or times the other branch; added to `st`. */

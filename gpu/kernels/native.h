@@ -22,6 +22,7 @@
 #define BW_GROUP 16  /* positions of one group of keys */
 #define BW_LINE (BW_PIECE + 64) /* elements of a row of scores: a piece, and what tiles that begin inside it write beyond */
 #define BW_PANEL 32  /* columns of one weight panel */
+#define BW_HALF 16   /* columns of the last panel of a low-rank A, if it has no more */
 #define BW_PARTS 3   /* weights that one product takes at most */
 #define BW_VIRTUAL -1 /* id of a token that is none: a delta fills its position */
 
@@ -53,7 +54,8 @@ typedef struct {
 /* What a delta changes in one component: low-rank terms and shifts, y += B (scale * (A x)) + shift; a bottleneck behind it; what
  * virtual tokens have. Zero: nothing. */
 typedef struct {
-    const void *a[2];      /* for the first and the second product: the As of its terms as columns, packed as a weight */
+    const void *a[2];      /* for the first and the second product: the As of its terms as columns, packed as a weight but
+                              for its last panel, which may be half a one */
     const float *scale[2]; /* of each of these columns, padded like them */
     const void *b[BW_PARTS + 1]; /* packed as the weight that it is added to: those of the first product, then the second's */
     const float *shift[BW_PARTS + 1]; /* added to each row, padded like the columns */
@@ -61,7 +63,7 @@ typedef struct {
     const float *down_bias, *up_bias; /* padded like their columns */
     const void *filled;    /* instead of what virtual tokens compute, in the model's type: [virtual][width] of an embedding, of
                               an attention [virtual][kv_heads][key, value] */
-    int32_t panels[2];           /* of a */
+    int32_t columns[2];          /* of a, padded to whole half panels */
     int32_t units[BW_PARTS + 1]; /* of k in b */
     int32_t from[BW_PARTS + 1];  /* columns of a at which the k of b begins */
     int32_t virtual;             /* positions from 0 on whose rows are `filled` */

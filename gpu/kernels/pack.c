@@ -6,20 +6,21 @@
 #define BLOCK_UNITS 16 /* a cache line of every source row of a panel */
 
 /* Packs `rows` x `columns` (row-major, `element` bytes each) so that source rows become columns of panels. The part of the
- * last panel beyond `rows` becomes zero. */
-void bw_pack(uint32_t *to, const char *from, int64_t rows, int64_t columns, int element) {
+ * last panel beyond `rows` becomes zero. `halves`: if half of that panel is enough, there is no more of it. */
+void bw_pack(uint32_t *to, const char *from, int64_t rows, int64_t columns, int element, int halves) {
     int64_t bytes = columns * element, units = (bytes + 3) / 4, panels = (rows + BW_PANEL - 1) / BW_PANEL;
     for (int64_t p = 0; p < panels; p++) {
         uint32_t *panel = to + p * units * BW_PANEL;
+        int width = halves && rows - p * BW_PANEL <= BW_HALF ? BW_HALF : BW_PANEL;
         for (int64_t u0 = 0; u0 < units; u0 += BLOCK_UNITS) {
             int64_t u1 = u0 + BLOCK_UNITS < units ? u0 + BLOCK_UNITS : units;
-            for (int c = 0; c < BW_PANEL; c++) {
+            for (int c = 0; c < width; c++) {
                 int64_t row = p * BW_PANEL + c;
                 for (int64_t u = u0; u < u1; u++) {
                     uint32_t unit = 0;
                     if (row < rows)
                         memcpy(&unit, from + row * bytes + u * 4, bytes - u * 4 < 4 ? bytes - u * 4 : 4);
-                    panel[u * BW_PANEL + c] = unit;
+                    panel[u * width + c] = unit;
                 }
             }
         }

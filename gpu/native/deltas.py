@@ -29,7 +29,7 @@ from blockwright.gpu.model.config import (
 )
 from blockwright.gpu.model.deltas import LoraTerm
 from blockwright.gpu.native.library import BOTTLENECKS, READS, DeltaRecord, GroupRecord, library
-from blockwright.gpu.native.packing import ALIGNMENT, PANEL
+from blockwright.gpu.native.packing import ALIGNMENT, HALF, PANEL
 
 SECOND_B = 3  # place of the second product's B in a record
 
@@ -45,8 +45,8 @@ class NativeDelta:
     @property
     def panels(self) -> int:
         """Most of an A."""
-        found: int = max(panels for record in self.records for panels in list(record.panels))
-        return found
+        most: int = max(columns for record in self.records for columns in list(record.columns))
+        return -(-most // PANEL)
 
     @property
     def bottleneck(self) -> int:
@@ -77,7 +77,7 @@ def products(config: ComponentConfig) -> list[tuple[Product, Product]]:
 
 @dataclass(frozen=True, slots=True)
 class TermColumns:
-    """Where the terms of a product lie in its A: first column by role; all columns, padded to panels."""
+    """Where the terms of a product lie in its A: first column by role; all columns, padded to half panels."""
 
     of: dict[str, int]
     total: int
@@ -104,11 +104,11 @@ def _columns(spec: ComponentSpec, terms: Iterable[LoraTerm]) -> TermColumns:
             places[key] = total
             total += term.rank + term.rank % 2
         found[term.role] = places[key]
-    return TermColumns(found, -(-total // PANEL) * PANEL)
+    return TermColumns(found, -(-total // HALF) * HALF)
 
 
-def _packed(columns: int, width: int, element: int) -> int:
-    return -(-columns // PANEL) * PANEL * -(-width * element // 4) * 4
+def _packed(columns: int, width: int, element: int, panel: int = PANEL) -> int:
+    return -(-columns // panel) * panel * -(-width * element // 4) * 4
 
 
 def _sizes(spec: ComponentSpec, product: Product, element: int) -> Iterator[int]:
@@ -119,7 +119,7 @@ def _sizes(spec: ComponentSpec, product: Product, element: int) -> Iterator[int]
     if not (terms := _terms(spec, product)):
         return
     tensors, total = spec.delta.tensors, _columns(spec, terms).total
-    yield _packed(total, tensors[f"{terms[0].role}.a"].shape[1], element)
+    yield _packed(total, tensors[f"{terms[0].role}.a"].shape[1], element, HALF)
     yield 4 * total
     for term in terms:
         yield _packed(tensors[f"{term.role}.b"].shape[0], term.rank, element)
@@ -194,9 +194,10 @@ def _fill(
         yield from _pack(view, [(0, tensors[f"{term.role}.b"])], tensors[f"{term.role}.b"].shape[0], dtype)
         record.b[place], record.units[place] = view.data_ptr(), -(-term.rank * dtype.itemsize // 4)
         record.from_[place] = first
-    yield from _pack(a_view, [(columns.of[term.role], tensors[f"{term.role}.a"]) for term in terms], columns.total, dtype)
+    parts = [(columns.of[term.role], tensors[f"{term.role}.a"]) for term in terms]
+    yield from _pack(a_view, parts, columns.total, dtype, halves=True)
     record.a[second], record.scale[second] = a_view.data_ptr(), scale_view.data_ptr()
-    record.panels[second] = columns.total // PANEL
+    record.columns[second] = columns.total
 
 
 def _bottleneck_sizes(spec: ComponentSpec, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
@@ -238,7 +239,9 @@ def _shift(view: torch.Tensor, bias: torch.Tensor, replaced: torch.Tensor | None
         floats[: bias.numel()] -= replaced.to(dtype).float()
 
 
-def _pack(view: torch.Tensor, parts: Sequence[tuple[int, torch.Tensor]], rows: int, dtype: torch.dtype) -> Iterator[int]:
+def _pack(
+    view: torch.Tensor, parts: Sequence[tuple[int, torch.Tensor]], rows: int, dtype: torch.dtype, *, halves: bool = False
+) -> Iterator[int]:
     """A matrix of so many rows, each part from one of them on, zeros between; whole panels at once."""
     width = parts[0][1].shape[1]
     row = -(-width * dtype.itemsize // 4) * 4
@@ -249,7 +252,7 @@ def _pack(view: torch.Tensor, parts: Sequence[tuple[int, torch.Tensor]], rows: i
             low, high = max(begin, first), min(begin + len(part), first + len(source))
             if low < high:
                 source[low - first : high - first] = part[low - begin : high - begin]
-        library().bw_pack(view.data_ptr() + first * row, source.data_ptr(), *source.shape, dtype.itemsize)
+        library().bw_pack(view.data_ptr() + first * row, source.data_ptr(), *source.shape, dtype.itemsize, halves)
         yield source.nbytes
 
 

@@ -17,7 +17,7 @@ from blockwright.gpu.model.config import MLP, ComponentConfig, ComponentSpec, Em
 from blockwright.gpu.native.library import library
 from blockwright.gpu.weights.identity import packed_id
 
-PANEL = 32  # columns packed together
+PANEL, HALF = 32, 16  # columns packed together; those of the last ones of a low-rank A where there are no more
 ALIGNMENT = 64  # bytes
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 OFFSET = ("norm", "post_norm", "q_norm", "k_norm")  # roles to which the norm's offset is added
@@ -75,4 +75,4 @@ def pack(part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int, 
             source = raw.to(dtype).contiguous()
             rows, width = source.shape
             start = memory.data_ptr() + first * -(-width * dtype.itemsize // 4) * 4
-            library().bw_pack(start, source.data_ptr(), rows, width, dtype.itemsize)
+            library().bw_pack(start, source.data_ptr(), rows, width, dtype.itemsize, False)

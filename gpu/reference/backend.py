@@ -151,9 +151,9 @@ class TorchBackend:
                     hidden_TD.copy_(self._embed(weights["weight"], config, index))
                     product.fill("prompt", index.position_T, hidden_TD)
                 case AttentionConfig():
-                    hidden_TD += adapt(self._attention(part, product, config, layer, hidden_TD, index), hidden_TD, product)
+                    hidden_TD += self._attention(part, product, config, layer, hidden_TD, index)
                 case MlpConfig():
-                    hidden_TD += adapt(self._feed_forward(product, config, hidden_TD), hidden_TD, product)
+                    hidden_TD += self._feed_forward(product, config, hidden_TD)
                 case ParallelConfig():
                     mine = {role.removeprefix(MLP): w for role, w in weights.items() if role.startswith(MLP)}
                     attended_TD = self._attention(part, product, config.attention, layer, hidden_TD, index)
@@ -191,18 +191,19 @@ class TorchBackend:
         q_TNH, k_TKH = rotate(q_TNH, table, config.rope), rotate(k_TKH, table, config.rope)
         product.fill("prefix", index.position_T, k_TKH, v_TKH)
         out_TQ = attend(q_TNH, k_TKH, v_TKH, self._arenas[layout], layer, index, config)
-        return self._finish(product("o", out_TQ), weights, config)
+        return self._finish(product("o", out_TQ), hidden_TD, product, config)
 
     def _feed_forward(self, product: Products, config: MlpConfig, hidden_TD: torch.Tensor) -> torch.Tensor:
         x_TD = normalise(hidden_TD, product.weights, "norm", config.norm) if config.pre_norm else hidden_TD
-        return self._finish(feed_forward(x_TD, product, config), product.weights, config)
+        return self._finish(feed_forward(x_TD, product, config), hidden_TD, product, config)
 
     def _finish(
-        self, out_TD: torch.Tensor, weights: dict[str, torch.Tensor], config: AttentionConfig | MlpConfig
+        self, out_TD: torch.Tensor, residual_TD: torch.Tensor, product: Products, config: AttentionConfig | MlpConfig
     ) -> torch.Tensor:
-        """What is added to the residual."""
+        """What is added to the residual. A bottleneck stands ahead of the norm."""
+        out_TD = adapt(out_TD, residual_TD, product)
         if config.post_norm:
-            out_TD = normalise(out_TD, weights, "post_norm", config.norm)
+            out_TD = normalise(out_TD, product.weights, "post_norm", config.norm)
         return out_TD if config.multiplier == 1.0 else out_TD * config.multiplier
 
     @torch.no_grad()

@@ -61,7 +61,7 @@ def feed_forward(x_TD: torch.Tensor, product: Products, config: MlpConfig) -> to
 
 
 def adapt(output_TD: torch.Tensor, residual_TD: torch.Tensor, product: Products) -> torch.Tensor:
-    """What a component adds to the residual, with the bottlenecks of some rows behind it; in place."""
+    """What a component computed, with the bottlenecks of some rows behind it; in place."""
     for tokens, delta in product.changes:
         assert delta.spec.delta is not None
         if (bottleneck := delta.spec.delta.config.bottleneck) is not None:

@@ -40,8 +40,10 @@ NAME = re.compile(
     r"(?:\w+\.)?layers\.(\d{1,9})\.(attention|output)_adapters\.adapters\.([^.]+)\.adapter_(down\.0|up)\.(weight|bias)"
 )
 ROLES = {"down.0weight": "down", "down.0bias": "down_bias", "upweight": "up", "upbias": "up_bias"}
-BEFORE_NORM = ("gemma2",)  # families for which the library puts bottlenecks ahead of the norm behind a component
-NORMED = "AdapterHub's adapters library puts it ahead of the norm behind a component, which is not computed here"
+# Families for which the library puts bottlenecks ahead of the norm behind a component. What reads the sum reads it there
+# through that norm of the last layer, in every layer: its closures share one variable.
+BEFORE_NORM = ("gemma2",)
+NORMED = "AdapterHub's adapters library has it read through a norm, of the last layer in all (original_ln_before is true)"
 BASE = "name the base that the adapter was trained on"
 LARGEST_SCALE = 1e9
 LARGEST_WIDTH = 4096
@@ -61,7 +63,7 @@ def read_bottlenecks(file: Path, fields: Fields, tensors: dict[str, TensorRef], 
         raise CheckpointError(
             f"{fields.source}: model_type is {shown(model_type)}, but the base {base.path} is of {family}; {BASE}"
         )
-    places, deltas = _places(config, base), dict[int, DeltaPart]()
+    places, deltas = _places(config, reads, base), dict[int, DeltaPart]()
     for (layer, where), refs in _sorted(file, tensors, places.keys()).items():
         width = _width(config, layer, base.config.hidden)
         shapes = {"down": (width, hidden), "down_bias": (width,), "up": (hidden, width), "up_bias": (hidden,)}
@@ -101,18 +103,19 @@ def _read(config: Fields) -> str:
     return "sum" if before else "output"
 
 
-def _places(config: Fields, base: Checkpoint) -> dict[tuple[int, str], int]:
+def _places(config: Fields, reads: str, base: Checkpoint) -> dict[tuple[int, str], int]:
     """By layer, and what the adapter stands behind: the place of that component in the chain."""
     left = config.values.get("leave_out") or []
     if not isinstance(left, list) or not all(type(layer) is int for layer in left):
         raise config.wrong("leave_out", "a list of layers")
+    family = ARCHITECTURES[base.config.architecture].model_type
     found: dict[tuple[int, str], int] = {}
     for where, flag, kind in (("attention", "mh_adapter", AttentionConfig), ("output", "output_adapter", MlpConfig)):
         if not config.flag(flag):
             continue
         parts = [(place, part) for place, (part, _) in enumerate(base.parts) if isinstance(part, kind)]
-        if len(parts) != base.config.layers or any(part.post_norm or part.multiplier != 1.0 for _, part in parts):
-            family = ARCHITECTURES[base.config.architecture].model_type
+        plain = len(parts) == base.config.layers and not any(part.post_norm or part.multiplier != 1.0 for _, part in parts)
+        if not plain and (family not in BEFORE_NORM or reads == "sum"):
             why = NORMED if family in BEFORE_NORM else f"AdapterHub's adapters library has none for {family} models"
             raise CheckpointError(f"{config.source}: {flag} is not supported for {base.path}: {why}; train a LoRA")
         found |= {(layer, where): place for layer, (place, _) in enumerate(parts) if layer not in left}

@@ -108,6 +108,18 @@ async def test_all_requests_are_sent_by_time_or_by_client() -> None:
         await closed(short, batch, 3)
 
 
+async def test_nothing_is_measured_while_applications_are_being_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [["ready", "loading"], ["ready", "waiting"], ["ready", "on demand"], ["ready", "loading"]]
+
+    async def get(_: str) -> dict[str, Any]:
+        return {"applications": dict(enumerate(looks.pop(0)))}
+
+    monkeypatch.setattr(tenants, "SETTLING", 0.0)
+    server: Any = SimpleNamespace(get=get)
+    await tenants.held(server)
+    assert len(looks) == 1
+
+
 def test_a_delay_is_the_longest_pause_in_the_span_less_the_usual_one() -> None:
     early, late = tenants.Stream(), tenants.Stream()
     early.times, late.times = [0.0, 9.0, 10.0, 11.0], [10.0, 13.0, 14.0, 30.0]

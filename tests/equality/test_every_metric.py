@@ -20,15 +20,19 @@ from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.messages import WorkerJoined
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
+from blockwright.actors.predictor.messages import Query
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
+from blockwright.tests.actors.predictor_rig import PredictorRig
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.policies.sweep_world import submission
 from blockwright.tests.waiting import until
 
 PROMPT = list(prompt_of(60))
@@ -130,6 +134,28 @@ async def refused(seen: Seen, checkpoint: Path, profile: Path) -> None:
         await rig.stop()
 
 
+async def predicted(seen: Seen) -> None:
+    """A predictor that begins, forecasts, disagrees and begins anew."""
+    figures = []
+    async with PredictorRig() as rig:
+        route = rig.worker.driver.route.id
+        new = submission("new", [1, 2, 3], 9, route)
+        figures.append(rig.predictor.figures())
+        for _ in range(2):
+            await rig.ref.ask(Query(new, route))
+        await rig.ref.placed(new)
+        figures.append(rig.predictor.figures())
+        rig.worker.driver.submit(4)
+        rig.worker.state.apply(Cancelled("r0"), rig.worker.driver.now)
+        rig.worker.driver.turn()
+        await until(lambda: not rig.predictor.figures()["replica"])
+        figures.append(rig.predictor.figures())
+        await rig.follows()
+        figures.append(rig.predictor.figures())
+    for known in figures:
+        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "predictor": known}]}).decode())
+
+
 def deadly(seen: Seen) -> None:
     """Two requests at two deaths of the only worker: without one both wait for it, with one the first runs alone."""
     bench = Bench("w0")
@@ -187,6 +213,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     await refused(seen, path, profile)
     deadly(seen)
     chosen(seen)
+    await predicted(seen)
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL
     assert rows(":") == sorted(told.values()), "docs/metrics.md tells every metric as it is exported"

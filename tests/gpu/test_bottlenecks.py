@@ -41,6 +41,7 @@ def prompt(seed: int, length: int = 24) -> list[int]:
     [
         *(("llama", kind) for kind in KINDS),
         *((name, kind) for name in ("qwen3", "gemma", "phi3") for kind in ("pfeiffer", "houlsby")),
+        *(("gemma2", kind) for kind in ("houlsby", "parallel")),
     ],
 )
 def test_each_kind_equals_the_computation_in_torch(

@@ -22,7 +22,7 @@ BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend], ids=["
 Checkpoints = Callable[..., Path]
 CONFIGS = {
     "all-linear": {},
-    "rslora": {"use_rslora": True, "r": 7},
+    "rslora": {"use_rslora": True, "r": 13},  # of q, k and v a panel and a half
     "patterns": {"rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 9}, "alpha_pattern": {"v_proj": 3, "down_proj": 30}},
     "subset": {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [0, 2]},
     "regex": {"target_modules": r".*\.(1|2)\..*(k_proj|o_proj|gate_proj)"},

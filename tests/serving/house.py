@@ -22,7 +22,7 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.predictor.main import start_in_process as start_predictors
-from blockwright.actors.predictor.messages import NODE, PredictorsConfig
+from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import INSIDE_GATEWAY, INSIDE_WORKER, dispatchers, tree
@@ -150,7 +150,7 @@ class House:
             self._serve_clients(gateway)
             return
         if node.name == NODE:
-            await start_predictors(node, PredictorsConfig(workers=list(self.plan.workers)))
+            await start_predictors(node, Settings(workers=len(self.plan.workers)))
             return
         if (node.name, node.incarnation) in self.unfit:  # as ``actors/worker/main.py`` does
             await node.ref(f"{HEAD}/controller").unfit(node.name, node.incarnation, UNFIT)

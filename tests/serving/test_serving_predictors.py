@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,37 +15,26 @@ import pytest
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.predictor.actor import Predictor
 from blockwright.actors.predictor.messages import NODE, Query, predictor_of
-from blockwright.actors.supervision_tree import inside_predictors
-from blockwright.actors.worker.messages import SweepReport, WorkerConfig
+from blockwright.actors.worker.messages import SweepReport
 from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.prediction.in_flight import PATIENCE
 from blockwright.policies.sweep.events import Submission, TokensEmitted
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.testing import Kill
-from blockwright.runtime.tree import Branch, ProcessSpec, start_tree
 from blockwright.tests.policies.sweep_world import submission
 from blockwright.tests.serving.device import CHUNK, SWEEP, TOKEN, VOCABULARY
 from blockwright.tests.serving.game import LONGEST, WITHIN, Game
-from blockwright.tests.serving.house import ENTRY, PAGE, House, Plan, chain
+from blockwright.tests.serving.house import PAGE, House, Plan, chain
 
 SEEDS = 24
 TOLD = 1.0  # seconds after which whoever is quiet has told all
-
-
-async def follow(sim: Any) -> None:
-    """Start predictors."""
-    process = ProcessSpec(name=NODE, entry=ENTRY, inside=inside_predictors([]))
-    await start_tree(
-        sim.head, Branch(name="prediction", children=(process,), intensity=None), {NODE: None}, nodes=sim.cluster
-    )
 
 
 class Followed(Game):
     """With predictors, whose process dies in some of the seeds."""
 
     async def _scenario(self, sim: Any) -> None:
-        await follow(sim)
         if self.seed % 3 == 0:
             self.faults.append(Kill(self.random.uniform(0.0, WITHIN), NODE))
         await super()._scenario(sim)
@@ -67,7 +54,7 @@ def test_replicas_are_what_the_workers_are() -> None:
     figures: Counter[str] = Counter()
     counters: Counter[str] = Counter()
     for seed in range(SEEDS):
-        game = Followed(seed)
+        game = Followed(seed, dispatch="llumnix-minus-code")
         game.play()
         figures += game.figures
         counters += game.counters
@@ -90,13 +77,6 @@ class Steady(Random):
         return SLOW
 
 
-class Profiled(House):
-    """Workers with a device profile."""
-
-    def _config(self, name: str) -> WorkerConfig:
-        return replace(super()._config(name), profile=os.environ["PROFILE"])
-
-
 class Listener(Actor):
     """In the place of a gateway: when tokens came."""
 
@@ -117,13 +97,13 @@ class Listener(Actor):
 class QuietCluster:
     """A cluster with one application, on which nobody works but who submits here."""
 
-    def __init__(self, span: int, rows: int, room: int, profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, span: int, rows: int, room: int, profile: Path) -> None:
         profile.write_text(json.dumps({"coefficients": COSTS}))
-        monkeypatch.setenv("PROFILE", str(profile))
         parts = chain("a", 2, 99)
         workers = tuple(f"w{i}" for i in range(span))
-        plan = Plan(workers, (), (Application("a", "", parts, LONGEST, span),), (len(parts) + room) * CHUNK, rows, 16)
-        self.house = Profiled(plan, 1, self._failed, lambda gateway: [])
+        applications, more = (Application("a", "", parts, LONGEST, span),), {"dispatch": "ours", "profile": str(profile)}
+        plan = Plan(workers, (), applications, (len(parts) + room) * CHUNK, rows, 16, **more)
+        self.house = House(plan, 1, self._failed, lambda gateway: [])
         self.house.sim.network._latency = (1e-6, 2e-6)
         self.listener = Listener()
         self.chance = Random(7)
@@ -133,7 +113,6 @@ class QuietCluster:
 
     async def open(self, sim: Any) -> None:
         await self.house.open()
-        await follow(sim)
         while not self.house.state.whole:  # noqa: ASYNC110 - until the controller says so
             await asyncio.sleep(0.05)
         for device in self.house.devices.values():
@@ -158,11 +137,9 @@ class QuietCluster:
 
 
 @pytest.mark.parametrize(("span", "rows", "room"), [(1, 3, 100), (1, 6, 12), (2, 3, 100)])
-def test_a_forecast_is_what_then_happens(
-    span: int, rows: int, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forecast_is_what_then_happens(span: int, rows: int, room: int, tmp_path: Path) -> None:
     """Where rows are few, where memory is short, and over two workers."""
-    quiet = QuietCluster(span, rows, room, tmp_path / "profile.json", monkeypatch)
+    quiet = QuietCluster(span, rows, room, tmp_path / "profile.json")
     sweep = SLOW * (SWEEP + 16 * TOKEN)
 
     async def scenario(sim: Any) -> None:
@@ -189,9 +166,9 @@ def test_a_forecast_is_what_then_happens(
     quiet.house.sim.run(scenario)
 
 
-def test_what_is_in_flight_is_forecast_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_in_flight_is_forecast_too(tmp_path: Path) -> None:
     """Until the worker has it, or it has not come for too long."""
-    quiet = QuietCluster(1, 1, 100, tmp_path / "profile.json", monkeypatch)
+    quiet = QuietCluster(1, 1, 100, tmp_path / "profile.json")
 
     async def scenario(sim: Any) -> None:
         await quiet.open(sim)

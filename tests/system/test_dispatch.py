@@ -44,6 +44,16 @@ async def fallbacks(client: ClientSession) -> dict[str, float]:
         return {reason: float(count) for reason, count in FELL_BACK.findall(await answer.text())}
 
 
+async def followed(client: ClientSession, worker: str, feeds: int) -> bool:
+    """Whether a worker's predictor has followed so many of its lives and never differed from it."""
+    async with client.get("/metrics") as answer:
+        told = dict(
+            re.findall(rf'^blockwright:predictor_(\w+)\{{worker="{worker}"\}} (\S+)$', await answer.text(), re.MULTILINE)
+        )
+    assert told.get("disagreements", "0.0") == "0.0"
+    return told.get("replica") == "1.0" and float(told["feeds"]) >= feeds
+
+
 async def test_a_request_goes_where_it_is_forecast_to_end_soonest_and_without_predictors_it_goes_somewhere(
     serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,4 +92,8 @@ async def test_a_request_goes_where_it_is_forecast_to_end_soonest_and_without_pr
         assert sum((await fallbacks(client)).values()) > 0
         await until(lambda: forecast(client), "predictors that follow both workers again")
         assert pid_of(server, "bw-predictors") not in (0, victim)
+
+        os.kill(pid_of(server, "bw-w1"), signal.SIGKILL)
+        await until(lambda: followed(client, "w1", feeds=2), "a predictor that follows the next life of its worker")
+        await until(lambda: forecast(client), "forecasts for both workers once more")
     server.stop()

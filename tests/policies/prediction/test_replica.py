@@ -47,7 +47,7 @@ def test_it_ends_as_the_machine_does() -> None:
 
 
 def test_the_present_is_known_with_what_sweeps_cost_and_the_plans_that_run() -> None:
-    tape, entries = recorded(turns=9)
+    tape, entries = recorded(turns=8)
     assert tape.state.open_plans == 2
     replica = repeat(tape.began, entries)
     ended = max(entry.now for entry in entries if isinstance(entry, Committed))

@@ -1,0 +1,41 @@
+"""What a worker tells of its sweeps: what they cost is learned for whoever asks, from a profile or without one."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.actors.worker.sweep_figures import SweepFigures
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
+from blockwright.policies.plan.fit import REFIT
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+
+PLAN = SweepPlan(1, row=[0, 1], start=[5, 9], count=[1, 1], sample=[0, 1])
+
+
+def sweep(figures: SweepFigures, times: int) -> None:
+    for _ in range(times):
+        figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02))
+
+
+def test_without_a_profile_nothing_is_learned_until_somebody_asks_and_it_has_seen_some_sweeps() -> None:
+    figures = SweepFigures()
+    sweep(figures, 2 * REFIT)
+    assert "cost_error" not in figures.counters()
+    assert figures.costs is None
+    sweep(figures, REFIT - 1)
+    assert figures.costs is None
+    sweep(figures, 1)
+    found = figures.costs
+    assert found is not None
+    assert cost(PLAN, found) == pytest.approx(0.02, rel=0.01)
+    assert figures.counters()["cost_error"] == pytest.approx(0, abs=0.01)
+    assert "cost_drift" not in figures.counters(), "there is no profile that they could drift from"
+
+
+def test_a_profile_is_known_at_once() -> None:
+    profile = Coefficients(base=0.01)
+    figures = SweepFigures(profile)
+    assert figures.costs is profile
+    sweep(figures, 32)
+    assert figures.counters()["cost_drift"] == pytest.approx(1.0)
