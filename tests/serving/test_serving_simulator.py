@@ -79,6 +79,10 @@ def test_a_pipeline_of_two_stages_yields_the_tokens_of_the_live_one_in_their_ord
 
     async def scenario(sim: Any) -> None:
         await quiet.open(sim)
+        await quiet.submit(quiet.request(99, 2))  # with it the workers connect
+        while len(listener.came) < 2:  # noqa: ASYNC110 - time is virtual
+            await asyncio.sleep(0.05)
+        listener.came.clear()
         began = sim.time
         for number in range(8):
             arrivals.append((sim.time, quiet.request(number, 8 + 3 * number)))
