@@ -10,6 +10,7 @@ from pathlib import Path
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.prediction.instance_load import STOP
+from blockwright.policies.prediction.lengths import clipped
 from blockwright.policies.sweep.events import Submission
 from blockwright.simulator.description import ModelSpec, WorkloadSpec
 from blockwright.simulator.traces import BLOCK, Clients, TraceError, TraceRequest, cut, read_trace
@@ -70,7 +71,7 @@ def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: 
             min(shape.output, spec.most_output or shape.output),
         )
         allowed = max(output, min(spec.max_tokens, contexts[model] - prompt)) if spec.max_tokens else 0
-        expected = max(1, round(output * errors.lognormvariate(0.0, spec.length_error)))
+        expected = max(1, round(output * _factor(spec, errors)))
         made.append(Demand(number, shape.at or 0.0, model, prompt, output, shape.blocks, (), allowed, expected))
     return made
 
@@ -111,6 +112,13 @@ def _times(spec: WorkloadSpec, timed: Sequence[TraceRequest], source: random.Ran
         found.append(now)
         now += source.gammavariate(shape, 1 / (shape * spec.rate))
     return found
+
+
+def _factor(spec: WorkloadSpec, source: random.Random) -> float:
+    """By which an estimate of a length is wrong; a Gaussian one is clipped as in the paper's study of length error."""
+    if spec.error_law == "lognormal":
+        return source.lognormvariate(0.0, spec.length_error)
+    return clipped(source.gauss(1.0, spec.length_error))
 
 
 def _draw(spec: WorkloadSpec, mean: int, source: random.Random) -> int:

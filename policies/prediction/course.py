@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.prediction.lengths import MORE
 from blockwright.policies.sweep.events import Event
 from blockwright.policies.sweep.state import SweepState
 
@@ -17,11 +18,13 @@ class Present:
     """A worker at one moment.
 
     state: its machine, or a replica; not changed. open: its open plans in order, with the seconds from now until each ends.
+    more: tokens that are still expected of an answer that has outrun its estimate.
     """
 
     state: SweepState
     coefficients: Coefficients
     open: Sequence[tuple[SweepPlan, float]] = ()
+    more: int = MORE
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,20 @@ class Forecaster:
         self._without: LazyReplay | MachineReplay | None = None
         self._played = 0  # sweeps that it was played for, if it had so many
 
+    def fork(self) -> Forecaster:
+        """The same of copies: it goes on forecasting from here when its workers are further."""
+        presents = [Present(one.state.fork(), one.coefficients, one.open, one.more) for one in self._presents]
+        links = None if self._links is None else self._links.fork()
+        made = Forecaster(presents, self._now, horizon=self._horizon, links=links, under_way=self._under_way)
+        return made.joined(self._in_flight)
+
+    def joined(self, more: Sequence[Submission]) -> Forecaster:
+        """The same with more requests in flight."""
+        return Forecaster(
+            self._presents, self._now, in_flight=[*self._in_flight, *more], horizon=self._horizon, links=self._links,
+            under_way=self._under_way,
+        )  # fmt: skip
+
     def forecast(self, target: Submission, *, delays: bool = True) -> Forecast:
         """Of a request that would come now. ``delays``: also by how much it would delay the others."""
         replay = self._play([*self._in_flight, target], target.request, self._horizon)

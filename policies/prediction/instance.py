@@ -14,10 +14,11 @@ from typing import Final
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import PlanCost, cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import Forecaster
 from blockwright.policies.prediction.instance_load import InstanceLoad, News
+from blockwright.policies.prediction.lengths import MORE
 from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import Effect, RoutesChanged, Submission
@@ -167,27 +168,25 @@ class Instance:
 
     # what is seen ----------------------------------------------------------------------------------------------------
 
-    def candidate(self, now: float, sent: int = 0) -> Candidate:
-        """As a live worker would tell of itself at ``now``, not after ``due``. ``sent``: requests in the last minute."""
+    def candidate(self, now: float) -> Candidate:
+        """As a live worker would tell of itself at ``now``, not after ``due``."""
         load, total = self._load, self.total_blocks
         waiting = len(load.needs)
         return Candidate(
             route=self.name, home=self.name, running=len(load.totals) - waiting, waiting=waiting,
             free_blocks=total - self._used_blocks(now), total_blocks=total, waiting_blocks=load.waiting_blocks,
-            sent_last_minute=sent,
         )  # fmt: skip
 
-    def forecast(self, target: Submission, now: float, *, delays: bool) -> Forecast:
-        """What would become of a request that came now, played forward from here with what is known of the others; with
-        ``delays`` also what these would lose."""
+    def forecaster(self, now: float, more: int = MORE) -> Forecaster:
+        """Of requests that come now: this instance played forward, with what is known of the others. ``more``: see
+        ``Present``."""
         self.catch_up(now)
         self._news()
-        presents, ends = [], self.due
+        opened, ends = [], self.due
         for plan, _ in self._open:
-            presents.append((plan, ends - now))
+            opened.append((plan, ends - now))
             ends += cost(plan, self._coefficients)
-        present = Present(self.state, self._coefficients, presents)
-        return Forecaster([present], now, in_flight=self._pending).forecast(target, delays=delays)
+        return Forecaster([Present(self.state, self._coefficients, opened, more)], now, in_flight=[*self._pending])
 
     @property
     def preemptions(self) -> int:

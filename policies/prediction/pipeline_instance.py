@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import Forecaster
 from blockwright.policies.prediction.instance_load import InstanceLoad, News
+from blockwright.policies.prediction.lengths import MORE
 from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.prediction.machines import LinkTimes, Machines, PlayedMachine
 from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
@@ -82,24 +83,22 @@ class PipelineInstance(Machines):
 
     # what is seen ----------------------------------------------------------------------------------------------------
 
-    def candidate(self, now: float, sent: int = 0) -> Candidate:
+    def candidate(self, now: float) -> Candidate:
         """As its home tells; a block is a page of KV on the layers of the home."""
         load, used = self._load, used_blocks(self.home.parts.memory, self._block_bytes)
         waiting = len(load.needs)
         return Candidate(
             route=self.name, home=self.name, running=len(load.totals) - waiting, waiting=waiting,
             free_blocks=self.total_blocks - used, total_blocks=self.total_blocks, waiting_blocks=load.waiting_blocks,
-            sent_last_minute=sent,
         )  # fmt: skip
 
-    def forecast(self, target: Submission, now: float, *, delays: bool) -> Forecast:
-        """Of a request that came now, played forward on all its devices, with what is under way between them."""
+    def forecaster(self, now: float, more: int = MORE) -> Forecaster:
+        """As of ``Instance``, on all its devices, with what is under way between them."""
         presents = []
         for machine in self.machines.values():
             open = [(plan, end - now) for plan, end, _ in machine.open]
-            presents.append(Present(machine.state, machine.coefficients, open))
-        under_way = self.under_way(now)
-        return Forecaster(presents, now, links=self.links, under_way=under_way).forecast(target, delays=delays)
+            presents.append(Present(machine.state, machine.coefficients, open, more))
+        return Forecaster(presents, now, links=self.links, under_way=self.under_way(now))
 
     def outstanding(self, now: float) -> int:
         """Tokens to prefill and to decode, as the gateway counts them."""
