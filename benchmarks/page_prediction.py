@@ -42,11 +42,12 @@ def of_fidelity(result: Result) -> str:
                 rows.append((case, f"{words}, {kind}", *found, result.percent(case, f"{name}{share}_error")))
     pairs = [result.text("four/order", f"pairs_{how}") for how in ("apart", "wrong")]
     return f"""The same 300 requests (Azure's conversation trace, shorter, at {100 * LOAD["one"]:.0f} % and
-{100 * LOAD["four"]:.0f} % of what the simulator says the workers could take) on served workers and in the simulator, three times. What a sweep costs was measured by `blockwright
-profile` in the same run (mean error of held-out sweeps {result.percent("profile", "mape")}), what HTTP and gateway add by
-requests to the idle server; nothing is fitted to the trace. `one`: S float32, one thread, real kernels; `four`:
-{WORKERS} workers held to a slower profile's pace. `from`: `blockwright simulate --from` beside what its logs say it was.
-Milliseconds; the bars are 15 % for means and 25 % for P99. Pairs of policies whose live means lie further apart than their
-runs: {pairs[0]}; ordered otherwise by the simulator: {pairs[1]}.
+{100 * LOAD["four"]:.0f} % of what the simulator says the workers could take) on served workers and in the simulator, three
+times. What a sweep costs was measured by `blockwright profile` in the same run (mean error of held-out sweeps
+{result.percent("profile", "mape")}), what HTTP and gateway add by requests to the idle server; nothing is fitted to the
+trace. `one`: S float32, one thread, real kernels; `four`: {WORKERS} workers held to a slower profile's pace. `from`:
+`blockwright simulate --from` beside what its logs say it was. Milliseconds; the bars are 15 % for means and 25 % for P99.
+Pairs of policies whose live means lie further apart than their runs: {pairs[0]}; ordered otherwise by the simulator:
+{pairs[1]}.
 
 {table(("", "", "was", "simulated", "error"), rows)}"""

@@ -163,12 +163,17 @@ class Recording:
         return replace(found, **{term: part * getattr(found, term) for term in TERMS})
 
     def described(self) -> dict[str, Any]:
-        """Instances with the memory and the limits of these workers, as a description has them."""
+        """Instances with the memory and the limits of these workers, as a description has them. Raises DescriptionError."""
         models: dict[str, dict[str, Any]] = {}
         instances = []
         for name, state in self.workers.items():
             config, memory = state.config, state.parts.memory
             for local in state.parts.routes.all_in_force():
+                if len(local.route.hops) > 1:
+                    where = ", ".join(hop.worker for hop in local.route.hops)
+                    raise DescriptionError(
+                        f"the logs have a route over {where}; describe the cluster in CONFIG, with stages"
+                    )
                 size = memory.page_bytes(local.spans) // config.page_size
                 model = {"name": local.route.application, "kv_bytes": max(4, size + -size % 4), "context": local.max_length}
                 models.setdefault(local.route.application, model)

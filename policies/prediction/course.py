@@ -33,11 +33,11 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """A message that was sent to a worker and arrives so many seconds from now."""
+    """Messages that were sent to a worker together and arrive so many seconds from now."""
 
     after: float
     worker: str
-    message: Event
+    messages: list[Event]
 
 
 @dataclass(slots=True)

@@ -113,11 +113,11 @@ class Instance:
 
     def _take(self, sweeps: int, now: float) -> None:
         plan, _ = self._open.pop(0)
-        if self._load.stops and sweeps == 1:
-            self.state.commit(plan, SweepResult(plan.number, self._load.drawn(self.state, plan)), now)
+        if sweeps == 1:
+            result = SweepResult(plan.number, self._load.drawn(self.state, plan))
+            self._load.outstanding -= self.state.commit_untold(plan, result, now, self._load.beginning())
         else:
             self.state.jump(plan, sweeps, now, tell=False)
-        if sweeps > 1:
             self._effects = self.state.take_effects()  # of those who end
             self._load.outstanding -= sweeps * (len(plan.row) - len(self._effects))
         self.sweeps += sweeps

@@ -47,6 +47,11 @@ class InstanceLoad:
         lengths = [(submissions[batch[i]].request, plan.start[i] + plan.count[i] + 1) for i in plan.sample]
         return [STOP if stops.get(request, 0) == length else 0 for request, length in lengths]
 
+    def beginning(self) -> set[int]:
+        """The sequences whose next tokens have to be told: those that compute their prompts."""
+        rows = self._state.parts.rows
+        return {s for request in self._behind if request not in self.needs and (s := rows.find(request)) is not None}
+
     def without_stop(self, plan: SweepPlan) -> int:
         """Sweeps with these rows before one of them draws its stop token."""
         batch, submissions, stops = self._state.batch(plan.number), self._state.parts.rows.submission, self.stops

@@ -85,10 +85,10 @@ class Machines:
             self.machines[present.state.config.worker] = PlayedMachine(present.state, present.coefficients, open, depth)
         self.home = next(iter(self.machines.values())).state
         self.links = links
-        self._posts: list[tuple[float, int, str, Event]] = []  # when, in which order, to whom
+        self._posts: list[tuple[float, int, str, list[Event]]] = []  # when, in which order, to whom
         self._posted = 0
         for one in under_way:
-            self._post(now + one.after, one.worker, one.message)
+            self._post(now + one.after, one.worker, one.messages)
 
     # for those who derive from it ------------------------------------------------------------------------------------
 
@@ -109,12 +109,13 @@ class Machines:
         return min(min(ends, default=NEVER), self._posts[0][0] if self._posts else NEVER)
 
     def happen(self) -> PlayedMachine | None:
-        """The next thing: a message comes, or a plan ends, whose machine is returned. Nobody has planned since."""
+        """The next thing: messages come, or a plan ends (of equal times first), whose machine is returned. Nobody has
+        planned since."""
         busy = [machine for machine in self.machines.values() if machine.open]
         machine = min(busy, key=lambda machine: machine.open[0][1]) if busy else None
-        if self._posts and (machine is None or self._posts[0][0] <= machine.open[0][1]):
-            self.now, _, worker, message = heappop(self._posts)
-            self._take(self.machines[worker], message)
+        if self._posts and (machine is None or self._posts[0][0] < machine.open[0][1]):
+            self.now, _, worker, messages = heappop(self._posts)
+            self._take(self.machines[worker], messages)
             return None
         assert machine is not None, "nothing happens any more"
         plan, self.now, _ = machine.open.popleft()
@@ -123,7 +124,7 @@ class Machines:
             if departure.worker in self.machines:
                 numbers = departure.width * sum([row.count for row in departure.rows])
                 at = self.links.fly(machine.name, departure.worker, numbers, self.now)
-                self._post(at, departure.worker, Flight(departure.home, 0, departure.width, departure.rows))
+                self._post(at, departure.worker, [Flight(departure.home, 0, departure.width, departure.rows)])
         return machine
 
     def go_on(self) -> None:
@@ -142,32 +143,34 @@ class Machines:
         return passed
 
     def _hear(self, machine: PlayedMachine) -> bool:
-        passed = False
+        told: dict[str, list[Event]] = {}  # by worker, who hears of it in one message
         for effect in machine.state.take_effects():
             if not isinstance(effect, Send):
                 self.heed(effect)
             elif effect.worker in self.machines:
-                self._post(self.now + self.links.latency, effect.worker, effect.message)
-                passed = passed or not self.links.latency
-        return passed
+                told.setdefault(effect.worker, []).append(effect.message)
+        for worker, messages in told.items():
+            self._post(self.now + self.links.latency, worker, messages)
+        return bool(told) and not self.links.latency
 
     def under_way(self, now: float) -> list[UnderWay]:
         """What was sent and has not arrived at ``now``."""
-        return [UnderWay(at - now, worker, message) for at, _, worker, message in sorted(self._posts, key=_order)]
+        return [UnderWay(at - now, worker, messages) for at, _, worker, messages in sorted(self._posts, key=_order)]
 
-    def _post(self, at: float, worker: str, message: Event) -> None:
+    def _post(self, at: float, worker: str, messages: list[Event]) -> None:
         if at <= self.now:
-            self._take(self.machines[worker], message)
+            self._take(self.machines[worker], messages)
         else:
             self._posted += 1
-            heappush(self._posts, (at, self._posted, worker, message))
+            heappush(self._posts, (at, self._posted, worker, messages))
 
-    def _take(self, machine: PlayedMachine, message: Event) -> None:
-        if isinstance(message, Flight):
-            machine.flights += 1
-            message = Flight(message.home, machine.flights, message.width, message.rows)
-        machine.state.apply(message, self.now)
+    def _take(self, machine: PlayedMachine, messages: list[Event]) -> None:
+        for message in messages:
+            if isinstance(message, Flight):
+                machine.flights += 1
+                message = Flight(message.home, machine.flights, message.width, message.rows)
+            machine.state.apply(message, self.now)
 
 
-def _order(post: tuple[float, int, str, Event]) -> tuple[float, int]:
+def _order(post: tuple[float, int, str, list[Event]]) -> tuple[float, int]:
     return post[:2]

@@ -105,7 +105,7 @@ class Columns:
     def scores(self, s: int, start: int) -> bool:
         """Whether log-probabilities of the prompt tokens after position ``start`` are wanted."""
         submission = self.submission[s]
-        return submission.scored and start + 1 < submission.prompt_length
+        return start + 1 < submission.prompt_length and submission.scored
 
     @property
     def free_rows(self) -> int:

@@ -127,7 +127,7 @@ class SequenceQueue:
 
 
 def _flow(key: Key, account: str) -> Flow:
-    return (shared_class(key[0]), account)
+    return (shared_class(key[0]) if key[0] else 0, account)
 
 
 def _place(keys: list[Key], key: Key) -> int:

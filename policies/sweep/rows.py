@@ -199,12 +199,13 @@ class RowTable(Columns):
         at: int,
         emitted: list[TokensEmitted],
         full: list[int],
+        tell: set[int] | None = None,
     ) -> int:
         """Take note of one computed position and one drawn token for each row of ``batch`` from place ``at`` on.
 
         Stops at the first row for which that is not all (it ends, it leaves, or it is no decode, which token -1 says) and
         returns its place. Rows with whose position a page is full are appended to ``full``. ``ends[i]`` is the position
-        after the computed one.
+        after the computed one. ``tell``: of these alone gateways are told; None: of all.
         """
         size, ready, limit, stop = self.page_size, self.ready, self.limit, self.stop
         computed, length, lists, opened = self.computed, self.length, self.tokens, self.open
@@ -223,6 +224,8 @@ class RowTable(Columns):
             computed[s] = end
             length[s] = end + 1
             opened[s] -= 1
+            if tell is not None and s not in tell:
+                continue
             of = submissions[s]
             if logprobs:
                 entry = logprobs[i]

@@ -152,14 +152,14 @@ class Sequences:
         if computed // rows.page_size > before // rows.page_size and rows.status[s] == Status.RUNNING:
             self.publish(s, before)
 
-    def decoded(self, emitted: list[TokensEmitted], full: list[int]) -> None:
-        """What ``advance`` does beside the columns, for rows that computed one position and drew one token each.
+    def decoded(self, rows: int, emitted: list[TokensEmitted], full: list[int]) -> None:
+        """What ``advance`` does beside the columns, for so many rows that computed one position and drew one token each.
 
         ``full``: those of them with whose position a page was full.
         """
         outgoing = self._parts.outgoing
-        outgoing.count("computed_tokens", len(emitted))
-        outgoing.count("generated_tokens", len(emitted))
+        outgoing.count("computed_tokens", rows)
+        outgoing.count("generated_tokens", rows)
         outgoing.tell_all(emitted)
         for s in full:
             self.publish(s, self._parts.rows.computed[s] - 1)

@@ -175,6 +175,11 @@ class SweepState:
 
     def commit(self, plan: SweepPlan, result: SweepResult, now: float) -> None:
         """The plan has run. Each plan is ended exactly once, in order."""
+        self.commit_untold(plan, result, now, None)
+
+    def commit_untold(self, plan: SweepPlan, result: SweepResult, now: float, tell: set[int] | None) -> int:
+        """The same; of sequences that only go on decoding there are effects of those in ``tell``, or None: of all. For how
+        many there were none."""
         ended = self._plans.end(plan.number)
         batch, rows = ended.sequences, self.parts.rows
         tokens, logprobs = result.tokens, result.logprobs
@@ -189,18 +194,21 @@ class SweepState:
         scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score else {}
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
         returns = Returns(self.parts)
-        at = 0
+        at = untold = 0
         while True:
             emitted: list[TokensEmitted] = []
             full: list[int] = []
-            at = rows.commit_decodes(batch, ends, decoded, logprobs, at, emitted, full)
-            self._sequences.decoded(emitted, full)
+            before = at
+            at = rows.commit_decodes(batch, ends, decoded, logprobs, at, emitted, full, tell)
+            untold += at - before - len(emitted)
+            self._sequences.decoded(at - before, emitted, full)
             if at == len(batch):
                 break
             drawn = [] if tokens[at] < 0 else [tokens[at]]
             self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns, now)
             at += 1
         returns.send()
+        return untold
 
     def _commit_row(
         self,

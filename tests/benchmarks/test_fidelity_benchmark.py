@@ -1,4 +1,4 @@
-"""What the fidelity benchmark computes: the same requests for both sides, errors against all live runs, the order of policies."""
+"""What the fidelity benchmark computes: equal requests for both sides, errors against all live runs, order of policies."""
 
 from __future__ import annotations
 
