@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from blockwright.policies.cluster.provisioning import MODES
 from blockwright.policies.prediction.dispatching import POLICIES
 
 MOST_THREADS = 256  # of a worker: what the kernels take
@@ -131,6 +132,21 @@ class Settings:
         float,
         "seconds without use after which a block that was deployed on one more worker for a burst goes again; 0: none is",
     ] = 60.0
+    autoscale: Annotated[
+        str,
+        "start and drain workers by latency: off, preemptive (by forecasts, see dispatch) or relief (by what was measured)",
+    ] = "off"
+    autoscale_latency: Annotated[float, "seconds of a request, from arrival to end, above which one more worker starts"] = (
+        0.0
+    )
+    autoscale_max_workers: Annotated[
+        int, "workers at most, between which threads and memory are divided; workers: at least"
+    ] = 0
+    autoscale_cooldown: Annotated[float, "seconds after a started worker serves before the next one may start"] = 30.0
+    autoscale_window: Annotated[
+        float,
+        "seconds that latencies, times n / (n - 1) workers, must be below half of autoscale_latency before one goes",
+    ] = 60.0
     prefix_cache: Annotated[bool, "reuse KV of equal prompt beginnings"] = True
     shared_cache: Annotated[bool, "let tenants reuse each other's, which tells them that somebody asked the same"] = False
     pace: Annotated[str, "cost table (a JSON file of seconds) that sweeps are held to"] = ""
@@ -219,6 +235,7 @@ class Settings:
             if name and name not in self.applications:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
         self._check_bases()
+        self._check_autoscale()
         self._check_logs()
         self._check_front()
         for name in _SECONDS:
@@ -234,6 +251,28 @@ class Settings:
                 f"sweep_tokens is {self.sweep_tokens}, less than max_rows ({self.max_rows}); every running sequence "
                 "needs a token in a sweep: raise sweep_tokens or lower max_rows"
             )
+
+    def _check_autoscale(self) -> None:
+        if self.autoscale not in MODES:
+            raise SettingsError(f"autoscale is {self.autoscale!r}; choose one of {', '.join(MODES)}")
+        for name in ("autoscale_latency", "autoscale_cooldown", "autoscale_window"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} is {getattr(self, name)}; give seconds")
+        if self.autoscale == "off":
+            if most := self.autoscale_max_workers:
+                raise SettingsError(f"autoscale_max_workers is {most}, but autoscale is off; choose preemptive or relief")
+            return
+        if self.autoscale == "preemptive" and (self.dispatch == OUTSTANDING or not POLICIES[self.dispatch].fallback):
+            those = ", ".join(name for name, known in POLICIES.items() if known.fallback)
+            raise SettingsError(f"autoscale is preemptive, but dispatch={self.dispatch} forecasts nothing; choose {those}")
+        if not self.workers < (most := self.autoscale_max_workers) <= MOST["workers"]:
+            few, many = self.workers + 1, MOST["workers"]
+            raise SettingsError(f"autoscale_max_workers is {most} with {self.workers} workers; give {few} to {many}")
+        if not self.autoscale_latency:
+            raise SettingsError("autoscale_latency is missing; give the seconds that a request may take")
+        for label, span in {"pipeline": self.pipeline, **{f"pipelines.{n}": s for n, s in self.pipelines.items()}}.items():
+            if span > 1:
+                raise SettingsError(f"{label} is {span}, but autoscale adds single workers; give 1, or autoscale=off")
 
     def _check_bases(self) -> None:
         for name, base in self.bases.items():

@@ -20,7 +20,8 @@ STACK = 8 << 20  # bytes of address space of a kernel thread
 
 
 def worker_names(settings: Settings) -> list[str]:
-    return [f"w{i}" for i in range(settings.workers)]
+    """All that there can be; the first ``workers`` are there from the start, the others when they are needed."""
+    return [f"w{i}" for i in range(max(settings.workers, settings.autoscale_max_workers))]
 
 
 def serving_dtype(settings: Settings, models: Mapping[str, ModelConfig]) -> str:
@@ -94,7 +95,7 @@ def worker_configs(
 ) -> dict[str, WorkerConfig]:
     """One per worker. Bytes are free here, and of ``address_space`` a process may have so many (None: any). Raises
     SettingsError."""
-    workers = settings.workers
+    workers = len(worker_names(settings))
     if settings.memory * workers > free_memory:
         raise SettingsError(
             f"memory is {settings.memory} bytes for each worker, {settings.memory * workers} for all {workers}, but only "

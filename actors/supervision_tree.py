@@ -10,7 +10,7 @@
       controller
       peer                  where there is HTTP: what the head's front tells other fronts
       workers               restarted for ever, with growing pauses
-        w0                  a process; in it
+        w0                  a process (further ones, with autoscale, when the controller asks for them); in it
           root              any end among these ends the process
             worker
             blocks          and below it an actor for each deployed block
@@ -116,7 +116,10 @@ def tree(
     limiter, tagger = (_LIMITER,) * bool(limits_of(settings)), (_TAGGER,) * (settings.tagger != "off")
     asked = tuple(_actor(name, "dispatcher.actor:Dispatcher") for name in dispatchers(settings))
     services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + asked)
-    workers = [ProcessSpec(name=name, entry=worker_entry, inside=INSIDE_WORKER) for name in worker_names(settings)]
+    workers = [
+        ProcessSpec(name=name, entry=worker_entry, inside=INSIDE_WORKER, dormant=number >= settings.workers)
+        for number, name in enumerate(worker_names(settings))
+    ]
     names = gateway_processes(settings, first_in_head=first_in_head) if http else []
     gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=INSIDE_GATEWAY) for name in names]
     predictors = []

@@ -19,6 +19,7 @@ from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
+from blockwright.actors.controller.scaling import scaling_plan
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
@@ -270,7 +271,8 @@ def _services(settings: Settings) -> dict[str, Any]:
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
     memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
     more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
-    return ControllerState(list(configs), settings.stall_timeout, memory=memory, **more)
+    more["scaling"] = scaling_plan(settings, list(configs))
+    return ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
 
 
 async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
@@ -360,7 +362,6 @@ def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
 
 def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
     """``name``: what request ids say; ``others``: nodes of the other gateways."""
-    asked = [f"{HEAD}/{name}" for name in dispatchers(settings)]
     state = GatewayState(
         "",  # filled in by the actor, which knows where it is
         models,
@@ -372,12 +373,14 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         gateways=settings.gateways,
         tenants=len({*settings.api_keys.values(), *settings.admin_keys.values()}),
         lengths=Lengths(settings.tagger != "off" or bool(settings.request_log)),
-        asks=bool(asked),
+        asks=bool(dispatchers(settings)),
     )
     tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
-    patience = PATIENCE * settings.dispatch_timeout
-    return Gateway(state, name=name, others=others, tagging=tagging, dispatchers=asked, patience=patience, **addresses)
+    state.asking.alone = settings.autoscale == "preemptive"
+    more: dict[str, Any] = {"dispatchers": [f"{HEAD}/{name}" for name in dispatchers(settings)]}
+    more |= {"patience": PATIENCE * settings.dispatch_timeout, "autoscale": settings.autoscale != "off"}
+    return Gateway(state, name=name, others=others, tagging=tagging, **{**addresses, **more})
 
 
 def _gateway_configs(

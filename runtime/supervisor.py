@@ -34,7 +34,8 @@ class Child:
 
     actor: class, or its import name "module:Qualname", which a class becomes when it goes to another node. on: a node, or
     candidates in order of preference; the supervisor's own if empty. drain: seconds for what waits when it is stopped.
-    patience: seconds that a start on another node may take. Raises TypeError, ValueError for what is no time.
+    patience: seconds that a start on another node may take. dormant: it starts when ``start_child`` asks for it. Raises
+    TypeError, ValueError for what is no time.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Child:
     drain: float = 5.0
     patience: float = 30.0
     mailbox: int = 1024
+    dormant: bool = False
 
     def __post_init__(self) -> None:
         seconds("drain", self.drain)
@@ -81,6 +83,9 @@ class Supervisor(Actor):
         self._specs = {child.name: child for child in children}
         order = [(child.name, Restart(child.restart)) for child in children]
         self._rules = Restarts(order, Strategy(strategy), intensity, period, backoff)
+        for child in children:
+            if child.dormant:
+                self._rules.dismiss(child.name)
         self._refs: dict[str, Ref] = {}  # children that are up
         self._last: dict[str, str] = {}  # addresses of their last lives
         self._causes: dict[str, str] = {}  # of their last ends
@@ -132,6 +137,19 @@ class Supervisor(Actor):
             state, restarts = self._rules.describe(name)
             out.append(ChildState(name, state, self._last.get(name, ""), restarts, self._causes.get(name, "")))
         return out
+
+    @endpoint
+    async def start_child(self, name: str) -> None:
+        """Start a child that is dormant or was stopped, and keep it running from here on (OTP's restart_child); answers when
+        a first start was tried. Raises KeyError."""
+        self._rules.ask_for(name, self.node.clock.now())
+        await self._advance()
+
+    @endpoint
+    async def stop_child(self, name: str) -> None:
+        """Stop a child until ``start_child`` (OTP's terminate_child); answers when it is over. Raises KeyError."""
+        self._rules.dismiss(name)
+        await self._end(name)
 
     def missing(self) -> dict[str, str]:
         """Children that wait for their next start, with the cause of their last end."""

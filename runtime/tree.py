@@ -27,11 +27,13 @@ log = logging.getLogger("blockwright.runtime")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """A node of its own. ``entry``: "module:function", which starts ``inside`` there with ``start_inside``."""
+    """A node of its own. ``entry``: "module:function", which starts ``inside`` there with ``start_inside``. ``dormant``: as
+    ``Child`` has it."""
 
     name: str
     entry: str
     inside: Branch
+    dormant: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,8 @@ def _bound(child: Child | ProcessSpec | Branch, values: Mapping[str, Any], nodes
     if isinstance(child, Branch):
         return child.supervisor(values, nodes)
     if isinstance(child, ProcessSpec):
-        return Child(name=child.name, actor=Process, args=(nodes, child.entry, values[child.name]), drain=0.0)
+        args = nodes, child.entry, values[child.name]
+        return Child(name=child.name, actor=Process, args=args, drain=0.0, dormant=child.dormant)
     value = values.get(child.name, ())
     if isinstance(value, Actor):
         return replace(child, actor=value)
@@ -104,7 +107,7 @@ def lines(tree: Branch, indent: str = "") -> Iterator[str]:
         if isinstance(child, Branch):
             yield from lines(child, indent + "  ")
         elif isinstance(child, ProcessSpec):
-            yield f"{indent}  {child.name}: process of {child.entry}"
+            yield f"{indent}  {child.name}: process of {child.entry}" + ", when it is asked for" * child.dormant
             yield from lines(child.inside, indent + "    ")
         else:
             yield f"{indent}  {child.name}: {child.actor.rpartition(':')[2]}"

@@ -48,7 +48,7 @@ class Provisioner:
         if self.spec.mode == "off":
             return []
         self._policy.observe(now, measured=measured, predicted=predicted)
-        decision = self._policy.decide(now, {self._names[place]: self._requests[place] for place in self.active})
+        decision = self._policy.decide(now, lambda: {self._names[i]: self._requests[i] for i in self.active})
         began = len(self.changes)
         match decision:
             case StartOne(worker, why):

@@ -23,6 +23,7 @@ from blockwright.actors.controller.demand_calls import perform
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.residency import serving
+from blockwright.actors.controller.scaling_calls import scale
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
 from blockwright.actors.controller.worker_calls import ANSWER_TIMEOUT, WorkerCalls
@@ -170,6 +171,11 @@ class Controller(Actor):
         """A block that was deployed for a burst, for one of these, is not used any more."""
         self.handle(m.Idle(worker, incarnation, tuple(applications)))
 
+    @endpoint
+    async def observed(self, measured: float, predicted: float) -> None:
+        """A gateway's ``Observations`` since the last time."""
+        self.handle(m.Observed(measured, predicted))
+
     @endpoint(urgent=True)
     async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
         self.handle(m.WorkerStarting(worker, incarnation, pid))
@@ -221,10 +227,11 @@ class Controller(Actor):
         statuses = {name: a for name, a in zip(names, answers, strict=False) if isinstance(a, WorkerStatus)}
         blocks = {name: a for name, a in zip(names, answers[len(names) :], strict=False) if isinstance(a, list)}
         sequences = [a for a in answers[2 * len(names) :] if isinstance(a, dict)]
-        events = self._history.view(self.node.clock.now(), time.time())
+        now, wall = self.node.clock.now(), time.time()
         peer = self.node.peers().get(PREDICTORS)
         told = peer.payload.get("predictors", {}) if peer is not None else {}
-        return cluster_view(self._state, statuses, blocks, sequences, events, told)
+        view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), told)
+        return view | {"autoscale": self._state.scaling.view(now, wall)}
 
     # the shell
 
@@ -263,6 +270,9 @@ class Controller(Actor):
                         self._failed.popitem(last=False)
             case m.DemandEffect():
                 return self._spawn(perform(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
+            case m.ScalingEffect():
+                self._history.scaled(effect, self.node.clock.now())
+                return self._spawn(scale(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
             case m.FinishRequests(application):
                 return self._spawn(self._drain(application))
             case m.Fatal(message):

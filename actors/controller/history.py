@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from blockwright.actors.controller.messages import ScalingEffect, StartWorker, StopWorker, VacateWorker
 from blockwright.actors.controller.state import ControllerState
 
 KEPT = 200
@@ -20,7 +21,7 @@ class Happened:
 
     number: int
     at: float
-    event: str  # "starting" | "up" | "ready" | "down" | "routes" | "gateway"
+    event: str  # "starting" | "up" | "ready" | "down" | "routes" | "gateway" | "scaling"
     subject: str  # worker, application or gateway process
     text: str
 
@@ -59,6 +60,17 @@ class History:
                 self._routes[name] = served.in_force
                 of = f"{served.in_force} of {len(served.planned)} routes"
                 self.note(now, "routes", name, f"model {name} can be served on {of}")
+
+    def scaled(self, effect: ScalingEffect, now: float) -> None:
+        """A worker comes or goes with the load."""
+        match effect:
+            case StartWorker(worker, why):
+                self.note(now, "scaling", worker, f"worker {worker} is wanted: {why}")
+            case VacateWorker(worker, _, why):
+                self.note(now, "scaling", worker, f"worker {worker} is drained: {why}")
+            case StopWorker(worker):
+                self._workers.pop(worker, None)
+                self.note(now, "scaling", worker, f"worker {worker} is stopped: nothing is left on it")
 
     def note(self, now: float, event: str, subject: str, text: str) -> None:
         self._count += 1

@@ -207,8 +207,36 @@ class Beat:
     routes: int = 0  # version of the publication that it has taken
 
 
+class ScalingEvent:
+    """News about what is pressed, and about workers that come and go with the load."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class Observed(ScalingEvent):
+    """What a gateway has seen since it last told; as ``Provisioning.observe``."""
+
+    measured: float
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Vacated(ScalingEvent):
+    """Answer to ``VacateWorker``."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped(ScalingEvent):
+    """Answer to ``StopWorker``."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pressed(ScalingEvent):
     """These blocks of a worker have nearly as long a queue as its memory allows."""
 
     worker: str
@@ -217,7 +245,7 @@ class Pressed:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(ScalingEvent):
     """A block that was deployed for a burst was not used for a while; who had it loaded."""
 
     worker: str
@@ -239,10 +267,9 @@ Event = (
     | Loaded
     | LoadFailed
     | DemandEvent
+    | ScalingEvent
     | Room
     | Beat
-    | Pressed
-    | Idle
 )
 
 
@@ -324,6 +351,37 @@ class LookLater(DemandEffect):
     seconds: float
 
 
+class ScalingEffect:
+    """For workers that come and go with the load."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker(ScalingEffect):
+    """Its supervisor is to start a process for it, and to keep it running."""
+
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class VacateWorker(ScalingEffect):
+    """After all publications before it, which have told gateways to send nothing more there: until nothing of theirs is
+    there. What still is after ``grace`` seconds is given back and goes on elsewhere."""
+
+    worker: str
+    grace: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker(ScalingEffect):
+    """Its supervisor is to end it, and not to start it again."""
+
+    worker: str
+
+
 @dataclass(frozen=True, slots=True)
 class Fatal:
     """The cluster cannot serve what it was started for; one sentence."""
@@ -331,4 +389,4 @@ class Fatal:
     message: str
 
 
-Effect = KillWorker | Load | AskRoom | Publish | Unload | Added | FinishRequests | DemandEffect | Fatal
+Effect = KillWorker | Load | AskRoom | Publish | Unload | Added | FinishRequests | DemandEffect | ScalingEffect | Fatal

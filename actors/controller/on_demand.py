@@ -96,7 +96,7 @@ class OnDemand:
     def _refused(self, event: LoadRefused) -> None:
         """A worker has no room for an application: what was coming asks for some, others are on demand from now on."""
         load, why, residency = event.load, event.why, self._residency[event.worker]
-        if not self._state.on_demand or why.never:
+        if not self._state.on_demand or why.never or self._state.workers[event.worker].extra:
             self._state.news(LoadFailed(event.worker, event.incarnation, load, why.message))
             return
         residency.loading = None

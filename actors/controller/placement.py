@@ -6,7 +6,8 @@ Owns nothing itself: it plans into what the controller's state has of applicatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
@@ -24,6 +25,7 @@ class Placement:
         self, served: dict[str, Served], residency: Mapping[str, Residency], memory: Mapping[str, int], idle: float
     ) -> None:
         self._served, self._residency, self._memory, self._idle = served, residency, memory, idle
+        self.closed: set[str] = set()  # workers that get nothing more
         self.extras: dict[str, PlannedRoute] = {}  # by id: routes through blocks that were deployed for a burst
 
     def of_all(self, new: Mapping[str, Application]) -> list[Route]:
@@ -38,7 +40,7 @@ class Placement:
         except ValueError:
             if not on_demand:
                 raise
-            rooms = {worker: WorkerRoom(self._whole(worker), ()) for worker in self._residency}
+            rooms = {worker: WorkerRoom(self._whole(worker), ()) for worker in self._open()}
             if all(room.free is None for room in rooms.values()):
                 raise
             return routes_where_it_fits(application.name, application, rooms), True
@@ -89,18 +91,32 @@ class Placement:
         self.extras[route.id] = extra
         return extra
 
-    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> list[PlannedRoute]:
-        """These extra routes belong here no more. Their components are still there."""
-        found = [extra for extra in self.extras.values() if which(extra)]
-        for extra in found:
-            del self.extras[extra.route.id]
-            extra.ended = True
-            extra.served.planned.remove(extra)
-            for hop in extra.hops:
-                hop.residency.hops[extra.route.application].remove(hop)
-        if found:
-            self.cut()
-        return found
+    # workers that come and go
+
+    def replicate(self, worker: str) -> list[str]:
+        """Plan the whole chains that fit on a worker that has nothing, of those that came first; their applications."""
+        memory, held, routes = self._memory.get(worker), dict[bytes, int](), list[Route]()
+        for name, served in self._served.items():
+            one, free = served.application, None if memory is None else memory - sum(held.values())
+            if served.deployed and not (served.draining or served.on_demand) and one.span == 1:
+                with suppress(ValueError):  # no room
+                    routes += routes_where_it_fits(name, one, {worker: WorkerRoom(free, held.keys())})
+                    held.update(one.tensors())
+        return [planned.route.application for planned in self.plan(routes)]
+
+    def end(self, routes: Iterable[PlannedRoute]) -> None:
+        """These routes belong here no more. Their components are still there."""
+        for one in routes:
+            self.extras.pop(one.route.id, None)
+            one.ended = True
+            one.served.planned.remove(one)
+            for hop in one.hops:
+                hop.residency.hops[one.route.application].remove(hop)
+        self.cut()
+
+    def _open(self) -> dict[str, Residency]:
+        """Workers that may get more."""
+        return {name: here for name, here in self._residency.items() if name not in self.closed}
 
     # memory
 
@@ -113,7 +129,7 @@ class Placement:
     def _rooms(self, new: Iterable[Application]) -> dict[str, WorkerRoom]:
         """As workers have said; one that has nothing has not been asked. ``new``: what is to be placed."""
         found, where = {}, self._where(new)
-        for name, here in self._residency.items():
+        for name, here in self._open().items():
             free = here.room if here.resident else self._memory.get(name, here.room)
             resident = here.resident
             held = {t for t, at in where.items() if any(depth in resident.get(one, ()) for one, depth in at)}
@@ -143,7 +159,7 @@ class Placement:
             {},
             dict[tuple[tuple[str, int, int], ...], tuple[int, set[bytes]]](),
         )  # workers that are to have the same
-        for name, here in self._residency.items():
+        for name, here in self._open().items():
             memory = self._memory.get(name)
             if memory is None:
                 found[name] = WorkerRoom(None, ())

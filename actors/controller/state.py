@@ -17,8 +17,8 @@ from blockwright.actors.controller.on_demand import OnDemand
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
+from blockwright.actors.controller.scaling import Scaling, ScalingPlan
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.model.chain import Block, Route
 from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.sweep.events import RoutesChanged
@@ -27,7 +27,7 @@ HOPELESS = 5  # deaths in a row before any worker ever was ready or, by their ow
 
 
 class ControllerState:
-    """See the module; of ``memory`` and ``block_idle`` see ``placement.py``, of ``on_demand`` ``on_demand.py``."""
+    """See the module; for ``memory`` and ``block_idle`` ``placement.py``, for the others the module of that name."""
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class ControllerState:
         memory: Mapping[str, int] | None = None,
         block_idle: float = 0.0,
         on_demand: bool = True,
+        scaling: ScalingPlan | None = None,
     ) -> None:
         self.stall_timeout, self.on_demand = stall_timeout, on_demand
         self.served: dict[str, Served] = {}  # every application that is known
@@ -48,6 +49,7 @@ class ControllerState:
         self.placement = Placement(self.served, self.residency, memory or {}, block_idle)
         self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
         self.demand = OnDemand(self)
+        self.scaling = Scaling(self, scaling or ScalingPlan())
         self.alive = 0  # workers
         self.planned = 0  # published routes of deployed applications
         self._ranked = 0  # applications that ever were
@@ -60,6 +62,8 @@ class ControllerState:
         """Apply one event; the effects must be performed in order."""
         self.touched.clear()
         self.table.applications.clear()
+        if isinstance(event, m.WorkerStarting | m.WorkerUp | m.WorkerDown | m.Unfit) and event.worker not in self.workers:
+            return []  # it was drained
         match event:
             case m.Beat():
                 self._beat(event)
@@ -88,12 +92,8 @@ class ControllerState:
                 self._retire(application)
             case m.Remove(application):
                 self._remove(application)
-            case m.Pressed(name, incarnation, blocks):
-                if self.current(name, incarnation):
-                    self._scale_out(name, blocks)
-            case m.Idle(name, incarnation, applications):
-                if self.current(name, incarnation):
-                    self.end_extras(lambda extra: extra.route.application in applications and extra.is_on(name))
+            case m.ScalingEvent():
+                self.scaling.handle(event, now)
             case m.DemandEvent():
                 self.demand.handle(event, now)
         for name in list(self.additions.replaces) if self.touched else ():
@@ -101,6 +101,7 @@ class ControllerState:
         self.demand.look(now)
         for name in self.touched:
             self._advance(self.workers[name])
+        self.scaling.look(now)
         self._publish()
         effects, self._effects, self.after = [*self._effects, *self.after], [], []
         return effects
@@ -144,8 +145,8 @@ class ControllerState:
     # life of workers
 
     def current(self, name: str, incarnation: int) -> bool:
-        worker = self.workers[name]
-        return worker.alive and worker.incarnation == incarnation
+        worker = self.workers.get(name)
+        return worker is not None and worker.alive and worker.incarnation == incarnation
 
     def _well(self, worker: WorkerRecord) -> bool:
         return worker.alive and not worker.condemned
@@ -159,6 +160,7 @@ class ControllerState:
     def _fall(self, worker: WorkerRecord, incarnation: int, cause: str, now: float) -> None:
         self.alive -= worker.alive
         worker.fall(incarnation, cause, now)
+        self.scaling.down(worker.name, now)
         loading = self.residency[worker.name].loading
         if loading is not None:
             self.additions.died(loading.holder)
@@ -343,26 +345,20 @@ class ControllerState:
 
     # blocks that are deployed for a burst
 
-    def _scale_out(self, name: str, blocks: Sequence[PressedBlock]) -> None:
-        extra = self.placement.scale_out(name, blocks)
-        for hop in extra.hops if extra is not None else ():
-            if hop.missing:
-                hop.residency.want(hop.route.route.application)
-        if extra is not None:
-            self.touched.update((hop.worker, None) for hop in extra.route.hops)
-            self.table.touch([extra])
-            self.catalog()
-
     def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None:
-        """Routes through blocks that were deployed for a burst end, and what was loaded for them alone goes."""
-        ended = self.placement.end_extras(which)
-        if ended:
-            self.table.touch(ended)
+        """Routes through blocks that were deployed for a burst end."""
+        self.end_routes([extra for extra in self.placement.extras.values() if which(extra)])
+
+    def end_routes(self, routes: Sequence[PlannedRoute]) -> None:
+        """These end, and what was loaded for them alone goes."""
+        if routes:
+            self.placement.end(routes)
+            self.table.touch(routes)
             self.catalog()
             self._publish()  # before the components go
-        for extra in ended:
-            for worker in workers_of(extra.route):
-                self._unload(worker, extra.served, self.residency[worker].release(extra.route.application))
+        for ended in routes:
+            for worker in workers_of(ended.route):
+                self._unload(worker, ended.served, self.residency[worker].release(ended.route.application))
 
     def _unload(self, worker: str, served: Served, depths: Iterable[int]) -> None:
         if gone := [served.application.components[d] for d in sorted(depths)]:

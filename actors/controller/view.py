@@ -65,7 +65,7 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
     return {
         "id": worker.name,
         "pid": status.pid if status else worker.pid,
-        "state": worker.state,
+        "state": "draining" if worker.name in state.scaling.draining else worker.state,
         "incarnation": worker.incarnation,
         "restarts": worker.restarts,
         "cause": worker.cause,

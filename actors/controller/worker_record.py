@@ -15,6 +15,7 @@ class WorkerRecord:
     """See the module."""
 
     name: str
+    extra: bool = False  # it came because of the load
     state: str = "down"  # "down" | "starting" | "loading" | "ready"
     incarnation: int = 0  # of the living one; 0 while down or starting
     last: int = 0  # highest incarnation heard of

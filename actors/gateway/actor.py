@@ -60,7 +60,7 @@ from blockwright.policies.requests.request_ownership import sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.clock import Timer
+from blockwright.runtime.base.clock import Timer, first_within
 from blockwright.runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace
 from blockwright.runtime.node.inspection import inspect_peers
@@ -73,7 +73,8 @@ class Gateway(Actor):
     """See the module.
 
     controller, applications, limiter: their addresses (the last is empty without limits); others: nodes of the other
-    gateways; tagging: of the state's ``lengths``; dispatchers: those that are asked by turns, each for ``patience`` seconds.
+    gateways; tagging: of the state's ``lengths``; dispatchers: those that are asked by turns, each for ``patience`` seconds;
+    autoscale: the controller wants to know latencies.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Gateway(Actor):
         limiter: str = "",
         others: Sequence[str] = (),
         tagging: Tagging | None = None,
+        autoscale: bool = False,
         dispatchers: Sequence[str] = (),
         patience: float = 0.1,
     ) -> None:
@@ -102,6 +104,7 @@ class Gateway(Actor):
         self._conditions = Conditions()
         self._tagging = tagging or Tagging(state.lengths)
         self._dispatchers, self._patience = itertools.cycle(dispatchers), patience
+        self._autoscale = autoscale
         self._timer: Timer | None = None
 
     async def on_start(self) -> None:
@@ -171,6 +174,19 @@ class Gateway(Actor):
         await self.until(
             lambda: told.version >= version and not any(r.workers for r in active.values() if r.application == application)
         )
+
+    @endpoint(concurrent=True)
+    async def vacated(self, worker: str, version: int, grace: float) -> None:
+        """Answers when publication ``version`` of the routes has come and no request is at a worker; what still is after
+        ``grace`` seconds is given back, and goes on elsewhere."""
+        table, there = self.state.table, self.state.table.on
+        quiet = asyncio.ensure_future(self.until(lambda: table.version >= version and not there.get(worker)))
+        try:
+            await first_within(self.node.clock, grace, (quiet,))
+        finally:
+            quiet.cancel()
+        for request in sorted(there.get(worker, ())):
+            self._handle(Unsent(request, self.state.active[request].attempt, f"worker {worker} is drained"))
 
     @endpoint(urgent=True)
     async def sequences(self) -> dict[str, Census]:
@@ -289,7 +305,15 @@ class Gateway(Actor):
         self._handle(GatewayTick())
         if self._others:
             self._share()
+        if self._autoscale:
+            self._observe()
         self._tagging.look(self.node)
+
+    def _observe(self) -> None:
+        first = next(iter(self.state.active.values()), None)
+        seen = self.state.asking.observations.take(0.0 if first is None else self.node.clock.now() - first.arrival)
+        if seen is not None:
+            self.node.ref(self._controller).observed.cast(*seen)
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # a worker's

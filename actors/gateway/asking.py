@@ -12,6 +12,7 @@ from math import isfinite
 
 from blockwright.actors.dispatcher.messages import Ask, Chosen
 from blockwright.actors.gateway.decision import Decision
+from blockwright.actors.gateway.observations import Observations
 from blockwright.actors.gateway.port import DispatchFigures, ForecastPoint
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.model.chain import Route
@@ -38,6 +39,8 @@ class Asking:
 
     def __init__(self, wanted: bool = False) -> None:
         self.wanted = wanted
+        self.alone = False  # also about a request that only one route can take: the forecast is wanted for its own sake
+        self.observations = Observations()
         self.open: dict[str, Question] = {}  # request -> what is asked about it
         self.figures = DispatchFigures()
 
@@ -57,6 +60,9 @@ class Asking:
             self.figures.unanswered[reason] = self.figures.unanswered.get(reason, 0) + count
         if chosen.rank:
             self.figures.rank.observe(chosen.rank)
+        forecasts = [candidate.forecast.last_token for candidate in chosen.candidates if candidate.forecast]
+        if forecasts:
+            self.observations.predicted(min(forecasts))
         return Advice(question, chosen)
 
     def decide(self, advice: Advice, routes: Sequence[Route], default: Route, now: float) -> tuple[Route, Decision]:
@@ -77,6 +83,7 @@ class Asking:
 
     def ended(self, record: RequestRecord, now: float) -> None:
         """A request has ended: how right the forecast of its last attempt was. What was cut short says nothing."""
+        self.observations.ended(now - record.arrival)
         decision = record.decision
         if decision is None or decision.forecast is None or decision.first_token is None or record.state != "finished":
             return

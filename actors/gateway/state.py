@@ -216,7 +216,7 @@ class GatewayState:
             routes = open_routes(wanted, self.table, self.quarantine)
             if advice is not None:
                 route, decision = self.asking.decide(advice, routes, route, now)
-            elif len(routes) > 1:
+            elif len(routes) > 1 or self.asking.alone:
                 self._effects.append(self.asking.ask(draft, routes, now))
                 return
         self.queue.remove(record.id, record.application)

@@ -40,7 +40,7 @@ def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
 
 
 def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Applications: what they are based on, the memory they own and share, where they run; and the workers."""
+    """Applications: what they are based on, their memory and where they run; workers, and why they come or go."""
     applications = cluster["applications"]
     return {
         "applications": [
@@ -64,6 +64,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             }
             for worker in cluster["workers"]
         ],
+        "autoscale": dict(cluster["autoscale"]),
     }
 
 

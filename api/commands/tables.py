@@ -91,7 +91,17 @@ def ps_tables(view: View) -> Group:
         ],
         numbers=6,
     )
-    return Group(applications, "", workers)
+    return Group(applications, "", workers, *_autoscale(view["autoscale"]))
+
+
+def _autoscale(scaled: View) -> list[str]:
+    """How many workers are wanted, and why the last one came or went."""
+    if scaled["mode"] == "off":
+        return []
+    count, last = scaled["workers"], scaled["last"]
+    said = f"autoscale ({scaled['mode']}, {scaled['limit']:g} s): {count['wanted']} workers wanted"
+    said += "".join(f", {count[stage]} {stage}" for stage in ("starting", "draining") if count[stage])
+    return ["", said, *([f"  {last['decision']}: {last['why']}"] if last else [])]
 
 
 def top_tables(view: View) -> Group:

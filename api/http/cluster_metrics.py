@@ -84,6 +84,11 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
         for name, value in (worker.get("counters") or {}).items():
             if name in COUNTERS and _is_number(value):
                 add(f"worker_{name}", COUNTERS[name], who, value)
+    scaled = cluster.get("autoscale") or {}
+    for stage, value in (scaled.get("workers") or {}).items():
+        add("autoscale_workers", "Workers by stage; wanted are those that are active or starting.", {"stage": stage}, value)
+    for what, value in (scaled.get("decisions") or {}).items():
+        add("autoscale_decisions", "Workers that were started or drained because of latencies.", {"decision": what}, value)
     for name, value in cluster.items():
         if name in NUMBERS and _is_number(value):
             add(name, NUMBERS[name], {}, value)

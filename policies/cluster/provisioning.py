@@ -2,7 +2,8 @@
 
 After Da and Kalyvianaki's paper on predictive scheduling (Block, later Astrolabe), its section on scaling, with what that
 leaves open. *Preemptive*: one more worker starts when for some request even the least forecast over the active workers
-reaches the limit. *Relief*: when a measured latency is above it; the age of a request that has not ended is measured, too.
+reaches the limit; where none was forecast for as long as that (predictors are late or dead), as in relief. *Relief*: when a
+measured latency is above it; the age of a request that has not ended is measured, too.
 While one starts no further one does, nor within a cool-down after it is there. One goes when for a while every latency,
 measured or forecast, would have stayed below half the limit with one worker less. For that it counts as growing like the
 load of each worker, n / (n - 1); where it grows faster, the other half of the limit has to make up for it.
@@ -12,7 +13,7 @@ Owns what each worker is and what was observed. Starts and stops nothing; time c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -68,7 +69,8 @@ class Provisioning:
         self._fresh: dict[str, int] = {}  # workers that were started and have not served yet: how often they have died
         self._order: dict[str, int] = {}  # active worker: the how manyth it was to become so
         self._ups = 0
-        self._over = 0.0  # what was above the limit since the last decision
+        self._over, self._seen = 0.0, ""  # what was above the limit since the last decision, and how it is known
+        self._forecast = float("-inf")  # when one came last
         self._rest = self._calm = float("-inf")  # no start before; since when all was calm, with these workers
 
     def count(self, stage: WorkerStage) -> int:
@@ -100,17 +102,19 @@ class Provisioning:
     def observe(self, now: float, *, measured: float = 0.0, predicted: float = 0.0) -> None:
         """Seconds, the worst of what was observed together; 0: nothing. ``measured``: of a request that has ended, or the
         age of one that has not. ``predicted``: of a request, the least forecast over the active workers."""
-        deciding, active = measured, self.count(WorkerStage.ACTIVE)
-        over = measured > self.rules.limit
-        if self.rules.mode == "preemptive":
-            deciding, over = predicted, predicted >= self.rules.limit
-        if over:
-            self._over = max(self._over, deciding)
-        if max(measured, predicted) * active >= CALM * self.rules.limit * (active - 1):
+        limit, active = self.rules.limit, self.count(WorkerStage.ACTIVE)
+        if predicted:
+            self._forecast = now
+        if self.rules.mode == "preemptive" and predicted >= limit:
+            self._over, self._seen = max(self._over, predicted), "forecast on every active worker"
+        elif measured > limit and (self.rules.mode == "relief" or now - self._forecast > limit):
+            self._over, self._seen = max(self._over, measured), "measured"
+        if max(measured, predicted) * active >= CALM * limit * (active - 1):
             self._calm = now
 
-    def decide(self, now: float, work: Mapping[str, float]) -> StartOne | DrainOne | None:
-        """What is to be done now; it counts as begun. ``work``: of each worker that may go, in any unit."""
+    def decide(self, now: float, work: Callable[[], Mapping[str, float]]) -> StartOne | DrainOne | None:
+        """What is to be done now; it counts as begun. ``work``: of each worker that may go, in any unit, asked for only
+        where one goes."""
         over, self._over = self._over, 0.0
         if self.rules.mode == "off":
             return None
@@ -126,14 +130,16 @@ class Provisioning:
         worker = next((name for name, stage in self.stage.items() if stage is WorkerStage.OFF), None)
         if worker is None or now < self._rest or (self._fresh and not self.rules.overlap):
             return None
+        if not self.count(WorkerStage.ACTIVE):
+            return None  # what lacks is not one more
         self.stage[worker], self._fresh[worker] = WorkerStage.STARTING, 0
-        seen = "forecast on every active worker" if self.rules.mode == "preemptive" else "measured"
-        return StartOne(worker, f"{over:.3g} s {seen}, the limit is {self.rules.limit:g} s")
+        return StartOne(worker, f"{over:.3g} s {self._seen}, the limit is {self.rules.limit:g} s")
 
-    def _drain(self, now: float, work: Mapping[str, float]) -> DrainOne | None:
+    def _drain(self, now: float, ask: Callable[[], Mapping[str, float]]) -> DrainOne | None:
         busy = self._fresh or WorkerStage.DRAINING in self.stage.values()
         if busy or self.count(WorkerStage.ACTIVE) <= self.rules.least or now - self._calm < self.rules.window:
             return None
+        work = ask()
         active = [name for name in work if self.stage[name] is WorkerStage.ACTIVE]
         if not active:
             return None

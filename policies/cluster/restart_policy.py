@@ -73,7 +73,7 @@ class Plan:
 @dataclass(slots=True)
 class _Child:
     restart: Restart
-    state: str = "wanted"  # "wanted" (to be started), "up", "done" (not to be started again)
+    state: str = "wanted"  # "wanted" (to be started), "up", "done" (not to be started, unless that is asked for)
     due: float = 0.0  # when wanted: not before
     since: float = 0.0  # when up: since when
     failures: int = 0  # in a row
@@ -152,6 +152,16 @@ class Restarts:
     def wait(self, name: str, until: float) -> None:
         """Where the child was to be started is not there (yet): try again then, without counting this."""
         self._state[name].due = until
+
+    def dismiss(self, name: str) -> None:
+        """The child is not to be started (again)."""
+        self._state[name].state = "done"
+
+    def ask_for(self, name: str, now: float) -> None:
+        """One that was dismissed, or is done, is to be started, at once. KeyError for an unknown one."""
+        child = self._state[name]
+        if child.state == "done":
+            child.state, child.due, child.failures = "wanted", now, 0
 
     def _again(self, name: str, now: float, draw: float, event: str) -> Plan:
         child = self._state[name]

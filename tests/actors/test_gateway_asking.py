@@ -56,6 +56,10 @@ def test_where_several_routes_fit_it_is_asked_about_and_starts_where_the_dispatc
 def test_one_route_and_the_setting_outstanding_ask_nobody() -> None:
     assert submits(bench("w0").generate()) == [("w0", "r", 1)]
     assert submits(Bench("w0", "w1").generate()) == [("w0", "r", 1)]
+    alone = bench("w0")
+    alone.state.asking.alone = True  # whoever provisions wants to know the forecast
+    (question,) = alone.generate()
+    assert isinstance(question, Ask)
     made = bench(capacity={"m@w0": 50, "m@w1": 100})
     assert submits(made.generate(prompt=60)) == [("w1", "r", 1)], "the other cannot hold it"
 
@@ -263,3 +267,14 @@ def test_random_answers_kills_and_losses_leave_every_stream_exact(seed: int) -> 
     assert_exact(fleet, asked)
     assert not fleet.state.asking.open
     assert sum(fleet.state.asking.figures.asked.counts) > 0
+
+
+def test_the_least_forecast_and_the_longest_request_are_told_to_whoever_provisions() -> None:
+    made = bench()
+    made.generate(prompt=9, now=1.0)
+    made(chosen(), now=1.25)
+    seen = made.state.asking.observations
+    assert seen.take(0.5) == (0.5, 2.0), "the age of the oldest; the forecast at w1"
+    assert seen.take(0.0) is None
+    made(End("r"), now=4.0)
+    assert seen.take(0.5) == (3.0, 0.0)

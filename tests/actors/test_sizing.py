@@ -1,11 +1,12 @@
 """What workers are started with follows from settings, checkpoints and machine."""
 
 import re
+from typing import Any
 
 import pytest
 
 from blockwright.actors.config import MOST, MOST_THREADS, Settings, SettingsError
-from blockwright.actors.sizing import PROGRAM, STACK, max_lengths, serving_dtype, spans, worker_configs
+from blockwright.actors.sizing import PROGRAM, STACK, max_lengths, serving_dtype, spans, worker_configs, worker_names
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
 from blockwright.gpu.native.backend import MAX_THREADS
 
@@ -109,3 +110,34 @@ def test_tables_are_sized_for_the_largest_model():
 def test_spans_of_single_applications():
     settings = Settings(workers=4, pipeline=2, applications={"a": "/a", "b": "/b"}, pipelines={"b": 4})
     assert spans(settings) == {"a": 2, "b": 4}
+
+
+SCALED: dict[str, Any] = {"autoscale": "relief", "autoscale_latency": 5.0, "autoscale_max_workers": 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"autoscale": "often"}, "autoscale is 'often'; choose one of off, preemptive, relief"),
+        ({"autoscale": "off"}, "autoscale_max_workers is 3, but autoscale is off; choose preemptive or relief"),
+        ({"autoscale_latency": 0.0}, "autoscale_latency is missing"),
+        ({"autoscale_cooldown": -1.0}, "autoscale_cooldown is -1.0; give seconds"),
+        (
+            {"autoscale": "preemptive"},
+            "autoscale is preemptive, but dispatch=outstanding forecasts nothing; choose predicted-",
+        ),
+        ({"autoscale": "preemptive", "dispatch": "min-qpm"}, "but dispatch=min-qpm forecasts nothing"),
+        ({"workers": 3}, "autoscale_max_workers is 3 with 3 workers; give 4 to 4096"),
+        ({"workers": 2, "pipeline": 2}, "pipeline is 2, but autoscale adds single workers; give 1, or autoscale=off"),
+    ],
+)
+def test_what_does_not_go_with_autoscale_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        Settings(**{**SCALED, **change})
+
+
+def test_threads_and_memory_are_divided_among_all_workers_that_there_can_be() -> None:
+    settings = Settings(**SCALED)
+    assert worker_names(settings) == ["w0", "w1", "w2"]
+    configs = worker_configs(settings, {"a": model()}, free_memory=1000, cores=6)
+    assert {(c.memory, c.threads) for c in configs.values()} == {(200, 2)}

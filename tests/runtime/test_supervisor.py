@@ -103,6 +103,28 @@ async def test_a_child_that_dies_is_restarted_with_its_group(nodes, node, other,
     assert found[1].cause == "crashed: as told"
 
 
+async def test_a_dormant_child_runs_from_start_child_to_stop_child(nodes, node, log):
+    sup = await supervise(node, child("x"), child("y", dormant=True))
+    await nodes.advance(0.5)
+    assert (log, (await states(sup))["y"]) == (["+x"], ("done", "", 0))
+    await sup.start_child("y")
+    node.ref("a/y").die.cast()
+    await nodes.advance(0.5)
+    assert log == ["+x", "+y", "-y", "+y"], "it is restarted like any other"
+    await sup.stop_child("y")
+    node.ref("a/x").die.cast()
+    await nodes.advance(0.5)
+    assert log[4:] == ["-y", "-x", "+x"]
+    await sup.start_child("y")
+    assert (await states(sup))["y"][0] == "up"
+    node.ref("a/y").die.cast()
+    await sup.stop_child("y")  # while it waits for its restart, or before its death is known
+    await nodes.advance(0.5)
+    assert (await states(sup))["y"][0] == "done"
+    with pytest.raises(RemoteError, match="KeyError"):
+        await sup.start_child("z")
+
+
 async def test_restart_kinds(nodes, node, log):
     sup = await supervise(node, child("x", restart="transient"), child("y", restart="temporary"), child("z"))
     for name in "xyz":

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
+from blockwright.api.commands.tables import ps_tables
 
 
 def application(blocks: list[str], own: int, shared: int, base: str | None = None) -> dict[str, Any]:
@@ -49,7 +50,11 @@ CLUSTER = {
     },
     "workers": [worker("w0", 20, 60, prompt_tokens=100, cached_tokens=25), worker("w1", 0, 50)],
     "routes": [route("base", "w0"), route("base", "w1"), route("tuned", "w0", "w1")],
-}
+    "autoscale": {
+        "mode": "relief", "limit": 5.0, "workers": {"wanted": 2, "active": 1, "starting": 1, "draining": 0},
+        "last": {"at": 7.0, "decision": "start w1", "why": "6 s measured, the limit is 5 s"},
+    },
+}  # fmt: skip
 
 
 def metrics(tokens: int, times: list[float]) -> str:
@@ -67,6 +72,12 @@ def metrics(tokens: int, times: list[float]) -> str:
 
 def test_ps() -> None:
     view = ps_view(CLUSTER)
+    assert [line for line in ps_tables(view).renderables if isinstance(line, str)] == [
+        "",
+        "",
+        "autoscale (relief, 5 s): 2 workers wanted, 1 starting",
+        "  start w1: 6 s measured, the limit is 5 s",
+    ]
     assert [(one["id"], one["base"]) for one in view["applications"]] == [("base", None), ("tuned", "base"), ("other", None)]
     assert [one["replicas"] for one in view["applications"]] == [[["w0"], ["w1"]], [["w0", "w1"]], []]
     tuned = view["applications"][1]

@@ -25,6 +25,7 @@ CLUSTER = {
     ],
     "routes": [{"application": "tiny", "hops": [{"worker": "w0"}]}],
     "kv_pages_shared": 7,
+    "autoscale": {"workers": {"wanted": 2, "draining": 1}, "decisions": {"start": 3}, "last": None},
 }
 
 
@@ -56,6 +57,8 @@ async def test_a_request_is_counted(serve: Any, say: Any) -> None:
     assert seen["blockwright:worker_requests", "running,w0"] == 2
     assert seen["blockwright:worker_preemptions", "w0"] == 4
     assert seen["blockwright:kv_pages_shared", ""] == 7
+    assert [seen["blockwright:autoscale_workers", stage] for stage in ("wanted", "draining")] == [2, 1]
+    assert seen["blockwright:autoscale_decisions", "start"] == 3
 
 
 async def test_head_works_and_a_silent_cluster_does_not_matter(serve: Any) -> None:

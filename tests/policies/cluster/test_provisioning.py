@@ -19,9 +19,13 @@ def fleet(mode: str = "relief", up: int = 1, **rules: Any) -> Provisioning:
     made.up("w0", 0.0)
     for name in NAMES[1:up]:
         made.observe(0.0, measured=99.0, predicted=99.0)
-        assert isinstance(made.decide(0.0, {}), StartOne)
+        assert isinstance(decide(made, 0.0, {}), StartOne)
         made.up(name, 0.0)
     return made
+
+
+def decide(made: Provisioning, now: float, work: dict[str, float]) -> StartOne | DrainOne | None:
+    return made.decide(now, lambda: work)
 
 
 @pytest.mark.parametrize(
@@ -33,16 +37,25 @@ def fleet(mode: str = "relief", up: int = 1, **rules: Any) -> Provisioning:
         ("preemptive", {"predicted": 9.9}, False),
         ("preemptive", {"predicted": 10.0}, True),
         ("preemptive", {"predicted": float("inf")}, True),  # it ends nowhere within the horizon
-        ("preemptive", {"measured": 99.0}, False),
+        ("preemptive", {"measured": 99.0, "predicted": 1.0}, False),
+        ("preemptive", {"measured": 10.1}, True),  # no forecast has come
         ("off", {"measured": 99.0, "predicted": 99.0}, False),
     ],
 )
 def test_what_starts_a_worker(mode: str, observed: dict[str, float], starts: bool) -> None:
     made = fleet(mode)
     made.observe(1.0, **observed)
-    found = made.decide(1.0, {"w0": 1})
+    found = decide(made, 1.0, {"w0": 1})
     assert (isinstance(found, StartOne) and found.worker == "w1" and "the limit is 10 s" in found.why) is starts
-    assert made.decide(1.0, {"w0": 1}) is None, "what was observed starts one worker"
+    assert decide(made, 1.0, {"w0": 1}) is None, "what was observed starts one worker"
+
+
+def test_measured_latencies_count_where_no_forecast_comes_any_more() -> None:
+    made = fleet("preemptive")
+    made.observe(5.0, predicted=1.0)
+    for now, starts in ((15.0, False), (15.1, True)):
+        made.observe(now, measured=11.0)
+        assert isinstance(decide(made, now, {}), StartOne) is starts
 
 
 def test_one_start_at_a_time_then_a_rest() -> None:
@@ -50,67 +63,71 @@ def test_one_start_at_a_time_then_a_rest() -> None:
     for one in (made, impatient):
         for now in (1.0, 2.0):
             one.observe(now, measured=20.0)
-            one.decide(now, {})
+            decide(one, now, {})
     assert (made.count(WorkerStage.STARTING), impatient.count(WorkerStage.STARTING)) == (1, 2)
     made.up("w1", 4.0)
     for now, starts in ((8.9, False), (9.0, True)):
         made.observe(now, measured=20.0)
-        assert isinstance(made.decide(now, {}), StartOne) is starts
+        assert isinstance(decide(made, now, {}), StartOne) is starts
 
 
 def test_no_more_than_there_are() -> None:
     made = fleet(up=4)
     made.observe(1.0, measured=99.0)
-    assert (made.decide(1.0, {}), made.count(WorkerStage.ACTIVE)) == (None, 4)
+    assert (decide(made, 1.0, {}), made.count(WorkerStage.ACTIVE)) == (None, 4)
 
 
 def test_the_newest_with_least_work_goes_after_a_calm_window() -> None:
     made = fleet(up=3)
     work = {"w0": 2, "w1": 1, "w2": 1}
     made.observe(30.0, measured=3.4)  # a third less workers: 5.1 s
-    assert made.decide(89.9, work) is None
+    assert decide(made, 89.9, work) is None
     made.observe(89.9, measured=3.3)
-    found = made.decide(90.0, work)
+    found = decide(made, 90.0, work)
     assert found == DrainOne("w2", "one worker less would have kept latencies below 5 s for 60 s")
-    assert made.decide(999.0, work) is None, "one at a time"
+    assert decide(made, 999.0, work) is None, "one at a time"
     made.gone("w2", 100.0)
-    assert made.decide(159.9, work) is None, "the window counts anew with these workers"
-    assert made.decide(160.0, {"w0": 0}) == DrainOne("w0", found.why), "w1 may not go"
+    assert decide(made, 159.9, work) is None, "the window counts anew with these workers"
+    assert decide(made, 160.0, {"w0": 0}) == DrainOne("w0", found.why), "w1 may not go"
     made.gone("w0", 170.0)
-    assert (made.decide(999.0, {"w1": 0}), made.count(WorkerStage.ACTIVE)) == (None, 1), "the least stays"
+    assert (decide(made, 999.0, {"w1": 0}), made.count(WorkerStage.ACTIVE)) == (None, 1), "the least stays"
 
 
 def test_forecasts_and_ages_keep_workers() -> None:
     for observed in ({"predicted": 3.0}, {"measured": 3.0}):
         made = fleet("preemptive", up=2)
         made.observe(59.0, **observed)
-        assert made.decide(100.0, {"w1": 0}) is None
-        assert made.decide(119.0, {"w1": 0}) is not None
+        assert decide(made, 100.0, {"w1": 0}) is None
+        assert decide(made, 119.0, {"w1": 0}) is not None
 
 
 def test_who_dies_while_it_starts_is_given_up_in_the_end() -> None:
     made = fleet(cool_down=7.0)
     made.observe(1.0, measured=20.0)
-    assert made.decide(1.0, {}) is not None
+    assert decide(made, 1.0, {}) is not None
     made.down("w1", 2.0)
     made.down("w1", 3.0)
-    assert made.decide(3.0, {}) is None, "its supervisor starts it again"
+    assert decide(made, 3.0, {}) is None, "its supervisor starts it again"
     made.down("w1", 4.0)
-    assert made.decide(4.0, {}) == DrainOne("w1", "it died 3 times before it served")
+    assert decide(made, 4.0, {}) == DrainOne("w1", "it died 3 times before it served")
     made.gone("w1", 5.0)
     for now, starts in ((11.9, False), (12.0, True)):
         made.observe(now, measured=20.0)
-        assert isinstance(made.decide(now, {}), StartOne) is starts
+        assert isinstance(decide(made, now, {}), StartOne) is starts
 
 
-def test_a_death_of_one_that_served_holds_nothing_up() -> None:
+def test_deaths_of_those_that_served() -> None:
     made = fleet(up=2)
     made.down("w1", 1.0)
     assert (made.stage["w1"], made.count(WorkerStage.ACTIVE)) == (WorkerStage.STARTING, 1)
     made.observe(2.0, measured=20.0)
-    assert made.decide(2.0, {}) == StartOne("w2", "20 s measured, the limit is 10 s")
+    assert decide(made, 2.0, {}) == StartOne("w2", "20 s measured, the limit is 10 s")
     made.up("w1", 3.0)
     assert made.count(WorkerStage.ACTIVE) == 2
+    for name in ("w0", "w1"):
+        made.down(name, 3.5)
+    made.observe(3.6, measured=20.0)
+    assert decide(made, 3.6, {}) is None, "none serves: what lacks is not one more"
     made.down("w3", 4.0)  # news of one that is off
     assert made.stage["w3"] is WorkerStage.OFF
 
@@ -130,7 +147,7 @@ def test_the_number_of_workers_keeps_its_bounds(moves: list[tuple[str, int]]) ->
         else:
             made.observe(now, measured=20.0 if move == "loud" else 0.1)
         before = dict(made.stage)
-        match made.decide(now, dict.fromkeys(NAMES, 0)):
+        match decide(made, now, dict.fromkeys(NAMES, 0)):
             case StartOne(worker):
                 assert before[worker] is WorkerStage.OFF
             case DrainOne(worker, why):

@@ -54,6 +54,18 @@ def test_which_ends_bring_a_child_back(strategy, kind, abnormal, again):
     assert made.describe("a")[0] == ("up" if again else "done")
 
 
+def test_who_is_dismissed_stays_away_until_it_is_asked_for():
+    made = rules(ONE, (P, P))
+    made.ended("a", True, 1.0, 0.5)
+    made.dismiss("a")
+    assert (start_all(made, 9.0), made.describe("a")) == ([], ("done", 0))
+    made.ask_for("b", 9.0)
+    made.ask_for("a", 9.0)
+    assert (start_all(made, 9.0), made.describe("a")) == (["a"], ("up", 1))
+    with pytest.raises(KeyError):
+        made.ask_for("x", 9.0)
+
+
 def test_siblings_that_are_done_or_temporary_stay_away_from_a_group_restart():
     made = rules(ALL, (P, T, X, P))
     assert made.ended("b", False, 1.0, 0.5) == Plan()

@@ -1,0 +1,173 @@
+"""More of what is pressed, and less again: blocks that are deployed once more for a burst, workers that come and go.
+
+*When* is ``policies/cluster``'s: ``scaling.py`` for blocks, ``provisioning.py`` for workers. A worker that comes is known to
+the controller from then on: its blocks are loaded before its routes come into force, like those of any other. One that goes
+is *paused* first: gateways start nothing there; it is forgotten once nothing is there any more, and only then stopped, so
+that its end is nobody's death. Owns the policy of workers; what follows for blocks and routes is ``state.py``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from blockwright.actors.config import Settings
+from blockwright.actors.controller.messages import (
+    Idle,
+    Observed,
+    Pressed,
+    ScalingEvent,
+    StartWorker,
+    StopWorker,
+    Vacated,
+    VacateWorker,
+    WorkerStopped,
+)
+from blockwright.actors.controller.on_demand import ControllerParts
+from blockwright.actors.controller.placement import Placement
+from blockwright.actors.controller.residency import PlannedRoute, Residency
+from blockwright.actors.controller.worker_record import WorkerRecord
+from blockwright.policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPlan:
+    """``workers``: all that there can be, the first ``rules.least`` of which are there from the start. ``grace``: seconds
+    that requests have to end on a worker that is drained."""
+
+    rules: ProvisioningRules = field(default_factory=ProvisioningRules)
+    workers: Sequence[str] = ()
+    grace: float = 30.0
+
+
+def scaling_plan(settings: Settings, workers: Sequence[str]) -> ScalingPlan:
+    """As the settings have it."""
+    rules = ProvisioningRules(
+        mode=settings.autoscale, limit=settings.autoscale_latency, least=settings.workers,
+        cool_down=settings.autoscale_cooldown, window=settings.autoscale_window,
+    )  # fmt: skip
+    return ScalingPlan(rules, workers, settings.drain_timeout)
+
+
+class ScaledParts(ControllerParts, Protocol):
+    """What is needed of ``ControllerState`` besides."""
+
+    placement: Placement
+    alive: int
+
+    def end_routes(self, routes: Sequence[PlannedRoute]) -> None: ...
+
+
+class Scaling:
+    """See the module. ``state``: whose workers they are."""
+
+    def __init__(self, state: ScaledParts, plan: ScalingPlan) -> None:
+        self._state, self._plan = state, plan
+        self.policy = Provisioning(plan.rules, plan.workers)
+        self.last: tuple[float, str, str] | None = None  # the last decision about a worker: when, what, why
+        self.decisions = {"start": 0, "drain": 0}
+
+    def handle(self, event: ScalingEvent, now: float) -> None:
+        state = self._state
+        match event:
+            case Pressed(name, incarnation, blocks) if state.current(name, incarnation):
+                extra = state.placement.scale_out(name, blocks)
+                for hop in extra.hops if extra is not None else ():
+                    if hop.missing:
+                        hop.residency.want(hop.route.route.application)
+                if extra is not None:
+                    state.touched.update((hop.worker, None) for hop in extra.route.hops)
+                    state.table.touch([extra])
+                    state.catalog()
+            case Idle(name, incarnation, applications) if state.current(name, incarnation):
+                state.end_extras(lambda extra: extra.route.application in applications and extra.is_on(name))
+            case Observed(measured, predicted):
+                self.policy.observe(now, measured=measured, predicted=predicted)
+            case Vacated(worker):
+                self._forget(worker)
+                state.after.append(StopWorker(worker))
+            case WorkerStopped(worker):
+                self.policy.gone(worker, now)
+
+    def down(self, worker: str, now: float) -> None:
+        """It died."""
+        if worker in self.policy.stage:
+            self.policy.down(worker, now)
+
+    def look(self, now: float) -> None:
+        """Whether a worker is to come or to go."""
+        for name, stage in self.policy.stage.items():
+            if stage is WorkerStage.STARTING and self._state.workers[name].state == "ready":
+                self.policy.up(name, now)
+        if self._plan.rules.mode == "off":
+            return
+        for name in self.draining:
+            self._pause(name, True)  # also what came into force, or was resumed, since
+        match self.policy.decide(now, self._work):
+            case StartOne(worker, why):
+                self._decided(now, "start", worker, why)
+                self._enlist(worker)
+                self._state.after.append(StartWorker(worker, why))
+            case DrainOne(worker, why):
+                self._decided(now, "drain", worker, why)
+                self._state.placement.closed.add(worker)
+                self._pause(worker, True)
+                self._state.after.append(VacateWorker(worker, self._plan.grace, why))
+
+    @property
+    def draining(self) -> list[str]:
+        """Workers that take nothing new, and have not been forgotten."""
+        known = self._state.workers
+        return [n for n, stage in self.policy.stage.items() if stage is WorkerStage.DRAINING and n in known]
+
+    def view(self, now: float, wall: float) -> dict[str, Any]:
+        """Part of ``/admin/cluster``. ``wall``: seconds since the epoch at ``now``."""
+        counts = {stage.value: self.policy.count(stage) for stage in WorkerStage if stage is not WorkerStage.OFF}
+        rules, wanted = self._plan.rules, counts["starting"] + counts["active"]
+        last = None
+        if self.last is not None:
+            at, decision, why = self.last
+            last = {"at": round(wall - now + at, 3), "decision": decision, "why": why}
+        bounds = {"least": rules.least, "most": len(self._plan.workers)}
+        found = {"mode": rules.mode, "limit": rules.limit, **bounds, "decisions": self.decisions, "last": last}
+        return found | {"workers": {"wanted": wanted, **counts}}
+
+    def _decided(self, now: float, what: str, worker: str, why: str) -> None:
+        self.last = now, f"{what} {worker}", why
+        self.decisions[what] += 1
+
+    def _work(self) -> Mapping[str, float]:
+        """Requests at each worker without which every application can still be served."""
+        found: dict[str, float] = {}
+        for name, worker in self._state.workers.items():
+            everywhere = [[p.is_on(name) for p in served.planned if p.whole] for served in self._state.served.values()]
+            if not any(here and all(here) for here in everywhere):
+                found[name] = worker.running + worker.waiting
+        return found
+
+    def _routes(self, worker: str) -> list[PlannedRoute]:
+        return [p for served in self._state.served.values() for p in served.planned if p.is_on(worker)]
+
+    def _pause(self, worker: str, paused: bool) -> None:
+        self._state.table.pause(self._routes(worker), paused)
+
+    def _enlist(self, name: str) -> None:
+        """Known from now on; what fits there is planned there, and loaded when it is up."""
+        state = self._state
+        state.workers[name] = WorkerRecord(name, extra=True)
+        state.residency[name] = Residency(state.served, state.table.touched)
+        state.placement.closed.discard(name)
+        for application in state.placement.replicate(name):
+            state.residency[name].want(application)
+        state.catalog()
+        state.touched[name] = None
+
+    def _forget(self, name: str) -> None:
+        state = self._state
+        self._pause(name, False)
+        state.alive -= state.workers[name].alive
+        state.residency[name].clear()
+        state.end_routes(self._routes(name))
+        del state.workers[name], state.residency[name]
+        state.touched.pop(name, None)

@@ -1,0 +1,48 @@
+"""Starting and stopping workers: what the controller asks of gateways and of the workers' supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from blockwright.actors.controller.messages import (
+    ScalingEffect,
+    ScalingEvent,
+    StartWorker,
+    StopWorker,
+    Vacated,
+    VacateWorker,
+    WorkerStopped,
+)
+from blockwright.actors.controller.state import ControllerState
+from blockwright.runtime.actor.actor import ActorNode
+from blockwright.runtime.supervisor import Supervisor
+
+ANSWER_SECONDS = 5.0  # of a gateway, beyond the grace
+STOP_SECONDS = 60.0  # of a process that is killed
+
+
+async def scale(
+    effect: ScalingEffect,
+    node: ActorNode,
+    gateways: Sequence[str],
+    publishing: asyncio.Lock,
+    state: ControllerState,
+    handle: Callable[[ScalingEvent], object],
+) -> None:
+    """``publishing``: held while a publication leaves; ``handle`` takes the answer."""
+    supervisor = node.ref(f"{node.name}/workers", Supervisor)
+    match effect:
+        case StartWorker(worker, _):
+            await supervisor.start_child(worker)
+        case VacateWorker(worker, grace, _):
+            async with publishing:
+                version = state.version
+            asked = [node.ref(g).vacated(worker, version, grace, timeout=grace + ANSWER_SECONDS) for g in gateways]
+            await asyncio.gather(*asked, return_exceptions=True)  # of one that is gone nothing is there
+            handle(Vacated(worker))
+        case StopWorker(worker):
+            try:
+                await supervisor.stop_child(worker, timeout=STOP_SECONDS)
+            finally:
+                handle(WorkerStopped(worker))

@@ -1,0 +1,89 @@
+"""With autoscale (docs/autoscaling.md) a second worker comes with the load and is drained after it; no answer shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.tests.system.client import Client, body, check
+from blockwright.tests.system.conftest import PACE, STREAMS, slow
+from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import until
+
+pytestmark = pytest.mark.system
+FEW, SHORT = 6, 20
+
+
+async def test_a_worker_comes_with_the_load_and_goes_without_loss(
+    serve: Callable[..., Server], expected: list[list[int]]
+) -> None:
+    """It is killed once while it starts. While it is drained requests go on coming."""
+    scaled = {"autoscale": "relief", "autoscale_latency": 5, "autoscale_max_workers": 2, "autoscale_cooldown": 0}
+    server = serve(workers=1, autoscale_window=1, drain_timeout=0.3, **scaled).whole()
+    async with Client(server) as client:
+
+        async def starting() -> Any:
+            return (await client.workers()).get("w1", {}).get("pid")
+
+        async def serving() -> bool:
+            routes = (await client.get("/admin/cluster"))[1]["routes"]
+            return {hop["worker"] for route in routes for hop in route["hops"]} == {"w0", "w1"}
+
+        with slow(server):
+            answers = client.load(STREAMS)
+            os.kill(await until(starting, "a second worker is started"), signal.SIGKILL)
+            await until(serving, "it serves")
+        answers += (more := client.load(STREAMS))
+        await client.finished()
+        check(answers, expected * 2)
+        homes = [story["events"] for answer in more if (story := await client.request(answer.name))]
+        assert any(event.get("route", "").endswith("@w1") for events in homes for event in events)
+        pid = (await client.workers())["w1"]["pid"]
+        while "w1" in await client.workers():
+            few = client.load(FEW, SHORT)
+            await client.finished()
+            check(few, [tokens[:SHORT] for tokens in expected[:FEW]])
+        await until(lambda: _ended(server, pid), "its process has ended")
+        view = (await client.get("/admin/cluster"))[1]
+        assert (view["autoscale"]["workers"]["wanted"], view["autoscale"]["last"]["decision"]) == (1, "drain w1")
+    server.stop()
+
+
+async def test_a_worker_is_started_because_of_forecasts(
+    serve: Callable[..., Server], expected: list[list[int]], tmp_path: Path
+) -> None:
+    """Four sequences at a time: the last of many would take far longer than the limit."""
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"coefficients": {"base": PACE}}))
+    scaled = {"autoscale": "preemptive", "autoscale_latency": 2, "autoscale_max_workers": 2}
+    server = serve(
+        workers=1, dispatch="predicted-latency", profile=profile, dispatch_timeout=60, max_rows=4, **scaled
+    ).whole()
+    async with Client(server) as client:
+
+        async def forecast() -> Any:
+            await client.post(body(0, 3), name := uuid.uuid4().hex)
+            story = await client.request(name)
+            return story is not None and story["dispatch"] and story["dispatch"]["candidates"]
+
+        async def told() -> Any:
+            return (await client.get("/admin/cluster"))[1]["autoscale"]["last"]
+
+        await until(forecast, "the predictor follows the only worker")
+        answers = client.load(STREAMS // 2)
+        last = await until(told, "a decision")
+        assert (last["decision"], "s forecast on every active worker" in last["why"]) == ("start w1", True)
+        await client.finished()
+        check(answers, expected[: STREAMS // 2])
+    server.stop()
+
+
+async def _ended(server: Server, pid: int) -> bool:
+    return pid not in server.processes()
