@@ -26,6 +26,7 @@ LATER = ("equality", "nightly")  # markers of what runs with --nightly alone
 pytest_plugins = ["blockwright.runtime.testing.pytest_plugin"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("SSL_CERT_FILE", os.devnull)  # all that the system trusts, which aiohttp reads in each process
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's, for tiny tensors, of which several processes compute at once
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of interpreters are started: one compiles, the others read
 sys.dont_write_bytecode = False

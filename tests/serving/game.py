@@ -51,7 +51,7 @@ STALLS = 0.1  # of the seeds, in which a device hangs
 FAULTS = 1  # besides, of any kind, on everything between two nodes
 # And what they ask: there must be a second one.
 AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit", "choose", "answer to choose"}
-RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "down", "cancel"}
+RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "up", "down", "cancel"}
 GREEDY = SamplingParams(temperature=0.0)
 
 

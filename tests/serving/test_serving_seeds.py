@@ -14,8 +14,8 @@ from blockwright.runtime.testing import seeds
 from blockwright.tests.serving.game import REQUESTS, Game
 from blockwright.tests.serving.strikes import ACTIONS, KINDS, Coverage
 
-FIRST, MOST = 410, 1000  # seeds for what must have happened
-PART, PARTS = 50, 12
+FIRST, MOST = 210, 1000  # seeds for what must have happened
+PART, PARTS = 50, 16
 SOON = 3.0  # virtual seconds
 
 
