@@ -45,7 +45,7 @@ BUDGETS = {
     "contended": 280,
     "serving": 360,
 }
-LONG = {"forecast": 60, "simulation": 120, "on_demand": 240, "tenants": 2400}  # named or not run
+LONG = {"forecast": 60, "simulation": 120, "fidelity": 1200, "on_demand": 240, "tenants": 2400}  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up
 

@@ -17,10 +17,13 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from blockwright.policies.cluster.provisioning import MODES
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.dispatching import POLICIES
+from blockwright.policies.prediction.lengths import MORE
 
 T = TypeVar("T")
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
+ERROR_LAWS = ("lognormal", "gaussian")
+IN_FLIGHT = ("shared", "own", "none")
 LEAST_WORK = "least-work"  # what the gateway does by itself
 DISPATCH = (LEAST_WORK, *POLICIES)
 
@@ -48,7 +51,8 @@ class WorkloadSpec:
     most_input: int = 0  # longer prompts are cut to it; 0: never
     most_output: int = 0
     max_tokens: int = 0  # that requests allow, while answers end at a stop token; 0: their answers are as long as allowed
-    length_error: float = 0.0  # of estimated lengths of answers: standard deviation of their logarithm; 0: they are exact
+    length_error: float = 0.0  # how wrong the estimates of answers' lengths are, by ``error_law``; 0: they are exact
+    error_law: str = "lognormal"  # of length_error: standard deviation of their logarithm | "gaussian": of the factor itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,9 @@ class ModelSpec:
     name: str
     kv_bytes: int  # of a token, on all layers together; a multiple of 4
     parameters: int = 0  # bytes, taken from the memory of each instance
+    embedding: int = 0  # bytes of these that are looked up, not multiplied with
+    head: int = 0  # bytes of these that only sampled tokens are multiplied with
+    hidden_bytes: int = 0  # of a token, between the devices of a pipeline
     context: int = 1 << 20  # tokens, prompt and answer together
     share: float = 1.0  # of the requests, beside the other models
 
@@ -68,6 +75,7 @@ class InstanceSpec:
 
     name: str = "instance"
     count: int = 1
+    stages: int = 1  # devices in a row that the layers are spread over evenly; what follows is of each of them
     profile: str  # file of a device profile, or of cost coefficients alone
     memory: int = 0  # bytes for parameters and KV
     blocks: int = 0  # pages of KV of the first model; instead of ``memory``
@@ -86,6 +94,19 @@ class DispatchSpec:
 
     policy: str = "least-work"
     choices: int = 0  # so many instances, drawn at random, are compared; 0: all
+    dispatchers: int = 1  # each request comes to one of them, which has its own numbers and counts
+    staleness: float = 0.0  # seconds for which a look at an instance is used again; 0: every request looks
+    in_flight: str = "shared"  # who reckons with requests that a look does not show: all | "own": who sent them | "none"
+    correction: int = MORE  # tokens that are still expected of an answer that has outrun its estimate
+    forecast_error: float = 0.0  # standard deviation of the factor by which forecast times are wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    """Between the devices of a pipeline."""
+
+    latency: float = 0.0  # seconds until a message arrives
+    bandwidth: float = 0.0  # bytes of hidden states a second; 0: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +142,7 @@ class Scenario:
     instances: tuple[InstanceSpec, ...]
     dispatch: DispatchSpec = field(default_factory=DispatchSpec)
     limits: LimitSpec = field(default_factory=LimitSpec)
+    links: LinkSpec = field(default_factory=LinkSpec)
     provisioning: ProvisioningSpec = field(default_factory=ProvisioningSpec)
 
 
@@ -202,9 +224,15 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     """From parsed TOML or JSON, checked."""
     made = _record(Scenario, table, source, [])
     workload, known = made.workload, [one.name for one in made.models]
-    for place, text, allowed in (("arrivals", workload.arrivals, ARRIVALS), ("law", workload.law, LAWS)):
+    for table_name, name, text, allowed in (
+        ("workload", "arrivals", workload.arrivals, ARRIVALS),
+        ("workload", "law", workload.law, LAWS),
+        ("workload", "error_law", workload.error_law, ERROR_LAWS),
+        ("dispatch", "policy", made.dispatch.policy, DISPATCH),
+        ("dispatch", "in_flight", made.dispatch.in_flight, IN_FLIGHT),
+    ):
         if text not in allowed:
-            raise source.error(["workload", place], f"is {text!r}; give one of: {', '.join(allowed)}")
+            raise source.error([table_name, name], f"is {text!r}; give one of: {', '.join(allowed)}")
     if workload.arrivals == "trace" and not workload.trace:
         raise source.error(["workload", "trace"], "is missing; name the file whose times are wanted")
     if workload.arrivals not in ("trace", "log") and workload.rate <= 0:
@@ -216,26 +244,44 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
         and not (workload.input_tokens and workload.output_tokens)
     ):
         raise source.error(["workload"], "has no lengths; give lengths = FILE, or input_tokens and output_tokens")
-    if (policy := made.dispatch.policy) not in DISPATCH:
-        raise source.error(["dispatch", "policy"], f"is {policy!r}; give one of: {', '.join(DISPATCH)}")
-    for name in ("cv", "speed"):
-        if getattr(workload, name) <= 0:
-            raise source.error(["workload", name], f"is {getattr(workload, name):g}; give more than 0")
+    for table_name, name, value in (
+        ("workload", "cv", workload.cv),
+        ("workload", "speed", workload.speed),
+        ("dispatch", "dispatchers", made.dispatch.dispatchers),
+        ("dispatch", "correction", made.dispatch.correction),
+    ):
+        if value <= 0:
+            raise source.error([table_name, name], f"is {value:g}; give more than 0")
     for n, model in enumerate(made.models):
         if model.kv_bytes <= 0 or model.kv_bytes % 4:
             raise source.error(["models", n, "kv_bytes"], f"is {model.kv_bytes}; give bytes, a multiple of 4")
+        if model.embedding + model.head > model.parameters:
+            raise source.error(["models", n, "parameters"], "is less than embedding and head together")
         if known.count(model.name) > 1:
             raise source.error(["models", n, "name"], f"is {model.name!r} twice; give each model its own")
     for n, spec in enumerate(made.instances):
         if bool(spec.memory) == bool(spec.blocks):
             raise source.error(["instances", n, "memory"], "or blocks is needed, and not both")
-        for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk"):
+        for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk", "stages"):
             if getattr(spec, name) <= 0:
                 raise source.error(["instances", n, name], f"is {getattr(spec, name)}; give more than 0")
     if not made.models or not made.instances:
         raise source.error(["instances" if made.models else "models"], "is empty; describe at least one")
+    _check_pipelines(made, source)
     _check_provisioning(made, source)
     return made
+
+
+def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:
+    """Devices of a pipeline share the bytes of each model evenly."""
+    stages = [spec.stages for spec in made.instances if spec.stages > 1]
+    for n, model in enumerate(made.models if stages else ()):
+        if not model.parameters:
+            raise source.error(["models", n, "parameters"], "is missing; devices of a pipeline cost by their part of them")
+        for count in stages:
+            if model.kv_bytes % (4 * count):
+                says = f"is {model.kv_bytes}; give a multiple of {4 * count}, for {count} stages"
+                raise source.error(["models", n, "kv_bytes"], says)
 
 
 def _check_provisioning(made: Scenario, source: DescriptionSource) -> None:

@@ -1,7 +1,8 @@
 """What stands before the instances: whether a request is taken, and which instance it goes to.
 
 The policies of the gateway and the dispatcher (``policies/requests``, ``policies/prediction``) without the gateway's state
-machine, which hears of every token of every request: that is most of what jumps save (decision 25).
+machine, which hears of every token of every request: that is most of what jumps save (decision 25). What dispatchers know of
+an instance is a *look* at it, which may be old, and the requests that they know to be in flight.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from dataclasses import dataclass, replace
 from blockwright.policies.model.chain import Route
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.prediction.dispatching import POLICIES, choose, drawn
+from blockwright.policies.prediction.forecast import Forecaster
+from blockwright.policies.prediction.instance import Instance
+from blockwright.policies.prediction.lengths import clipped
+from blockwright.policies.prediction.pipeline_instance import PipelineInstance
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.requests.dispatch import choose as choose_route
 from blockwright.policies.requests.overload import Overload
+from blockwright.policies.sweep.events import Submission
 from blockwright.simulator.description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
-from blockwright.simulator.instance import Instance
 from blockwright.simulator.workload import Demand
 
 MINUTE = 60.0
@@ -35,6 +40,27 @@ class Placing:
     predicted: float = 0.0
 
 
+@dataclass(slots=True)
+class Look:
+    """An instance as it was at ``at`` (the periodic update model of Mitzenmacher, "How Useful Is Old Information?", 2000).
+    ``outstanding``: for ``least-work``; ``forecaster``: for policies that forecast."""
+
+    at: float
+    candidate: Candidate
+    outstanding: int = 0
+    forecaster: Forecaster | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flying:
+    """A request on its way to an instance. ``shown``: when it gets there; looks after that show it."""
+
+    shown: float
+    dispatcher: int
+    submission: Submission
+    blocks: int
+
+
 class Entrance:
     """See the module. ``routes``: of each instance, for each model."""
 
@@ -43,7 +69,7 @@ class Entrance:
         dispatch: DispatchSpec,
         limits: LimitSpec,
         models: Sequence[ModelSpec],
-        instances: Sequence[Instance],
+        instances: Sequence[Instance | PipelineInstance],
         routes: Sequence[dict[str, Route]],
         seed: int,
     ) -> None:
@@ -52,13 +78,17 @@ class Entrance:
         self._alone = len(models) == 1
         self._room = max(instance.total_blocks * instance.state.config.page_size for instance in instances)
         self._overload = Overload(limits.max_waiting, 0)
-        self._source = random.Random(f"{seed} dispatch")
-        self._sent: list[deque[float]] = [deque() for _ in instances]
-        self._number = 0
+        self._source, self._errors = random.Random(f"{seed} dispatch"), random.Random(f"{seed} forecasts")
+        self._sent: list[list[deque[float]]] = [[deque() for _ in instances] for _ in range(dispatch.dispatchers)]
+        self._numbers = [0] * dispatch.dispatchers
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
         self.active = list(range(len(instances)))  # places that requests go to
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
         self._blank = Candidate(route="", home="")
+        self._looks: list[Look | None] = [None] * len(instances)
+        self._latency = limits.latency
+        self._reckons = dispatch.in_flight != "none" and (dispatch.staleness > 0 or limits.latency > 0) and not self._plain
+        self._flying: list[deque[Flying]] = [deque() for _ in instances]
 
     def refusal(self, demand: Demand, now: float) -> str:
         """Why it is not taken; empty where it is."""
@@ -72,39 +102,41 @@ class Entrance:
         """It is taken; where it goes."""
         self._overload.begin(demand.model)
         choices, compared = self._dispatch.choices, self.active
+        dispatcher = self._source.randrange(self._dispatch.dispatchers) if self._dispatch.dispatchers > 1 else 0
         if 0 < choices < len(compared):
             compared = [compared[at] for at in drawn(len(compared), [self._source.random() for _ in range(choices)])]
-        placing = self._place(demand, compared, now)
-        self._number += 1
+        placing = self._place(demand, compared, dispatcher, now)
+        self._numbers[dispatcher] += 1
         if self._dispatch.policy == "min-qpm":
-            self._sent[placing.place].append(now)
+            self._sent[dispatcher][placing.place].append(now)
+        if self._reckons:
+            sent = self._submission(placing.place, demand)
+            blocks = -(-demand.prompt // self._instances[placing.place].state.config.page_size)
+            self._flying[placing.place].append(Flying(now + self._latency, dispatcher, sent, blocks))
         return placing
 
     def end(self, model: str, now: float) -> None:
         """It is over."""
         self._overload.end(model, 0, now)
 
-    def _place(self, demand: Demand, compared: list[int], now: float) -> Placing:
+    def _place(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
         if self._dispatch.policy == LEAST_WORK:
-            return self._least_work(demand, compared, now)
-        candidates = [self._blank] * len(compared) if self._plain else [self._candidate(i, now) for i in compared]
-        predicted = 0.0
-        if self.predicts:
-            asked = zip(compared, candidates, strict=True)
-            candidates = [replace(candidate, forecast=self._forecast(i, demand, now)) for i, candidate in asked]
-            predicted = min(candidate.forecast.last_token for candidate in candidates if candidate.forecast)
-        choice = choose(self._dispatch.policy, candidates, self._source.random(), number=self._number)
+            return self._least_work(demand, compared, dispatcher, now)
+        blank = [self._blank] * len(compared)
+        candidates = blank if self._plain else [self._candidate(i, demand, dispatcher, now) for i in compared]
+        predicted = min((found.forecast.last_token for found in candidates if found.forecast), default=0.0)
+        draw, number = self._source.random(), self._numbers[dispatcher]
+        choice = choose(self._dispatch.policy, candidates, draw, number=number)
         return Placing(compared[choice.index], compared, list(choice.loads), predicted)
 
-    def _forecast(self, i: int, demand: Demand, now: float) -> Forecast:
-        config, route = self._instances[i].state.config, self._routes[i][demand.model].id
-        target = demand.submission(route, config.page_size, hashed=config.prefix_cache, timeout=0.0)
-        return self._instances[i].forecast(target, now, delays=POLICIES[self._dispatch.policy].delays)
-
-    def _least_work(self, demand: Demand, compared: list[int], now: float) -> Placing:
-        loads = [self._instances[i].outstanding(now) for i in compared]
+    def _least_work(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
+        loads = []
+        for i in compared:
+            look = self._look(i, now)
+            flying = self._in_flight(i, look, dispatcher)
+            loads.append(look.outstanding + sum(one.submission.max_length for one in flying))
         routes = [self._routes[i][demand.model] for i in compared]
-        work = {self._instances[i].name: load for i, load in zip(compared, loads, strict=True)}
+        work = {hop.worker: load for route, load in zip(routes, loads, strict=True) for hop in route.hops}
         capacity = {
             self._routes[i][demand.model].id: self._instances[i].total_blocks * self._instances[i].state.config.page_size
             for i in compared
@@ -113,8 +145,56 @@ class Entrance:
         assert best is not None, "no route of some is the best"
         return Placing(compared[routes.index(best)], compared, list(loads))
 
-    def _candidate(self, i: int, now: float) -> Candidate:
-        sent = self._sent[i]
+    # what a dispatcher knows of an instance --------------------------------------------------------------------------
+
+    def _look(self, i: int, now: float) -> Look:
+        """The last one, or a new one where that is too old."""
+        look, instance = self._looks[i], self._instances[i]
+        if look is None or now >= look.at + self._dispatch.staleness:
+            look = self._looks[i] = Look(now, instance.candidate(now))
+            if self._dispatch.policy == LEAST_WORK:
+                look.outstanding = instance.outstanding(now)
+            if self.predicts:
+                look.forecaster = instance.forecaster(now, self._dispatch.correction)
+                if self._dispatch.staleness:  # it will be asked again when the instance is further
+                    look.forecaster = look.forecaster.fork()
+        return look
+
+    def _in_flight(self, i: int, look: Look, dispatcher: int) -> list[Flying]:
+        """Those of them that this dispatcher knows and the look does not show."""
+        flying = self._flying[i]
+        while flying and flying[0].shown < look.at:
+            flying.popleft()
+        return [one for one in flying if self._dispatch.in_flight == "shared" or one.dispatcher == dispatcher]
+
+    def _candidate(self, i: int, demand: Demand, dispatcher: int, now: float) -> Candidate:
+        look, sent = self._look(i, now), self._sent[dispatcher][i]
         while sent and sent[0] <= now - MINUTE:
             sent.popleft()
-        return self._instances[i].candidate(now, len(sent))
+        candidate, flying = look.candidate, self._in_flight(i, look, dispatcher)
+        if sent:
+            candidate = replace(candidate, sent_last_minute=len(sent))
+        if flying:
+            candidate = replace(
+                candidate, in_flight=len(flying), waiting=candidate.waiting + len(flying),
+                waiting_blocks=candidate.waiting_blocks + sum(one.blocks for one in flying),
+            )  # fmt: skip
+        if self.predicts:
+            candidate = replace(candidate, forecast=self._forecast(i, demand, look, flying))
+        return candidate
+
+    def _forecast(self, i: int, demand: Demand, look: Look, flying: Sequence[Flying]) -> Forecast:
+        """What would become of the request if it came at the time of the look."""
+        assert look.forecaster is not None, "no forecast was to be wanted"
+        forecaster = look.forecaster.joined([one.submission for one in flying]) if flying else look.forecaster
+        found = forecaster.forecast(self._submission(i, demand), delays=POLICIES[self._dispatch.policy].delays)
+        if not self._dispatch.forecast_error:
+            return found
+        wrong = clipped(self._errors.gauss(1.0, self._dispatch.forecast_error))
+        return replace(
+            found, first_token=wrong * found.first_token, last_token=wrong * found.last_token, delayed=wrong * found.delayed
+        )
+
+    def _submission(self, i: int, demand: Demand) -> Submission:
+        config = self._instances[i].state.config
+        return demand.submission(self._routes[i][demand.model].id, config.page_size, hashed=config.prefix_cache, timeout=0.0)

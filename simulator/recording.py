@@ -7,12 +7,12 @@ a request count when it was first submitted and how long its answer became, whic
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.coefficients import TERMS, Coefficients
 from blockwright.policies.plan.cost import features
-from blockwright.policies.plan.fit import fit
+from blockwright.policies.plan.fit import fit, predict
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Planned
 from blockwright.policies.sweep.events import Submission, TokensEmitted
@@ -21,6 +21,7 @@ from blockwright.simulator.description import DescriptionError, WorkloadSpec
 from blockwright.simulator.traces import TraceError
 from blockwright.simulator.workload import Demand
 
+NEVER = float("inf")
 FEWEST = 20  # sweeps that a cost model is fitted to
 
 
@@ -32,6 +33,23 @@ class _Recorded:
     submission: Submission
     model: str
     length: int
+    first: float = NEVER  # when it had its first token, and its last
+    ended: float = NEVER
+
+    def heard(self, emitted: TokensEmitted, now: float) -> None:
+        self.length = max(self.length, emitted.position + len(emitted.tokens))
+        self.first = min(self.first, now)
+        if emitted.finish:
+            self.ended = now
+
+
+@dataclass(slots=True)
+class _Plans:
+    """Of one file: open ones, with the times at which they were made; when the last one ended, and what time it is."""
+
+    open: dict[int, tuple[SweepPlan, float]] = field(default_factory=dict)
+    ended: float = 0.0
+    now: float = 0.0
 
 
 @dataclass(slots=True)
@@ -40,11 +58,12 @@ class Recording:
 
     workers: dict[str, SweepState] = field(default_factory=dict)  # as their logs end
     sweeps: dict[str, list[tuple[SweepPlan, float]]] = field(default_factory=dict)  # by worker: with the seconds they took
+    busy: dict[str, float] = field(default_factory=dict)  # by worker: seconds of these from the end of the sweep before
     _requests: dict[str, _Recorded] = field(default_factory=dict)
 
     def add(self, worker: str, began: Began, entries: Iterable[Entry]) -> None:
         """One file. Of a worker that failed, up to the call that it failed in."""
-        state, plans = SweepState.restore(began.snapshot), dict[int, SweepPlan]()
+        state, plans = SweepState.restore(began.snapshot), _Plans()
         for entry in entries:
             try:
                 self._feed(worker, state, plans, entry)
@@ -52,10 +71,12 @@ class Recording:
                 break
             for effect in state.take_effects():
                 if isinstance(effect, TokensEmitted) and (known := self._requests.get(effect.request)) is not None:
-                    known.length = max(known.length, effect.position + len(effect.tokens))
+                    known.heard(effect, plans.now)
         self.workers[worker] = state
 
-    def _feed(self, worker: str, state: SweepState, plans: dict[int, SweepPlan], entry: Entry) -> None:
+    def _feed(self, worker: str, state: SweepState, plans: _Plans, entry: Entry) -> None:
+        if isinstance(entry, Applied | Planned | Committed):
+            plans.now = entry.now
         match entry:
             case Applied(event=event, now=now):
                 if isinstance(event, Submission):
@@ -64,35 +85,71 @@ class Recording:
             case Planned(now=now):
                 plan = state.plan(now)
                 if plan is not None:
-                    plans[plan.number] = plan
+                    plans.open[plan.number] = (plan, now)
             case Committed(result=result, now=now):
-                plan = plans.pop(result.number, None) or SweepPlan(result.number)  # it was open when the file began
+                plan, made = plans.open.pop(
+                    result.number, (SweepPlan(result.number), now)
+                )  # it was open when the file began
                 state.commit(plan, result, now)
                 if plan.row and result.seconds > 0:
                     self.sweeps.setdefault(worker, []).append((plan, result.seconds))
+                    self.busy[worker] = self.busy.get(worker, 0.0) + now - max(made, plans.ended)
+                plans.ended = now
 
     def _note(self, submission: Submission, now: float, state: SweepState) -> None:
         known = self._requests.get(submission.request)
         local = state.parts.routes.home(submission.route)
-        if local is not None and (known is None or now < known.at):
-            length = len(submission.tokens) if known is None else known.length
+        if local is not None and known is None:
+            length = len(submission.tokens)
             self._requests[submission.request] = _Recorded(now, submission, local.route.application, length)
+        elif known is not None and now < known.at:
+            known.at, known.submission = now, submission
+
+    def outcomes(self, spec: WorkloadSpec) -> tuple[list[float], list[float]]:
+        """What became of ``demands(spec)`` then: seconds until the first and until the last token, of those that have it."""
+        wanted = self._wanted(spec)
+        first = [one.first - one.at for one in wanted if one.first < NEVER]
+        return first, [one.ended - one.at for one in wanted if one.ended < NEVER]
 
     def demands(self, spec: WorkloadSpec) -> list[Demand]:
         """Those that were answered, from ``start`` seconds after the first on, ``count`` of them, at ``speed``. Raises
         TraceError."""
-        answered = [one for one in self._requests.values() if one.length > one.submission.prompt_length]
-        answered.sort(key=lambda one: (one.at, one.submission.request))
-        found: list[Demand] = []
-        for one in answered:
-            at = one.at - answered[0].at - spec.start
-            if at >= 0 and (not spec.count or len(found) < spec.count):
-                prompt = one.submission.prompt_length
-                tokens = tuple(one.submission.tokens[:prompt])
-                found.append(Demand(len(found), at / spec.speed, one.model, prompt, one.length - prompt, tokens=tokens))
+        found, began = [], self._began
+        for n, one in enumerate(self._wanted(spec)):
+            of, at = one.submission, one.at - began - spec.start
+            found.append(
+                Demand(
+                    number=n,
+                    at=at / spec.speed,
+                    model=one.model,
+                    prompt=of.prompt_length,
+                    output=one.length - of.prompt_length,
+                    tokens=tuple(of.tokens[: of.prompt_length]),
+                    allowed=of.max_length - of.prompt_length if one.length < of.max_length else 0,
+                    expected=of.expected,
+                    tenant=of.tenant,
+                    priority=of.priority,
+                    salt=of.salt,
+                )
+            )
         if not found:
             raise TraceError(f"no request in the logs was answered after {spec.start:g} s; give other logs, or lower start")
         return found
+
+    def _wanted(self, spec: WorkloadSpec) -> list[_Recorded]:
+        since = self._began + spec.start
+        found = [one for one in self._answered if one.at >= since]
+        return found[: spec.count] if spec.count else found
+
+    @property
+    def _answered(self) -> list[_Recorded]:
+        """By the time at which they came."""
+        found = [one for one in self._requests.values() if one.length > one.submission.prompt_length]
+        return sorted(found, key=lambda one: (one.at, one.submission.request))
+
+    @property
+    def _began(self) -> float:
+        return min((one.at for one in self._answered), default=0.0)
 
     def coefficients(self, worker: str) -> Coefficients:
         """Fitted to what the sweeps of a worker took. Raises DescriptionError."""
@@ -100,7 +157,10 @@ class Recording:
         if len(samples) < FEWEST:
             why = f"has {len(samples)} sweeps with times; give instances.N.profile=FILE"
             raise DescriptionError(f"the log of {worker!r} {why}")
-        return fit(samples, 0.0, 0.0)
+        found = fit(samples, 0.0, 0.0)
+        # A fit to relative errors makes little of sweeps that something disturbed, and of the time between two: it is added.
+        part = self.busy[worker] / sum(predict(counts, found) for counts, _ in samples)
+        return replace(found, **{term: part * getattr(found, term) for term in TERMS})
 
     def described(self) -> dict[str, Any]:
         """Instances with the memory and the limits of these workers, as a description has them."""

@@ -15,11 +15,13 @@ from typing import Any
 
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.prediction.instance import IDLE, Instance
+from blockwright.policies.prediction.machines import LinkTimes
+from blockwright.policies.prediction.pipeline_instance import PipelineInstance
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission
 from blockwright.simulator.description import InstanceSpec, ModelSpec, Scenario
 from blockwright.simulator.entrance import Entrance, Placing
-from blockwright.simulator.instance import IDLE, Instance
 from blockwright.simulator.provisioning import InstanceChange, Provisioner
 from blockwright.simulator.workload import Demand
 
@@ -66,7 +68,7 @@ class ClusterSimulation:
         self.requests = [SimulatedRequest(demand) for demand in demands]
         self.samples: list[ClusterSample] = []
         self._progress: Callable[[], None] | None = None
-        self.instances: list[Instance] = []
+        self.instances: list[Instance | PipelineInstance] = []
         self.now = 0.0
         self._note, self._limits = note, scenario.limits
         self._routes: list[dict[str, Route]] = []
@@ -74,12 +76,16 @@ class ClusterSimulation:
             chains = [chain_of(model, spec) for model in scenario.models]
             for n in range(spec.count):
                 name = f"{spec.name}-{n}" if spec.count > 1 else spec.name
-                routes = {
-                    c.application: Route(f"{c.application}@{name}", 1, c.application, (Hop(name, 0, 3),)) for c in chains
-                }
+                configs = sweep_configs(name, spec, scenario.models)
+                hops = hops_of([config.worker for config in configs])
+                routes = {c.application: Route(f"{c.application}@{name}", 1, c.application, hops) for c in chains}
                 event = RoutesChanged(1, chains, [*routes.values()], [*routes.values()])
-                config = sweep_config(name, spec, scenario.models)
-                self.instances.append(Instance(config, event, found, ahead=spec.ahead, jumps=jumps))
+                if spec.stages == 1:
+                    self.instances.append(Instance(configs[0], event, found, ahead=spec.ahead, jumps=jumps))
+                else:
+                    links = LinkTimes(scenario.links.latency, scenario.links.bandwidth)
+                    costs = sized(found, scenario.models[0])
+                    self.instances.append(PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead))
                 self._routes.append(routes)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
         self._entrance = Entrance(
@@ -238,24 +244,57 @@ class ClusterSimulation:
 
 
 def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
-    """All layers as one: pages have the same bytes, and one slot instead of one for each layer."""
-    layout = KvLayout(1, model.kv_bytes // 4, "bfloat16", spec.page_size)
-    kinds = ((Kind.EMBEDDING, 0, None), (Kind.ATTENTION, model.parameters, layout), (Kind.HEAD, 0, None))
+    """All layers of a device as one: pages have the same bytes, and one slot instead of one for each layer."""
+    layout = KvLayout(1, model.kv_bytes // 4 // spec.stages, "bfloat16", spec.page_size)
+    body = model.parameters - model.embedding - model.head
+    layers = [(Kind.ATTENTION, body * (n + 1) // spec.stages - body * n // spec.stages, layout) for n in range(spec.stages)]
+    kinds = ((Kind.EMBEDDING, model.embedding, None), *layers, (Kind.HEAD, model.head, None))
     parts = tuple(
-        Component(hashlib.blake2b(f"{model.name}/{depth}".encode(), digest_size=16).digest(), kind, nbytes, 1, 1, kv)
+        Component(_identity(model, depth), kind, nbytes, 1, max(1, model.hidden_bytes), kv)
         for depth, (kind, nbytes, kv) in enumerate(kinds)
     )
     return Chain(model.name, (Block(parts),), model.context)
 
 
-def sweep_config(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) -> SweepConfig:
-    """Of an instance. ``blocks`` are mapped all at once."""
-    page = models[0].kv_bytes * spec.page_size
-    budget, chunk = spec.memory - sum(model.parameters for model in models), spec.memory_chunk
-    if spec.blocks:
-        budget = chunk = spec.blocks * page
-    return SweepConfig(
-        worker=name, numerics="simulated", budget=max(budget, 0), slot_unit=1, granule=1, memory_chunk=chunk,
-        page_size=spec.page_size, chunk_size=spec.chunk_size, sweep_tokens=spec.sweep_tokens,
-        max_rows=spec.max_rows, prefix_cache=spec.prefix_cache,
-    )  # fmt: skip
+def _identity(model: ModelSpec, depth: int) -> bytes:
+    return hashlib.blake2b(f"{model.name}/{depth}".encode(), digest_size=16).digest()
+
+
+def hops_of(devices: Sequence[str]) -> tuple[Hop, ...]:
+    """The first device has the embedding, the last one the head."""
+    last = len(devices) - 1
+    return tuple(Hop(name, n + (n > 0), n + 2 + (n == last)) for n, name in enumerate(devices))
+
+
+def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) -> list[SweepConfig]:
+    """Of the devices of an instance. ``blocks`` are mapped all at once."""
+    found, last = [], spec.stages - 1
+    chains = [chain_of(model, spec) for model in models]
+    for n, hop in enumerate(hops_of([""] * spec.stages)):
+        held = sum(component.nbytes for chain in chains for component in chain.components[hop.first : hop.last])
+        budget, chunk = spec.memory - held, spec.memory_chunk
+        if spec.blocks:
+            budget = chunk = spec.blocks * models[0].kv_bytes // spec.stages * spec.page_size
+        found.append(
+            SweepConfig(
+                worker=f"{name}.{n}" if last else name,
+                numerics="simulated",
+                budget=max(budget, 0),
+                slot_unit=1,
+                granule=1,
+                memory_chunk=chunk,
+                page_size=spec.page_size,
+                chunk_size=spec.chunk_size,
+                sweep_tokens=spec.sweep_tokens,
+                max_rows=spec.max_rows,
+                prefix_cache=spec.prefix_cache,
+            )
+        )
+    return found
+
+
+def sized(costs: Coefficients, model: ModelSpec) -> Coefficients:
+    """With the sizes of the model that they are of, of which each device of a pipeline has a part."""
+    if costs.parameters:
+        return costs
+    return replace(costs, parameters=float(model.parameters - model.embedding), kv=float(model.kv_bytes))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.prediction.instance_load import STOP
+from blockwright.policies.prediction.lengths import clipped
 from blockwright.policies.sweep.events import Submission
 from blockwright.simulator.description import ModelSpec, WorkloadSpec
-from blockwright.simulator.instance import STOP
 from blockwright.simulator.traces import BLOCK, Clients, TraceError, TraceRequest, cut, read_trace
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -32,6 +33,9 @@ class Demand:
     tokens: tuple[int, ...] = ()
     allowed: int = 0  # tokens of the answer; 0: as many as it has
     expected: int = 0  # the same, as estimated beforehand
+    tenant: str = ""  # the account that pays; "": the model's
+    priority: int = 0
+    salt: bytes = b""
 
     @property
     def total(self) -> int:
@@ -44,9 +48,10 @@ class Demand:
         tokens += [OWN + self.number] * (self.prompt - len(tokens))
         return Submission(
             request=f"r{self.number}", attempt=1, gateway="simulated", route=route, route_version=1, tokens=tokens,
-            prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size) if hashed else [],
-            max_length=self.total, stop_tokens=[STOP] if self.allowed else [], sampling=GREEDY, tenant=self.model,
-            arrival=self.at, timeout=timeout, expected=self.expected,
+            prompt_length=self.prompt, page_hashes=page_hashes(tokens, page_size, self.salt) if hashed else [],
+            max_length=self.total, stop_tokens=[STOP] if self.allowed else [], sampling=GREEDY,
+            tenant=self.tenant or self.model, priority=self.priority, arrival=self.at, timeout=timeout, salt=self.salt,
+            expected=self.expected,
         )  # fmt: skip
 
 
@@ -66,7 +71,7 @@ def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: 
             min(shape.output, spec.most_output or shape.output),
         )
         allowed = max(output, min(spec.max_tokens, contexts[model] - prompt)) if spec.max_tokens else 0
-        expected = max(1, round(output * errors.lognormvariate(0.0, spec.length_error)))
+        expected = max(1, round(output * _factor(spec, errors)))
         made.append(Demand(number, shape.at or 0.0, model, prompt, output, shape.blocks, (), allowed, expected))
     return made
 
@@ -107,6 +112,13 @@ def _times(spec: WorkloadSpec, timed: Sequence[TraceRequest], source: random.Ran
         found.append(now)
         now += source.gammavariate(shape, 1 / (shape * spec.rate))
     return found
+
+
+def _factor(spec: WorkloadSpec, source: random.Random) -> float:
+    """By which an estimate of a length is wrong; a Gaussian one is clipped as in the paper's study of length error."""
+    if spec.error_law == "lognormal":
+        return source.lognormvariate(0.0, spec.length_error)
+    return clipped(source.gauss(1.0, spec.length_error))
 
 
 def _draw(spec: WorkloadSpec, mean: int, source: random.Random) -> int:

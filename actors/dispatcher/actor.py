@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -26,7 +27,6 @@ from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
 
 MINUTE = 60.0
-CHANCE = "random"  # chooses where no predictor answered
 
 
 class Dispatcher(Actor):
@@ -46,7 +46,7 @@ class Dispatcher(Actor):
 
     @endpoint(concurrent=True)
     async def choose(self, ask: Ask) -> Chosen:
-        """A route for an attempt; the predictor of its home hears that it is on its way."""
+        """A route for an attempt, if anything is known of any; the predictor of its home hears that it is on its way."""
         routes, number = list(ask.routes), self._number
         self._number += 1
         compared = [routes[i] for i in self._drawn(len(routes))]
@@ -55,20 +55,15 @@ class Dispatcher(Actor):
         known = await self._look(ask, routes if sampled else compared, unanswered)
         candidates = [known[route] for route in compared if route in known]
         request, attempt = ask.submission.request, ask.submission.attempt
-        if candidates:
-            choice = self._choose(candidates, number)
-            route, reason, loads = candidates[choice.index].route, "no_forecast" * choice.fell_back, choice.loads
-        else:
-            blank = [self._blank(ask, route) for route in compared]
-            index = choose(CHANCE, blank, self._random.random()).index
-            route, reason, loads = blank[index].route, "no_answer", []
+        said = partial(Chosen, request=request, attempt=attempt, policy=self._name, unanswered=dict(unanswered))
+        if not candidates:
+            return said(reason="no_answer")
+        choice = self._choose(candidates, number)
+        route, reason = candidates[choice.index].route, "no_forecast" * choice.fell_back
         place, ranked = self._rank(list(known.values()), route, number) if sampled and not reason else (0, 0)
         self._place(ask.submission, route, ask.routes[route][0])
-        return Chosen(
-            request=request, attempt=attempt, route=route, policy=self._name, reason=reason, candidates=candidates,
-            loads=[None if load is None else list(load) for load in loads], unanswered=dict(unanswered),
-            rank=place, ranked=ranked,
-        )  # fmt: skip
+        loads = [None if load is None else list(load) for load in choice.loads]
+        return said(route=route, reason=reason, candidates=candidates, loads=loads, rank=place, ranked=ranked)
 
     def _drawn(self, count: int) -> Sequence[int]:
         """Power of k."""

@@ -21,8 +21,8 @@ class Chosen:
     """dispatcher -> gateway. ``reason``: why the policy could not choose as it should; empty where it did.
 
     "no_forecast": no candidate has the forecast that the policy needs, so that its fallback chose; "no_answer": no predictor
-    answered, so that chance chose. The gateway itself says "dispatcher_late" and "dispatcher_dead" where no route was
-    chosen, and "route_gone" where that is not open any more.
+    answered, and no route is named. The gateway itself says "dispatcher_late" and "dispatcher_dead" where nobody answered
+    it, and "route_gone" where the route is not open any more.
     """
 
     request: str

@@ -221,6 +221,8 @@ class DeviceThread:
         if self._pace is not None and rest > 0:
             time.sleep(rest)
         self._due, self._last = float("inf"), time.monotonic() - began
+        if self._pace is not None:  # what logs and fits are to learn is how long sweeps of this worker take
+            result.seconds = self._last
         self._post(self._on_swept, Swept(plan, result, departed))
 
 

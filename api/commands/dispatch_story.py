@@ -12,7 +12,7 @@ _HEAD = ("route", "load", "running", "waiting", "free", "cached", "in flight", "
 _COUNTS = ("running", "waiting", "free_blocks", "cached_blocks", "in_flight")  # None: the worker was not asked
 REASONS = {
     "no_forecast": "no candidate had a forecast, so that the policy's fallback chose",
-    "no_answer": "no predictor answered in time, so that chance chose",
+    "no_answer": "no predictor answered in time: the gateway chose by outstanding work",
     "dispatcher_late": "the dispatcher did not answer in time: the gateway chose by outstanding work",
     "dispatcher_dead": "the dispatcher was down: the gateway chose by outstanding work",
     "route_gone": "the route that was chosen was not open any more: the gateway chose by outstanding work",

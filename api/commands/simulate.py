@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from blockwright.simulator.simulation import ClusterSimulation
     from blockwright.simulator.workload import Demand
 
+Outcomes = tuple[list[float], list[float]]  # seconds until the first and until the last token
 STEPS = 200  # of the progress bar
 
 
@@ -41,9 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.simulate_report import document, show
 
     began = time.perf_counter()
-    simulation = _simulate(arguments)
+    simulation, recorded = _simulate(arguments)
     settings = {"config": str(arguments.config or ""), "from": [str(log) for log in arguments.logs], "set": arguments.set}
-    found = document(simulation, settings)
+    found = document(simulation, settings, recorded)
     if arguments.json == "-":
         print(json.dumps(found, indent=1))
         return 0
@@ -55,11 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _simulate(arguments: argparse.Namespace) -> ClusterSimulation:
+def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, Outcomes | None]:
     from blockwright.api.program.progress import Bar
     from blockwright.simulator.simulation import ClusterSimulation
 
-    scenario, coefficients, requests = _described(arguments)
+    scenario, coefficients, requests, recorded = _described(arguments)
     log = None
     try:
         log = arguments.log.open("w") if arguments.log else None
@@ -72,11 +73,11 @@ def _simulate(arguments: argparse.Namespace) -> ClusterSimulation:
     finally:
         if log:
             log.close()
-    return simulation
+    return simulation, recorded
 
 
-def _described(arguments: argparse.Namespace) -> tuple[Scenario, list[Coefficients], list[Demand]]:
-    """What is to run, from CONFIG, from logs, or from both."""
+def _described(arguments: argparse.Namespace) -> tuple[Scenario, list[Coefficients], list[Demand], Outcomes | None]:
+    """What is to run, from CONFIG, from logs, or from both; and what became of the requests of logs."""
     from blockwright.simulator.description import DescriptionError, DescriptionSource, changed, profile, read
     from blockwright.simulator.traces import TraceError
     from blockwright.simulator.workload import demands
@@ -95,12 +96,10 @@ def _described(arguments: argparse.Namespace) -> tuple[Scenario, list[Coefficien
             for n, spec in enumerate(scenario.instances)
         ]
         if arguments.logs:
-            asked = recording.demands(scenario.workload)
-        else:
-            asked = demands(scenario.workload, scenario.models, scenario.seed, source.path.parent)
+            return scenario, coefficients, recording.demands(scenario.workload), recording.outcomes(scenario.workload)
+        return scenario, coefficients, demands(scenario.workload, scenario.models, scenario.seed, source.path.parent), None
     except (DescriptionError, TraceError) as error:
         raise CommandError(str(error), 2) from None
-    return scenario, coefficients, asked
 
 
 def _recorded(logs: list[Path]) -> Recording:

@@ -16,6 +16,7 @@ from blockwright.simulator.simulation import ClusterSimulation
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60  # characters of a plot
 SHOWN = ("mean", "p50", "p90", "p99", "max")
+RECORDED = ("ttft", "latency")
 METRICS = {
     "ttft": ("TTFT", "s"),
     "latency": ("latency", "s"),
@@ -26,8 +27,11 @@ METRICS = {
 }
 
 
-def document(simulation: ClusterSimulation, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Described by ``docs/schemas/simulate.json``. Times are seconds."""
+def document(
+    simulation: ClusterSimulation, settings: Mapping[str, Any], recorded: tuple[list[float], list[float]] | None = None
+) -> dict[str, Any]:
+    """Described by ``docs/schemas/simulate.json``. Times are seconds. ``recorded``: until first and last tokens, as
+    it was; without latency to gateways, as workers saw it."""
     good = [one for one in simulation.requests if not one.failed]
     failed = [one for one in simulation.requests if one.failed]
     seconds = max((one.ended for one in simulation.requests), default=0.0)
@@ -55,6 +59,7 @@ def document(simulation: ClusterSimulation, settings: Mapping[str, Any]) -> dict
             "memory": spread(memory),
             "preemptions": spread(float(one.preemptions) for one in good),
         },
+        "recorded": recorded and {name: spread(times) for name, times in zip(RECORDED, recorded, strict=True)},
         "instances": [
             {
                 "name": instance.name,
@@ -87,6 +92,9 @@ def show(found: Mapping[str, Any]) -> None:
         (f"{name}{f' ({unit})' if unit else ''}", *(_number(found["figures"][metric], share, unit) for share in SHOWN))
         for metric, (name, unit) in METRICS.items()
     ]
+    for metric, values in (found["recorded"] or {}).items():
+        name, unit = METRICS[metric]
+        rows.append((f"{name}, as it was ({unit})", *(_number(values, share, unit) for share in SHOWN)))
     console.print(table(("", *(share.upper() if share[0] == "p" else share for share in SHOWN)), rows, numbers=len(SHOWN)))
     for line in lines(found):
         print(line)

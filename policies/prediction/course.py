@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.prediction.lengths import MORE
+from blockwright.policies.sweep.events import Event
 from blockwright.policies.sweep.state import SweepState
 
 
@@ -16,11 +18,22 @@ class Present:
     """A worker at one moment.
 
     state: its machine, or a replica; not changed. open: its open plans in order, with the seconds from now until each ends.
+    more: tokens that are still expected of an answer that has outrun its estimate.
     """
 
     state: SweepState
     coefficients: Coefficients
     open: Sequence[tuple[SweepPlan, float]] = ()
+    more: int = MORE
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A message that was sent to a worker and arrives so many seconds from now."""
+
+    after: float
+    worker: str
+    message: Event
 
 
 @dataclass(slots=True)

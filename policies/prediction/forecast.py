@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blockwright.policies.prediction.candidate import Forecast
-from blockwright.policies.prediction.course import Present
+from blockwright.policies.prediction.course import Present, UnderWay
 from blockwright.policies.prediction.lazy_replay import LazyReplay
+from blockwright.policies.prediction.machines import LinkTimes
 from blockwright.policies.prediction.plain_worker import NotPlain
 from blockwright.policies.prediction.replay import MachineReplay
 from blockwright.policies.sweep.events import Submission
@@ -23,7 +24,7 @@ class Forecaster:
     """Forecasts for one moment. Where several requests are asked about, what happens without them is played once.
 
     presents: the home, then the hosts of its routes where there are any. in_flight: requests that were sent there and that
-    its state does not show yet. now: as in ``MachineReplay``.
+    its state does not show yet. now, links, under_way: as in ``MachineReplay``.
     """
 
     def __init__(
@@ -33,10 +34,27 @@ class Forecaster:
         *,
         in_flight: Sequence[Submission] = (),
         horizon: int = HORIZON,
+        links: LinkTimes | None = None,
+        under_way: Sequence[UnderWay] = (),
     ) -> None:
         self._presents, self._now, self._in_flight, self._horizon = presents, now, in_flight, horizon
+        self._links, self._under_way = links, under_way
         self._without: LazyReplay | MachineReplay | None = None
         self._played = 0  # sweeps that it was played for, if it had so many
+
+    def fork(self) -> Forecaster:
+        """The same of copies: it goes on forecasting from here when its workers are further."""
+        presents = [Present(one.state.fork(), one.coefficients, one.open, one.more) for one in self._presents]
+        links = None if self._links is None else self._links.fork()
+        made = Forecaster(presents, self._now, horizon=self._horizon, links=links, under_way=self._under_way)
+        return made.joined(self._in_flight)
+
+    def joined(self, more: Sequence[Submission]) -> Forecaster:
+        """The same with more requests in flight."""
+        return Forecaster(
+            self._presents, self._now, in_flight=[*self._in_flight, *more], horizon=self._horizon, links=self._links,
+            under_way=self._under_way,
+        )  # fmt: skip
 
     def forecast(self, target: Submission, *, delays: bool = True) -> Forecast:
         """Of a request that would come now. ``delays``: also by how much it would delay the others."""
@@ -58,7 +76,7 @@ class Forecaster:
                 pass
             else:
                 return lazy
-        replay = MachineReplay(self._presents, submissions, self._now)
+        replay = MachineReplay(self._presents, submissions, self._now, self._links, self._under_way)
         replay.play(request, sweeps)
         return replay
 

@@ -20,7 +20,7 @@ STRUCTURE = TERMS // 2  # terms below this say how the request is built, the oth
 ENDS = 16  # tokens of the prompt's head and of its tail that are looked at
 STEPS = 4  # terms of prompt length for each doubling of it
 MORE = 10  # tokens that a sequence which has outrun its estimate is expected to make still
-NOISE = (0.1, 5.0)  # bounds of an oracle's factors, as in the paper's study of length error
+NOISE = (0.1, 5.0)  # bounds of a factor by which an estimate is made wrong, as in the paper's study of length error
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,16 @@ def bounded(tokens: float, features: Features) -> int:
     return features.max_tokens if features.stated else min(max(1, features.min_tokens, round(tokens)), features.max_tokens)
 
 
-def corrected(estimate: int, prompt_length: int, total_length: int) -> int:
+def corrected(estimate: int, prompt_length: int, total_length: int, more: int = MORE) -> int:
     """The estimate of an answer of which ``total_length - prompt_length`` tokens are there: more than these, always."""
     generated = total_length - prompt_length
-    return estimate if estimate > generated else generated + MORE
+    return estimate if estimate > generated else generated + more
+
+
+def clipped(factor: float) -> float:
+    """By which an estimate is made wrong on purpose."""
+    least, most = NOISE
+    return max(least, min(factor, most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,7 @@ class Oracle:
 
     def estimate(self, features: Features) -> int:
         """See ``LengthEstimator``. Raises KeyError for a request that it does not know."""
-        least, most = NOISE
-        factor = max(least, min(self.factors.get(features.request, 1.0), most))
+        factor = clipped(self.factors.get(features.request, 1.0))
         return bounded(self.lengths[features.request] * factor, features)
 
 

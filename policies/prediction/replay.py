@@ -8,59 +8,45 @@ are equal (``SweepState.repeat``) and nobody ends in them.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
-from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.prediction.course import Course, Present
+from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.prediction.course import Course, Present, UnderWay
 from blockwright.policies.prediction.lengths import corrected
-from blockwright.policies.sweep.config import OPEN_PLANS
-from blockwright.policies.sweep.events import Cancelled, Flight, GivenBack, Send, Submission, TokensEmitted
-from blockwright.policies.sweep.state import SweepState
+from blockwright.policies.prediction.machines import NEVER, LinkTimes, Machines, PlayedMachine
+from blockwright.policies.sweep.events import Cancelled, Effect, GivenBack, Submission, TokensEmitted
 
 UNKNOWN = 0  # stands for a token that is not known
-_FOREIGN = 1 << 40  # flights of a replay are numbered from here on: beyond those that live workers have numbered
 
 
-class _Machine:
-    """A worker in a replay. ``open``: plans, when each ends, and the seconds that the cost model gives it."""
-
-    def __init__(self, state: SweepState, coefficients: Coefficients, open: deque[tuple[SweepPlan, float, float]]) -> None:
-        self.state, self.coefficients, self.open = state, coefficients, open
-        self.flights = _FOREIGN
-
-    def fill(self, now: float) -> None:
-        """Keep the device busy."""
-        while len(self.open) < OPEN_PLANS:
-            plan = self.state.plan(now)
-            if plan is None:
-                return
-            seconds = cost(plan, self.coefficients)
-            self.open.append((plan, (self.open[-1][1] if self.open else now) + seconds, seconds))
-
-
-class MachineReplay:
+class MachineReplay(Machines):
     """Workers that are played forward together. The first is the home of ``submissions``, which arrive now; the others are
-    the hosts of its routes, where there are any: a message between them takes no time.
+    the hosts of its routes, where there are any. links: between them, and under_way what was sent before now; without
+    links messages take no time.
 
     Whoever has no estimate of its answer (``Submission.expected``) ends at its limit. now: by the clock that the machines
     were told the time by.
     """
 
-    def __init__(self, presents: Sequence[Present], submissions: Iterable[Submission], now: float) -> None:
-        self._began = self._now = now
-        self.course = Course()
-        self._machines: dict[str, _Machine] = {}
-        for present in presents:
-            open = deque((plan, now + left, cost(plan, present.coefficients)) for plan, left in present.open)
-            self._machines[present.state.config.worker] = _Machine(present.state.fork(), present.coefficients, open)
-        self._home = next(iter(self._machines.values())).state
-        self._before = self._home.number - self._home.open_plans
-        self._preempted = self._home.counters["preemptions"]
+    def __init__(
+        self,
+        presents: Sequence[Present],
+        submissions: Iterable[Submission],
+        now: float,
+        links: LinkTimes | None = None,
+        under_way: Sequence[UnderWay] = (),
+    ) -> None:
+        forks = [Present(one.state.fork(), one.coefficients, one.open, one.more) for one in presents]
+        super().__init__(forks, now, LinkTimes() if links is None else links.fork(), under_way)
+        self._began = now
+        self._first = now  # when tokens of those that had none began to come
+        self.course, self._more = Course(), presents[0].more
+        self._before = self.home.number - self.home.open_plans
+        self._preempted = self.home.counters["preemptions"]
         self._totals: dict[str, int] = {}  # by request: tokens at which it ends, where that is before its limit
-        for machine in self._machines.values():
+        self._cut: list[str] = []  # who has all tokens now, and no stop token: its gateway ends it
+        for machine in self.machines.values():
             rows = machine.state.parts.rows
             for s in rows.live():
                 self._estimate(rows.submission[s], rows.length[s])
@@ -68,15 +54,15 @@ class MachineReplay:
         self._last = SweepPlan(0)  # the plan that ended last
         self._until = ""  # the request whose end ends the replay
         self._complete = 0  # from this plan on all plans were made after the last request had come
-        self._go_on()
+        self._proceed()
         for submission in submissions:  # one by one, as they come
-            self._home.apply(submission, now)
+            self.home.apply(submission, now)
             self._estimate(submission, len(submission.tokens))
-            self._complete = self._home.number
-            self._go_on()
+            self._complete = self.home.number
+            self._proceed()
 
     def _estimate(self, of: Submission, length: int) -> None:
-        total = of.prompt_length + corrected(of.expected, of.prompt_length, length)
+        total = of.prompt_length + corrected(of.expected, of.prompt_length, length, self._more)
         if of.expected and total < of.max_length:
             self._totals[of.request] = total
 
@@ -90,92 +76,75 @@ class MachineReplay:
     @property
     def preemptions(self) -> int:
         """At the home, so far."""
-        return self._home.counters["preemptions"] - self._preempted
+        return self.home.counters["preemptions"] - self._preempted
 
     @property
     def present(self) -> int:
         """Sequences that are still at the home."""
-        return self._home.running + self._home.waiting
+        return self.home.running + self.home.waiting
 
     # one step --------------------------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """A plan ends, and perhaps many equal ones after it. False: nothing is left to do."""
-        busy = [machine for machine in self._machines.values() if machine.open]
-        if not busy:
+        """A message comes; or a plan ends, and perhaps many equal ones after it. False: nothing is left to do."""
+        if self.due == NEVER:
             return False
-        machine = min(busy, key=lambda machine: machine.open[0][1])
-        plan, self._now, _ = machine.open.popleft()
-        cut: list[str] = []
-        machine.state.commit(plan, SweepResult(plan.number, self._draw(machine.state, plan, cut)), self._now)
-        for departure in plan.departures:
-            if (host := self._machines.get(departure.worker)) is not None:
-                host.flights += 1
-                host.state.apply(Flight(departure.home, host.flights, departure.width, departure.rows), self._now)
-        self._hear(machine.state, self._now)
-        for request in cut:
-            self.course.ends[request] = self._now - self._began
-            self._home.apply(Cancelled(request), self._now)
-        if len(self._machines) == 1 and self._until not in self.course.ends:
+        machine = self.happen()
+        self._first = self.now
+        self.exchange()
+        for request in self._cut:
+            self.home.apply(Cancelled(request), self.now)
+        self._cut = []
+        if machine is not None and len(self.machines) == 1 and self._until not in self.course.ends:
             self._jump(machine)
-        self._go_on()
+        self._proceed()
         return True
 
-    def _go_on(self) -> None:
-        """Messages pass, and every worker plans."""
-        machines = self._machines.values()
-        heard = True
-        while heard:
-            for machine in machines:
-                machine.fill(self._now)
-            heard = max([self._hear(machine.state, self._now) for machine in machines])
-        course, ended = self.course, self._home.number - self._home.open_plans - self._before
+    def _proceed(self) -> None:
+        """Every worker plans, and the course goes on."""
+        self._first = self.now
+        self.go_on()
+        course, ended = self.course, self.home.number - self.home.open_plans - self._before
         if ended > course.sweeps[-1]:
             course.sweeps.append(ended)
-            course.times.append(self._now - self._began)
+            course.times.append(self.now - self._began)
 
-    def _hear(self, state: SweepState, first: float) -> bool:
-        """Take note of effects, and pass messages on: whether there were any. ``first``: when tokens of those that had none
-        began to come."""
-        course, passed = self.course, False
-        for effect in state.take_effects():
-            if type(effect) is TokensEmitted:
-                if effect.request not in course.first_tokens:
-                    course.first_tokens[effect.request] = first - self._began
-                if effect.finish:
-                    course.ends[effect.request] = self._now - self._began
-            elif isinstance(effect, GivenBack):
-                course.returned.add(effect.request)
-            elif isinstance(effect, Send) and (to := self._machines.get(effect.worker)) is not None:
-                to.state.apply(effect.message, self._now)
-                passed = True
-        return passed
+    def heed(self, effect: Effect) -> None:
+        course = self.course
+        if type(effect) is TokensEmitted:
+            if effect.request not in course.first_tokens:
+                course.first_tokens[effect.request] = self._first - self._began
+            if effect.finish:
+                course.ends[effect.request] = self.now - self._began
+            elif effect.position + len(effect.tokens) == self._totals.get(effect.request, 0):
+                course.ends[effect.request] = self.now - self._began
+                self._cut.append(effect.request)
+        elif isinstance(effect, GivenBack):
+            course.returned.add(effect.request)
 
     # tokens ----------------------------------------------------------------------------------------------------------
 
-    def _draw(self, state: SweepState, plan: SweepPlan, cut: list[str]) -> list[int]:
-        """Tokens for the plan's sampled rows. A sequence that ends before its limit though it has no stop token is added to
-        ``cut``: its gateway will end it."""
+    def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
+        """A sequence that has its estimated length with this token ends by its stop token, if it has one."""
         tokens = [UNKNOWN] * len(plan.sample)
         same = plan.row == self._last.row and len(plan.sample) == len(self._last.sample)
         self._last = plan
-        if same and self._left > 1 and len(self._machines) == 1:
+        if same and self._left > 1 and len(self.machines) == 1:
             self._left -= 1
             return tokens
         self._left = 1 << 60
+        state = machine.state
         submission, batch = state.parts.rows.submission, state.batch(plan.number)
         for place, i in enumerate(plan.sample):
             of = submission[batch[i]]
             more = self._totals.get(of.request, 1 << 60) - (plan.start[i] + plan.count[i] + 1)
             if more == 0 and of.stop_tokens:
                 tokens[place] = of.stop_tokens[0]
-            elif more == 0:
-                cut.append(of.request)
             elif more > 0:
                 self._left = min(self._left, more)
         return tokens
 
-    def _jump(self, machine: _Machine) -> None:
+    def _jump(self, machine: PlayedMachine) -> None:
         """Take the sweeps in which nothing changes, but for the last: while that one runs, the next plan is made already.
 
         The open plan was made before the last one ended: if anything was different in that one, who waits may start now.
@@ -194,13 +163,14 @@ class MachineReplay:
         totals, far = self._totals, 1 << 60
         left = min([totals.get(submission[s].request, far) - start - 1 for s, start in zip(batch, plan.start, strict=True)])
         sweeps = min(sweeps, left - 1)
-        seconds = end - seconds - self._now  # that the plan has more than the cost model says: it may have begun before
+        seconds = end - seconds - self.now  # that the plan has more than the cost model says: it may have begun before
         if sweeps < 2 or end + cost(plan, machine.coefficients, sweeps) >= state.next_deadline:
             return
         machine.open.clear()
         number = state.number
         state.jump(plan, sweeps, end)
         sweeps = state.number - number + 1
-        self._now += seconds + cost(plan, machine.coefficients, sweeps)
+        self.now += seconds + cost(plan, machine.coefficients, sweeps)
         self._last, self._left = plan, left - sweeps
-        self._hear(state, end)
+        self._first = end
+        self.exchange()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.worker import device_thread
-from blockwright.actors.worker.device_thread import PART, DeviceThread
+from blockwright.actors.worker.device_thread import PART, DeviceThread, Swept
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.tests.waiting import PATIENCE
@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-async def swept(execute: Callable[[DeviceThread], None], pace: float | None) -> DeviceThread:
+async def swept(execute: Callable[[DeviceThread], None], pace: float | None) -> tuple[DeviceThread, Swept]:
     """One sweep, whose execution is ``execute``."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -54,9 +54,9 @@ async def swept(execute: Callable[[DeviceThread], None], pace: float | None) -> 
     device.start()
     device.sweep(SweepPlan(1))
     async with asyncio.timeout(PATIENCE):
-        await done
+        ended = await done
     device.stop()
-    return device
+    return device, ended
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,10 @@ async def test_a_sweep_is_held_to_its_pace(clock: Clock, takes: float, pace: flo
         clock.now += takes
 
     began = clock.now
-    await swept(execute, pace)
+    _, done = await swept(execute, pace)
     assert clock.slept == slept
     assert clock.now - began == pytest.approx(max(takes, pace or 0.0))
+    assert done.result.seconds == (pytest.approx(max(takes, pace)) if pace else 0.0), "as logs and fits see it"
 
 
 @pytest.mark.parametrize(("pace", "late"), [(None, [0.0, 0.4, 0.7]), (PACE, [0.0, 0.0, 0.2])])
@@ -84,7 +85,7 @@ async def test_a_sweep_is_late_by_what_it_takes_beyond_its_pace(clock: Clock, pa
             clock.now = began + passed
             seen.append(device.lateness())
 
-    device = await swept(execute, pace)
+    device, _ = await swept(execute, pace)
     assert seen == pytest.approx(late)
     clock.now += 1000.0
     assert device.lateness() == 0.0, "nothing runs"

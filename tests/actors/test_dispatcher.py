@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from blockwright.actors.config import Settings
@@ -15,8 +17,10 @@ from blockwright.runtime import Actor, Node, endpoint
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import decode, encode, pack, unpack
 from blockwright.runtime.testing import Simulation
-from blockwright.tests.actors.fake_fleet import generation
+from blockwright.tests.actors import fake_worker
+from blockwright.tests.actors.fake_fleet import generation, reference
 from blockwright.tests.actors.gateway_bench import Bench
+from blockwright.tests.actors.test_topology import cluster, collect
 
 WORKERS = ("w0", "w1", "w2", "w3")
 
@@ -35,10 +39,13 @@ ROUTES = {f"m@{worker}": [worker] for worker in WORKERS}
 
 
 class FakePredictor(Actor):
-    """Predicts ``last`` seconds; None: has no replica. ``late``: answers after so many seconds."""
+    """Predicts ``last`` seconds, and that others lose ``delayed``; None: has no replica. ``late``: answers after so many
+    seconds."""
 
-    def __init__(self, worker: str, last: float | None = 1.0, late: float = 0.0, forecasts: bool = True) -> None:
-        self.worker, self.last, self.late, self.forecasts = worker, last, late, forecasts
+    def __init__(
+        self, worker: str, last: float | None = 1.0, delayed: float = 0.0, late: float = 0.0, forecasts: bool = True
+    ) -> None:
+        self.worker, self.last, self.delayed, self.late, self.forecasts = worker, last, delayed, late, forecasts
         self.asked: list[Query] = []
         self.coming: list[Submission] = []
 
@@ -49,7 +56,7 @@ class FakePredictor(Actor):
         if self.last is None:
             return None
         assert query.submission.route == query.route
-        forecast = Forecast(self.last / 2, self.last, 0.0, 0, 9) if query.forecast and self.forecasts else None
+        forecast = Forecast(self.last / 2, self.last, self.delayed, 0, 9) if query.forecast and self.forecasts else None
         load = int(self.last) + len(self.coming)
         return Candidate(
             route=query.route, home=self.worker, running=1, total_blocks=100, free_blocks=100 - load, forecast=forecast
@@ -104,6 +111,16 @@ def test_each_policy_asks_for_no_more_than_it_needs() -> None:
     assert [query.delays for fake in fakes.values() for query in fake.asked] == [False] * 4
 
 
+def test_targets_are_settings() -> None:
+    rude: How = {"w0": {"last": 2.0, "delayed": 9.0}, "w1": {"last": 3.0}}
+    rude |= {"w2": None, "w3": None}
+    for target, route in ((30.0, "m@w1"), (2.5, "m@w0")):
+        (chosen,), _, _ = choices(1, rude, dispatch="predicted-slo", slo_latency=target)
+        assert chosen.route == route, "who meets the target comes first, then whom it costs others least"
+    (chosen,), _, _ = choices(1, rude, dispatch="predicted-slo", slo_ttft=1.25)
+    assert chosen.route == "m@w0"
+
+
 def test_power_of_k_asks_k_and_a_sample_asks_all_and_ranks_the_choice_of_the_k() -> None:
     found, fakes, _ = choices(40, LASTS, dispatch="ours", dispatch_candidates=2)
     assert {len(chosen.candidates) for chosen in found} == {2}
@@ -125,9 +142,10 @@ def test_who_is_late_dead_or_knows_nothing_is_not_chosen_and_costs_at_most_the_t
 
 
 def test_without_any_answer_or_forecast_it_says_so() -> None:
-    found, _, _ = choices(20, dict.fromkeys(WORKERS), dispatch="llumnix-minus")
+    found, _, _ = choices(2, dict.fromkeys(WORKERS), dispatch="llumnix-minus")
     assert {chosen.reason for chosen in found} == {"no_answer"}
-    assert {chosen.route for chosen in found} == set(ROUTES), "by chance"
+    assert {chosen.route for chosen in found} == {""}, "the gateway knows better than chance"
+    assert found[0].unanswered == {"dead": 4}
     unpriced: How = {worker: {**(how or {}), "forecasts": False} for worker, how in LASTS.items()}
     (chosen,), _, _ = choices(1, unpriced, dispatch="ours")
     assert (chosen.reason, chosen.route) == ("no_forecast", "m@w1"), "the fallback compares free blocks"
@@ -139,6 +157,24 @@ def test_requests_that_no_worker_shows_yet_do_not_herd() -> None:
     found, _, _ = choices(8, {worker: {"last": 1.0} for worker in WORKERS}, dispatch="llumnix-minus-code")
     routes = [chosen.route for chosen in found]
     assert [routes.count(route) for route in ROUTES] == [2] * 4
+
+
+async def test_dispatchers_are_asked_by_turns_and_the_death_of_one_is_no_matter(checkpoint: Callable[..., Path]) -> None:
+    """In a cluster by its settings, with workers that compute no tensors."""
+    fake_worker.reset()
+    async with cluster({"m": checkpoint()}, workers=2, dispatch="round-robin", dispatchers=2) as running:
+        asked = [generation(f"r{i}", max_tokens=3) for i in range(8)]
+        for one in asked:
+            assert await collect(running.port.generate(one)) == (reference(one), "length")
+        homes = [running.port.describe(one.id).home for one in asked]
+        assert homes == ["w0", "w0", "w1", "w1"] * 2, "each counts for itself"
+        await running.cluster.node.kill_actor(running.cluster.node.ref("head/dispatcher-0"))
+        for i in range(8):
+            one = generation(f"s{i}", max_tokens=3)
+            assert await collect(running.port.generate(one)) == (reference(one), "length")
+        figures = running.port.dispatching()
+        assert sum(figures.asked.counts) == 16
+        assert figures.fallbacks.keys() <= {"dispatcher_dead"}, "until it is started again"
 
 
 def test_questions_and_answers_travel() -> None:

@@ -7,8 +7,10 @@ gateway's process, which live and die with it.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -34,7 +36,7 @@ from blockwright.runtime import Node
 from blockwright.runtime.testing import FaultPlan, Simulation
 from blockwright.runtime.testing import simulation as entrance
 from blockwright.runtime.tree import start_inside, start_tree
-from blockwright.tests.serving.device import SimulatedBackend, SimulatedDevice, Spec
+from blockwright.tests.serving.device import SWEEP, TOKEN, SimulatedBackend, SimulatedDevice, Spec
 
 HEAD = "head"
 ENTRY = f"{entrance.__name__}:enter"
@@ -72,6 +74,13 @@ class Plan:
 
     def components(self, application: str) -> tuple[Component, ...]:
         return next(a.components for a in self.applications if a.name == application)
+
+
+def write_profile(folder: Path) -> str:
+    """What a sweep of the simulated device costs, on average; where that was written."""
+    path = folder / "profile.json"
+    path.write_text(json.dumps({"coefficients": {"base": SWEEP, "token": TOKEN}}))
+    return str(path)
 
 
 def chain(application: str, layers: int, own_from: int) -> tuple[Component, ...]:

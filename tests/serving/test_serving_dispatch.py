@@ -3,34 +3,33 @@ dispatchers, predictors and workers, every request ends with the right tokens, a
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
+from blockwright.actors.dispatcher.messages import Ask, Chosen
+from blockwright.actors.gateway.actor import Gateway
 from blockwright.policies.prediction.dispatching import POLICIES
+from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
-from blockwright.tests.serving.device import SWEEP, TOKEN
-from blockwright.tests.serving.game import REQUESTS, Game
+from blockwright.tests.serving.game import REQUESTS, Game, Violation
+from blockwright.tests.serving.house import write_profile
 from blockwright.tests.serving.strikes import ASKED
 
-PART, PARTS = 39, 2  # seeds: all policies by turns
+SEEDS = 39  # all policies by turns; ``make nightly`` plays others
 
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path: Path = tmp_path_factory.mktemp("profile") / "profile.json"
-    path.write_text(json.dumps({"coefficients": {"base": SWEEP, "token": TOKEN}}))
-    return str(path)
+    return write_profile(tmp_path_factory.mktemp("profile"))
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_request_ends_whichever_policy_chooses(part: int, profile: str) -> None:
+def test_every_request_ends_whichever_policy_chooses(profile: str) -> None:
     counters: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     seen: Counter[str] = Counter()
-    for seed in seeds(PART, first=5000 + part * PART):
+    for seed in seeds(SEEDS, first=5000):
         game = Game(seed, dispatch=[*POLICIES][seed % len(POLICIES)], profile=profile).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
         counters += game.counters
@@ -40,6 +39,20 @@ def test_every_request_ends_whichever_policy_chooses(part: int, profile: str) ->
     assert counters["forecasts"] > 0, counters
     assert outcomes["done"] + outcomes["cancelled"] >= 0.9 * sum(outcomes.values()), outcomes
     assert set(ASKED) <= seen.keys(), seen
+
+
+def test_a_lost_answer_is_replaced_and_if_it_were_not_the_seeds_would_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [("answer to choose", "drop", 1)]
+    assert Game(1, strikes=lost, dispatch="random").play().counters["dispatcher_late"] == 1
+
+    async def forgets(gateway: Gateway, ask: Ask) -> None:
+        dispatcher = gateway.node.ref(next(gateway._dispatchers))
+        with contextlib.suppress(RuntimeFault):
+            gateway._handle(await dispatcher.choose(ask, timeout=gateway._patience, returns=Chosen))
+
+    monkeypatch.setattr(Gateway, "_ask", forgets)
+    with pytest.raises(Violation, match=r"^ended"):
+        Game(1, strikes=lost, dispatch="random").play()
 
 
 def test_without_faults_every_answer_comes_in_time(profile: str) -> None:

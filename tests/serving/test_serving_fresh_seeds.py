@@ -5,10 +5,14 @@ A failure says how to play its seed again.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from blockwright.actors.config import OUTSTANDING
+from blockwright.policies.prediction.dispatching import POLICIES
 from blockwright.tests.serving.game import Game
+from blockwright.tests.serving.house import write_profile
 
 pytestmark = pytest.mark.nightly
 PART = 50
@@ -19,10 +23,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("part", [range(at, min(at + PART, first + count)) for at in range(first, first + count, PART)])
 
 
-def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: range) -> None:
+def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: range, tmp_path: Path) -> None:
+    """One in four with dispatchers, of all policies by turns."""
+    policies, profile = [*POLICIES], write_profile(tmp_path)
     for seed in part:
         try:
-            Game(seed, dispatch=OUTSTANDING if seed % 4 else "ours").play()
+            dispatch = OUTSTANDING if seed % 4 else policies[seed // 4 % len(policies)]
+            Game(seed, dispatch=dispatch, profile=profile).play()
         except Exception as error:
             error.add_note(f"again: --nightly --seed {seed} --seeds 1")
             raise

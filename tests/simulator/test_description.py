@@ -75,6 +75,12 @@ def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
         ("memory = 1_000_000", "", r"line 16: instances\[1\].memory or blocks is needed"),
         ("memory = 1_000_000", "memory = 5\npage_size = 0", r"line 20: instances\[1\].page_size is 0"),
         ("seed = 3", '[dispatch]\npolicy = "best"', r"line 2: dispatch.policy is 'best'; give one of: least-work, random"),
+        ("seed = 3", "[dispatch]\ndispatchers = 0", r"c.toml, line 2: dispatch.dispatchers is 0; give more than 0"),
+        ("seed = 3", "[dispatch]\ncorrection = 0", r"c.toml, line 2: dispatch.correction is 0; give more than 0"),
+        ("seed = 3", "[dispatch]\nstaleness = -1", r"c.toml, line 2: dispatch.staleness is -1; give 0 or more"),
+        ("seed = 3", '[dispatch]\nforecast_error = "5 %"', r"line 2: dispatch.forecast_error is '5 %'; give a number"),
+        ("seed = 3", '[dispatch]\nin_flight = "mine"', r"line 2: dispatch.in_flight is 'mine'; give one of: shared, own"),
+        ("rate = 2.5", 'rate = 1\nerror_law = "x"', r"line 5: workload.error_law is 'x'; give one of: lognormal, gauss"),
         (
             "seed = 3",
             '[provisioning]\nmode = "often"',

@@ -11,6 +11,7 @@ from blockwright.simulator.recording import Recording
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.traces import TraceError
 from blockwright.tests.policies.event_tape import Driver, Tape, make_state
+from blockwright.tests.policies.sweep_world import submission
 
 ALL = WorkloadSpec(arrivals="log")
 
@@ -50,7 +51,7 @@ def test_the_same_workers_are_simulated_with_times_fitted_to_their_sweeps(record
     assert (spec.name, spec.page_size, spec.max_rows) == ("w0", config.page_size, config.max_rows)
     assert spec.memory == config.budget
     coefficients = recording.coefficients("w0")
-    assert coefficients.base == pytest.approx(0.1, rel=0.01), "each sweep took 0.1 s"
+    assert coefficients.base == pytest.approx(0.5, rel=0.05), "each sweep took 0.1 s, and 0.4 s passed until the next"
     simulation = ClusterSimulation(scenario, [coefficients], recording.demands(ALL))
     simulation.run()
     assert [request.failed for request in simulation.requests] == [""] * 8
@@ -59,6 +60,30 @@ def test_the_same_workers_are_simulated_with_times_fitted_to_their_sweeps(record
     )
     with pytest.raises(DescriptionError, match="the log of 'w1' has 0 sweeps with times"):
         recording.coefficients("w1")
+
+
+def test_what_was_is_what_is_simulated() -> None:
+    """Requests that come in the middle of sweeps, of two priorities: their first and last tokens come when they did, but for
+    parts of sweeps."""
+    machine = Tape(make_state())
+    driver = Driver(machine, machine.state)
+    for number in range(12):
+        prompt = [50 + number] * (4 + number)
+        more = {"arrival": driver.now, "priority": number % 2}
+        machine.apply(submission(f"r{number:02}", prompt, len(prompt) + 6 + number, driver.route.id, **more), driver.now)
+        for _ in range(9):
+            driver.turn()
+    while driver.turn():
+        continue
+    made = Recording()
+    made.add("w0", machine.began, machine.entries)
+    scenario = changed(made.described(), [], DescriptionSource(Path("log"), ""))
+    simulation = ClusterSimulation(scenario, [made.coefficients("w0")], made.demands(ALL))
+    simulation.run()
+    first, last = made.outcomes(ALL)
+    assert [one.first - one.demand.at for one in simulation.requests] == pytest.approx(first, abs=1.0)
+    assert [one.ended - one.demand.at for one in simulation.requests] == pytest.approx(last, abs=1.0)
+    assert max(last) > 9
 
 
 def test_what_another_setting_would_have_done(recording: Recording) -> None:

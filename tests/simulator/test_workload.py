@@ -62,3 +62,13 @@ def test_a_prompt_is_made_of_its_blocks_and_shares_nothing_else() -> None:
     assert sent[0].page_hashes[32] != sent[2].page_hashes[32]
     alone = [Demand(n, 0.0, "a", 64, 5).submission("a@w", 16, hashed=True, timeout=0.0).page_hashes for n in (0, 1)]
     assert alone[0][0] != alone[1][0]
+
+
+def test_estimates_are_wrong_by_the_law_asked_for(tmp_path: Path) -> None:
+    assert {one.expected for one in drawn(tmp_path)} == {9}
+    for law, low, high in (("lognormal", 0.0, 1e9), ("gaussian", 0.1, 5.0)):
+        found = drawn(tmp_path, output_tokens=1000, length_error=1.5, error_law=law)
+        factors = [one.expected / one.output for one in found]
+        assert min(factors) >= low
+        assert max(factors) <= high
+        assert statistics.median(factors) == pytest.approx(1.0, rel=0.15)

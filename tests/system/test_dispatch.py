@@ -34,9 +34,10 @@ async def story(client: ClientSession) -> dict[str, Any]:
 
 
 async def forecast(client: ClientSession) -> dict[str, Any] | None:
-    """The story of a request for which both workers had a forecast."""
+    """The story of a request for which both workers had a forecast; one of their routes may be news to the gateway."""
     view = await story(client)
-    return view if sum(one["forecast"] is not None for one in view["dispatch"]["candidates"]) == 2 else None
+    candidates = view["dispatch"]["candidates"] if view["dispatch"] else []
+    return view if sum(one["forecast"] is not None for one in candidates) == 2 else None
 
 
 async def fallbacks(client: ClientSession) -> dict[str, float]:

@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.prediction.instance import IDLE, Instance
 from blockwright.policies.prediction.load import candidate_at
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged
-from blockwright.simulator.instance import IDLE, Instance
 
 from ..sweep_world import chain, pipeline, replica, submission
 

@@ -9,30 +9,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
+from typing import Final
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import PlanCost, cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import Forecaster
+from blockwright.policies.prediction.instance_load import InstanceLoad, News
+from blockwright.policies.prediction.lengths import MORE
+from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import (
-    Effect,
-    GivenBack,
-    Preempted,
-    Progressed,
-    RoutesChanged,
-    Submission,
-    TokensEmitted,
-)
+from blockwright.policies.sweep.events import Effect, RoutesChanged, Submission
 from blockwright.policies.sweep.state import SweepState
 
-IDLE = float("inf")
-STOP = 1  # the token that ends an answer before its limit
-News = tuple[
-    str, str
-]  # request, and what became of it: "started", "first", "preempted", "finished", or why it was given back
+IDLE: Final = float("inf")
 
 
 class Instance:
@@ -64,13 +56,7 @@ class Instance:
         self._used: int | None = None  # blocks, once the plans were made that are; None: not counted since
         self._growth: list[int] | None = None  # blocks beyond those, up to each sweep of the stretch; None: not counted
         self._pending: list[Submission] = []  # not in the machine yet
-        self._totals: dict[str, int] = {}  # who is here: most tokens
-        self._behind: dict[str, int] = {}  # of these, who computes its prompt: positions told
-        self._needs: dict[str, int] = {}  # of these, who does not run: blocks
-        self._silent: set[str] = set()  # of these, who has no token yet
-        self._starting = 0  # who computes its prompt and runs
-        self._stops: dict[str, int] = {}  # who will draw a stop token: tokens that it has then
-        self._outstanding = self._waiting_blocks = 0
+        self._load = InstanceLoad(self.state)
         self._effects: list[Effect] = []  # not heeded yet
         memory, spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
         self.total_blocks = memory.pages_of(spans, "")
@@ -80,13 +66,7 @@ class Instance:
 
     def submit(self, submission: Submission, now: float, ends: int = 0) -> list[News]:
         """A request arrives, not after ``due``. ``ends``: tokens with which it draws ``STOP``; 0: its limit ends it."""
-        if ends:
-            self._stops[submission.request] = ends
-        self._totals[submission.request] = submission.max_length
-        self._outstanding += submission.max_length
-        self._behind[submission.request] = 0
-        self._silent.add(submission.request)
-        self._queue(submission.request, len(submission.tokens))
+        self._load.enter(submission, ends)
         if self._open and not self._ahead:
             self._pending.append(submission)
             self._last = min(self._last, bisect_left(self._ends, now))
@@ -133,27 +113,15 @@ class Instance:
 
     def _take(self, sweeps: int, now: float) -> None:
         plan, _ = self._open.pop(0)
-        if self._stops and sweeps == 1:
-            self.state.commit(plan, SweepResult(plan.number, self._drawn(plan)), now)
+        if self._load.stops and sweeps == 1:
+            self.state.commit(plan, SweepResult(plan.number, self._load.drawn(self.state, plan)), now)
         else:
             self.state.jump(plan, sweeps, now, tell=False)
         if sweeps > 1:
             self._effects = self.state.take_effects()  # of those who end
-            self._outstanding -= sweeps * (len(plan.row) - len(self._effects))
+            self._load.outstanding -= sweeps * (len(plan.row) - len(self._effects))
         self.sweeps += sweeps
         self._used = None
-
-    def _drawn(self, plan: SweepPlan) -> list[int]:
-        """The tokens of a plan's sampled rows."""
-        batch, submissions = self.state.batch(plan.number), self.state.parts.rows.submission
-        lengths = [(submissions[batch[i]].request, plan.start[i] + plan.count[i] + 1) for i in plan.sample]
-        return [STOP if self._stops.get(request, 0) == length else 0 for request, length in lengths]
-
-    def _without_stop(self, plan: SweepPlan) -> int:
-        """Sweeps with these rows before one of them draws its stop token."""
-        batch, submissions = self.state.batch(plan.number), self.state.parts.rows.submission
-        lengths = zip(batch, plan.start, strict=True)
-        return min(self._stops.get(submissions[s].request, 1 << 62) - start - 2 for s, start in lengths)
 
     def _make_plan(self, now: float) -> None:
         parts = self.state.parts
@@ -173,10 +141,11 @@ class Instance:
             return
         plan, made = self._open[0]
         sweeps, deadline = 0, self.state.next_deadline
-        if self._jumps and not self._starting and len(self._open) == 1 and (made == self._changes or not self.state.waiting):
+        settled = len(self._open) == 1 and (made == self._changes or not self.state.waiting)
+        if self._jumps and settled and not self._load.starting:
             sweeps = self.state.repeat(plan) - self._ahead
-            if self._stops and plan.row:
-                sweeps = min(sweeps, self._without_stop(plan))
+            if self._load.stops and plan.row:
+                sweeps = min(sweeps, self._load.without_stop(plan))
         self._began, self._ends = now, self._times(plan, max(sweeps, 1), now)
         if deadline <= self._ends[-1]:  # the plan at which somebody expires is made in its turn
             sweeps = min(sweeps, bisect_left(self._ends, deadline) + (not self._ahead))
@@ -199,26 +168,25 @@ class Instance:
 
     # what is seen ----------------------------------------------------------------------------------------------------
 
-    def candidate(self, now: float, sent: int = 0) -> Candidate:
-        """As a live worker would tell of itself at ``now``, not after ``due``. ``sent``: requests in the last minute."""
-        waiting, total = len(self._needs), self.total_blocks
+    def candidate(self, now: float) -> Candidate:
+        """As a live worker would tell of itself at ``now``, not after ``due``."""
+        load, total = self._load, self.total_blocks
+        waiting = len(load.needs)
         return Candidate(
-            route=self.name, home=self.name, running=len(self._totals) - waiting, waiting=waiting,
-            free_blocks=total - self._used_blocks(now), total_blocks=total, waiting_blocks=self._waiting_blocks,
-            sent_last_minute=sent,
+            route=self.name, home=self.name, running=len(load.totals) - waiting, waiting=waiting,
+            free_blocks=total - self._used_blocks(now), total_blocks=total, waiting_blocks=load.waiting_blocks,
         )  # fmt: skip
 
-    def forecast(self, target: Submission, now: float, *, delays: bool) -> Forecast:
-        """What would become of a request that came now, played forward from here with what is known of the others; with
-        ``delays`` also what these would lose."""
+    def forecaster(self, now: float, more: int = MORE) -> Forecaster:
+        """Of requests that come now: this instance played forward, with what is known of the others. ``more``: see
+        ``Present``."""
         self.catch_up(now)
         self._news()
-        presents, ends = [], self.due
+        opened, ends = [], self.due
         for plan, _ in self._open:
-            presents.append((plan, ends - now))
+            opened.append((plan, ends - now))
             ends += cost(plan, self._coefficients)
-        present = Present(self.state, self._coefficients, presents)
-        return Forecaster([present], now, in_flight=self._pending).forecast(target, delays=delays)
+        return Forecaster([Present(self.state, self._coefficients, opened, more)], now, in_flight=[*self._pending])
 
     @property
     def preemptions(self) -> int:
@@ -228,82 +196,22 @@ class Instance:
     def outstanding(self, now: float) -> int:
         """Tokens to prefill and to decode, as the gateway counts them."""
         if not self._lazy:
-            return self._outstanding
-        return self._outstanding - bisect_left(self._ends, now) * len(self._open[0][0].row)
+            return self._load.outstanding
+        return self._load.outstanding - bisect_left(self._ends, now) * len(self._open[0][0].row)
 
     def _used_blocks(self, now: float) -> int:
         if self._used is None:
-            pages = self.state.parts.memory.pages
-            slots = (
-                (n - pages.idle.slots[arena]) * pages.allocator(arena).slot_bytes for arena, n in pages.slots_in_use.items()
-            )
-            self._used = -(-sum(slots) // self._block_bytes)
+            self._used = used_blocks(self.state.parts.memory, self._block_bytes)
         if not self._lazy:
             return self._used
         if self._growth is None:
             self._growth = self.state.growth(self._open[0][0], len(self._ends) + 1)
         return self._used + self._growth[bisect_left(self._ends, now) + self._ahead]
 
-    def _queue(self, request: str, tokens: int) -> None:
-        self._needs[request] = blocks = -(-tokens // self.state.config.page_size)
-        self._waiting_blocks += blocks
-
     def _news(self) -> list[News]:
         """From the machine's effects."""
-        news: list[News] = []
-        behind, here = self._behind, len(self._totals)
+        here = len(self._load.totals)
         effects, self._effects = self._effects + self.state.take_effects(), []
-        for effect in effects:
-            if type(effect) is TokensEmitted and not effect.finish and effect.request not in behind:
-                self._outstanding -= len(effect.tokens)  # most are of this kind
-            else:
-                self._note(effect, news)
-        if len(self._totals) < here:
-            self._changes += 1
-            assert self._totals or (self._outstanding, self._waiting_blocks) == (0, 0), "the load is counted wrongly"
+        news = self._load.note(effects)
+        self._changes += len(self._load.totals) < here
         return news
-
-    def _note(self, effect: Effect, news: list[News]) -> None:
-        rows = self.state.parts.rows
-        match effect:
-            case TokensEmitted(request=request, position=position, tokens=tokens, finish=finish):
-                self._starting -= request in self._behind and request not in self._needs
-                self._outstanding -= position + len(tokens) - 1 - self._behind.pop(request, position - 1)
-                if request in self._silent:
-                    self._silent.remove(request)
-                    news.append((request, "first"))
-                if finish:
-                    self._end(request, position + len(tokens) - 1)
-                    news.append((request, "finished"))
-            case Progressed(request=request, computed=computed, cached=cached):
-                if request in self._needs and computed == cached:  # else it was preempted, and a chunk of it ends
-                    self._waiting_blocks -= self._needs.pop(request)
-                    self._starting += 1
-                    news.append((request, "started"))
-                s = rows.find(request)
-                before = self._behind.get(request, rows.length[s] - 1 if s is not None else 0)
-                self._outstanding += before - computed
-                self._behind[request] = computed
-            case Preempted(request=request):
-                s = rows.find(request)
-                assert s is not None, "a sequence was preempted that is not here"
-                self._starting -= request in self._behind
-                self._queue(request, rows.length[s])
-                news.append((request, "preempted"))
-            case GivenBack(request=request, reason=reason):
-                self._starting -= request in self._behind and request not in self._needs
-                self._end(request, self._behind.pop(request, None))
-                news.append((request, reason))
-
-    def _end(self, request: str, computed: int | None) -> None:
-        """It is here no more. ``computed``: positions told; None: it has expired between its tokens, which nobody counts."""
-        self._waiting_blocks -= self._needs.pop(request, 0)
-        self._silent.discard(request)
-        total = self._totals.pop(request)
-        self._stops.pop(request, None)
-        if computed is not None:
-            self._outstanding -= total - computed
-        else:
-            rows, find = self.state.parts.rows, self.state.parts.rows.find
-            lengths = {r: rows.length[s] - 1 for r in self._totals if (s := find(r)) is not None}
-            self._outstanding = sum(n - self._behind.get(r, lengths.get(r, n)) for r, n in self._totals.items())

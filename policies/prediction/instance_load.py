@@ -1,0 +1,116 @@
+"""Who is at a simulated instance and what it has left to do, from the effects of its sweep machine, as a gateway counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.sweep.events import Effect, GivenBack, Preempted, Progressed, Submission, TokensEmitted
+from blockwright.policies.sweep.state import SweepState
+
+STOP: Final = 1  # the token that ends an answer before its limit
+FAR: Final = 1 << 62
+News = tuple[
+    str, str
+]  # request, and what became of it: "started", "first", "preempted", "finished", or why it was given back
+
+
+class InstanceLoad:
+    """See the module. ``state``: the machine that requests come to, of a pipeline its home."""
+
+    def __init__(self, state: SweepState) -> None:
+        self._state = state
+        self.totals: dict[str, int] = {}  # who is here: most tokens
+        self.needs: dict[str, int] = {}  # of these, who does not run: blocks
+        self.starting = 0  # who computes its prompt and runs
+        self.stops: dict[str, int] = {}  # who will draw a stop token: tokens that it has then
+        self.outstanding = self.waiting_blocks = 0
+        self._behind: dict[str, int] = {}  # who computes its prompt: positions told
+        self._silent: set[str] = set()  # who has no token yet
+
+    def enter(self, submission: Submission, ends: int) -> None:
+        """A request has come. ``ends``: tokens with which it draws ``STOP``; 0: its limit ends it."""
+        if ends:
+            self.stops[submission.request] = ends
+        self.totals[submission.request] = submission.max_length
+        self.outstanding += submission.max_length
+        self._behind[submission.request] = 0
+        self._silent.add(submission.request)
+        self._queue(submission.request, len(submission.tokens))
+
+    def drawn(self, state: SweepState, plan: SweepPlan) -> list[int]:
+        """The tokens of a plan's sampled rows, at the home or at the last worker of a pipeline."""
+        if not self.stops:
+            return [0] * len(plan.sample)
+        batch, submissions, stops = state.batch(plan.number), state.parts.rows.submission, self.stops
+        lengths = [(submissions[batch[i]].request, plan.start[i] + plan.count[i] + 1) for i in plan.sample]
+        return [STOP if stops.get(request, 0) == length else 0 for request, length in lengths]
+
+    def without_stop(self, plan: SweepPlan) -> int:
+        """Sweeps with these rows before one of them draws its stop token."""
+        batch, submissions, stops = self._state.batch(plan.number), self._state.parts.rows.submission, self.stops
+        lengths = zip(batch, plan.start, strict=True)
+        return min([stops.get(submissions[s].request, FAR) - start - 2 for s, start in lengths])
+
+    def note(self, effects: Sequence[Effect]) -> list[News]:
+        """What effects say."""
+        news: list[News] = []
+        behind = self._behind
+        for effect in effects:
+            if type(effect) is TokensEmitted and not effect.finish and effect.request not in behind:
+                self.outstanding -= len(effect.tokens)  # most are of this kind
+            else:
+                self._note(effect, news)
+        assert self.totals or (self.outstanding, self.waiting_blocks) == (0, 0), "the load is counted wrongly"
+        return news
+
+    def _queue(self, request: str, tokens: int) -> None:
+        self.needs[request] = blocks = -(-tokens // self._state.config.page_size)
+        self.waiting_blocks += blocks
+
+    def _note(self, effect: Effect, news: list[News]) -> None:
+        rows = self._state.parts.rows
+        if isinstance(effect, TokensEmitted):
+            request, length = effect.request, effect.position + len(effect.tokens)
+            self.starting -= request in self._behind and request not in self.needs
+            self.outstanding -= length - 1 - self._behind.pop(request, effect.position - 1)
+            if request in self._silent:
+                self._silent.remove(request)
+                news.append((request, "first"))
+            if effect.finish:
+                self._end(request, length - 1)
+                news.append((request, "finished"))
+        elif isinstance(effect, Progressed):
+            request = effect.request
+            if request in self.needs and effect.computed == effect.cached:  # else it was preempted, and a chunk of it ends
+                self.waiting_blocks -= self.needs.pop(request)
+                self.starting += 1
+                news.append((request, "started"))
+            s = rows.find(request)
+            before = self._behind.get(request, rows.length[s] - 1 if s is not None else 0)
+            self.outstanding += before - effect.computed
+            self._behind[request] = effect.computed
+        elif isinstance(effect, Preempted):
+            s = rows.find(effect.request)
+            assert s is not None, "a sequence was preempted that is not here"
+            self.starting -= effect.request in self._behind
+            self._queue(effect.request, rows.length[s])
+            news.append((effect.request, "preempted"))
+        elif isinstance(effect, GivenBack):
+            self.starting -= effect.request in self._behind and effect.request not in self.needs
+            self._end(effect.request, self._behind.pop(effect.request, None))
+            news.append((effect.request, effect.reason))
+
+    def _end(self, request: str, computed: int | None) -> None:
+        """It is here no more. ``computed``: positions told; None: it has expired between its tokens, which nobody counts."""
+        self.waiting_blocks -= self.needs.pop(request, 0)
+        self._silent.discard(request)
+        total = self.totals.pop(request)
+        self.stops.pop(request, None)
+        if computed is not None:
+            self.outstanding -= total - computed
+        else:
+            rows = self._state.parts.rows
+            lengths = {r: rows.length[s] - 1 for r in self.totals if (s := rows.find(r)) is not None}
+            self.outstanding = sum([n - self._behind.get(r, lengths.get(r, n)) for r, n in self.totals.items()])

@@ -1,0 +1,173 @@
+"""Sweep machines that run together under virtual time: a home and the hosts of its routes, and what passes between them.
+
+The machines are those of live workers; only their devices and links are replaced. A plan takes the cost model's seconds.
+Hidden states leave when it ends, one flight after the other on each link: activations are the most urgent class of a link
+and never cut (``cluster/chunk_order.py``), so that they wait for each other alone. Everything else that workers tell each
+other is small, and takes the link's latency. As on a live worker messages that come are heeded at once, and plans made
+while another runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.prediction.course import Present, UnderWay
+from blockwright.policies.sweep.config import OPEN_PLANS
+from blockwright.policies.sweep.events import Effect, Event, Flight, Send
+from blockwright.policies.sweep.state import SweepState
+
+_FOREIGN = 1 << 40  # flights are numbered from here on: beyond those that live workers have numbered
+NEVER = float("inf")
+
+
+class LinkTimes:
+    """When what is sent from a worker to another arrives. latency: seconds. bandwidth: bytes per second of hidden states; 0:
+    any. number: bytes of a number of a hidden state."""
+
+    def __init__(self, latency: float = 0.0, bandwidth: float = 0.0, number: int = 1) -> None:
+        self.latency, self._bandwidth, self._number = latency, bandwidth, number
+        self._free: dict[tuple[str, str], float] = {}  # when the last flight has left
+
+    def fly(self, sender: str, receiver: str, numbers: int, now: float) -> float:
+        """Of so many numbers that are sent now."""
+        if self._bandwidth:
+            now = max(now, self._free.get((sender, receiver), now)) + numbers * self._number / self._bandwidth
+            self._free[sender, receiver] = now
+        return now + self.latency
+
+    def fork(self) -> LinkTimes:
+        copy = LinkTimes(self.latency, self._bandwidth, self._number)
+        copy._free = self._free.copy()
+        return copy
+
+
+class PlayedMachine:
+    """A worker. ``open``: plans, when each ends, and the seconds that the cost model gives it."""
+
+    def __init__(
+        self, state: SweepState, coefficients: Coefficients, open: deque[tuple[SweepPlan, float, float]], depth: int
+    ) -> None:
+        self.name, self.state, self.coefficients, self.open = state.config.worker, state, coefficients, open
+        self.flights = _FOREIGN
+        self._depth = depth  # plans that may be open
+
+    def fill(self, now: float) -> None:
+        """Keep the device busy."""
+        while len(self.open) < self._depth:
+            plan = self.state.plan(now)
+            if plan is None:
+                return
+            seconds = cost(plan, self.coefficients)
+            self.open.append((plan, (self.open[-1][1] if self.open else now) + seconds, seconds))
+
+
+class Machines:
+    """See the module. The first of ``presents`` is the home. Whoever derives from it says what devices draw (``draw``) and
+    hears of effects (``heed``). under_way: what was sent before."""
+
+    def __init__(
+        self,
+        presents: Sequence[Present],
+        now: float,
+        links: LinkTimes,
+        under_way: Sequence[UnderWay] = (),
+        depth: int = OPEN_PLANS,
+    ) -> None:
+        self.now = now
+        self.machines: dict[str, PlayedMachine] = {}
+        for present in presents:
+            open = deque((plan, now + left, cost(plan, present.coefficients)) for plan, left in present.open)
+            self.machines[present.state.config.worker] = PlayedMachine(present.state, present.coefficients, open, depth)
+        self.home = next(iter(self.machines.values())).state
+        self.links = links
+        self._posts: list[tuple[float, int, str, Event]] = []  # when, in which order, to whom
+        self._posted = 0
+        for one in under_way:
+            self._post(now + one.after, one.worker, one.message)
+
+    # for those who derive from it ------------------------------------------------------------------------------------
+
+    def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
+        """Tokens for the plan's sampled rows."""
+        raise NotImplementedError
+
+    def heed(self, effect: Effect) -> None:
+        """Of any machine, but for messages between them."""
+        raise NotImplementedError
+
+    # what happens ----------------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> float:
+        """When the next thing happens; infinite: nothing is left to do."""
+        ends = [machine.open[0][1] for machine in self.machines.values() if machine.open]
+        return min(min(ends, default=NEVER), self._posts[0][0] if self._posts else NEVER)
+
+    def happen(self) -> PlayedMachine | None:
+        """The next thing: a message comes, or a plan ends, whose machine is returned. Nobody has planned since."""
+        busy = [machine for machine in self.machines.values() if machine.open]
+        machine = min(busy, key=lambda machine: machine.open[0][1]) if busy else None
+        if self._posts and (machine is None or self._posts[0][0] <= machine.open[0][1]):
+            self.now, _, worker, message = heappop(self._posts)
+            self._take(self.machines[worker], message)
+            return None
+        assert machine is not None, "nothing happens any more"
+        plan, self.now, _ = machine.open.popleft()
+        machine.state.commit(plan, SweepResult(plan.number, self.draw(machine, plan)), self.now)
+        for departure in plan.departures:
+            if departure.worker in self.machines:
+                numbers = departure.width * sum([row.count for row in departure.rows])
+                at = self.links.fly(machine.name, departure.worker, numbers, self.now)
+                self._post(at, departure.worker, Flight(departure.home, 0, departure.width, departure.rows))
+        return machine
+
+    def go_on(self) -> None:
+        """Every worker plans, and messages are sent."""
+        passed = True
+        while passed:
+            for machine in self.machines.values():
+                machine.fill(self.now)
+            passed = self.exchange()
+
+    def exchange(self) -> bool:
+        """Heed all effects and send the messages among them. Whether any has arrived at once."""
+        passed = max([self._hear(machine) for machine in self.machines.values()])
+        while passed and max([self._hear(machine) for machine in self.machines.values()]):
+            continue
+        return passed
+
+    def _hear(self, machine: PlayedMachine) -> bool:
+        passed = False
+        for effect in machine.state.take_effects():
+            if not isinstance(effect, Send):
+                self.heed(effect)
+            elif effect.worker in self.machines:
+                self._post(self.now + self.links.latency, effect.worker, effect.message)
+                passed = passed or not self.links.latency
+        return passed
+
+    def under_way(self, now: float) -> list[UnderWay]:
+        """What was sent and has not arrived at ``now``."""
+        return [UnderWay(at - now, worker, message) for at, _, worker, message in sorted(self._posts, key=_order)]
+
+    def _post(self, at: float, worker: str, message: Event) -> None:
+        if at <= self.now:
+            self._take(self.machines[worker], message)
+        else:
+            self._posted += 1
+            heappush(self._posts, (at, self._posted, worker, message))
+
+    def _take(self, machine: PlayedMachine, message: Event) -> None:
+        if isinstance(message, Flight):
+            machine.flights += 1
+            message = Flight(message.home, machine.flights, message.width, message.rows)
+        machine.state.apply(message, self.now)
+
+
+def _order(post: tuple[float, int, str, Event]) -> tuple[float, int]:
+    return post[:2]

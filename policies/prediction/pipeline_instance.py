@@ -1,0 +1,110 @@
+"""An instance that is a pipeline: its routes cross several devices, of which the first is the home of all requests.
+
+Offers what ``Instance`` does. Every sweep of every device is played, and every message between them (``machines.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
+from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.prediction.candidate import Candidate
+from blockwright.policies.prediction.course import Present
+from blockwright.policies.prediction.forecast import Forecaster
+from blockwright.policies.prediction.instance_load import InstanceLoad, News
+from blockwright.policies.prediction.lengths import MORE
+from blockwright.policies.prediction.load import used_blocks
+from blockwright.policies.prediction.machines import LinkTimes, Machines, PlayedMachine
+from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
+from blockwright.policies.sweep.events import Effect, RoutesChanged, Submission
+from blockwright.policies.sweep.state import SweepState
+
+
+class PipelineInstance(Machines):
+    """``due``: when the next sweep of a device ends, or the next message between two arrives; infinite: nothing is there.
+    configs: of its devices, in the order of its routes."""
+
+    def __init__(
+        self,
+        name: str,
+        configs: Sequence[SweepConfig],
+        routes: RoutesChanged,
+        coefficients: Coefficients,
+        links: LinkTimes,
+        *,
+        ahead: bool = True,
+    ) -> None:
+        presents = [Present(SweepState(config), coefficients) for config in configs]
+        super().__init__(presents, 0.0, links, depth=OPEN_PLANS if ahead else 1)
+        for present in presents:
+            present.state.apply(routes, 0.0)
+        self.name, self.state = name, self.home
+        self.sweeps, self.busy = 0, 0.0
+        self._load = InstanceLoad(self.home)
+        self._effects: list[Effect] = []
+        rooms = []
+        for state in (present.state for present in presents):
+            local = state.parts.routes.passing(routes.routes[0].id)
+            assert local is not None, "a device is not on the route"
+            rooms.append(state.parts.memory.pages_of(local.spans, ""))
+        self.total_blocks = min(rooms)
+        home = self.home.parts.routes.home(routes.routes[0].id)
+        assert home is not None, "the first device is not the home"
+        self._block_bytes = self.home.parts.memory.page_bytes(home.spans)
+
+    def submit(self, submission: Submission, now: float, ends: int = 0) -> list[News]:
+        """A request arrives, not after ``due``. ``ends``: as of ``Instance``."""
+        self.now = now
+        self._load.enter(submission, ends)
+        self.home.apply(submission, now)
+        return self._proceed()
+
+    def finish(self) -> list[News]:
+        """What is due happens."""
+        machine = self.happen()
+        if machine is not None:
+            self.sweeps += 1
+        self.exchange()
+        return self._proceed()
+
+    def _proceed(self) -> list[News]:
+        self.go_on()
+        effects, self._effects = self._effects, []
+        return self._load.note(effects)
+
+    def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
+        self.busy += cost(plan, machine.coefficients)
+        return self._load.drawn(machine.state, plan)
+
+    def heed(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    # what is seen ----------------------------------------------------------------------------------------------------
+
+    def candidate(self, now: float) -> Candidate:
+        """As its home tells; a block is a page of KV on the layers of the home."""
+        load, used = self._load, used_blocks(self.home.parts.memory, self._block_bytes)
+        waiting = len(load.needs)
+        return Candidate(
+            route=self.name, home=self.name, running=len(load.totals) - waiting, waiting=waiting,
+            free_blocks=self.total_blocks - used, total_blocks=self.total_blocks, waiting_blocks=load.waiting_blocks,
+        )  # fmt: skip
+
+    def forecaster(self, now: float, more: int = MORE) -> Forecaster:
+        """As of ``Instance``, on all its devices, with what is under way between them."""
+        presents = []
+        for machine in self.machines.values():
+            open = [(plan, end - now) for plan, end, _ in machine.open]
+            presents.append(Present(machine.state, machine.coefficients, open, more))
+        return Forecaster(presents, now, links=self.links, under_way=self.under_way(now))
+
+    def outstanding(self, now: float) -> int:
+        """Tokens to prefill and to decode, as the gateway counts them."""
+        return self._load.outstanding
+
+    @property
+    def preemptions(self) -> int:
+        """Since the start, on all devices."""
+        return sum([machine.state.counters["preemptions"] for machine in self.machines.values()])
