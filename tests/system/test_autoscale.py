@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.tests.system.client import Client, body, check
+from blockwright.tests.system.client import Answer, Client, body, check
 from blockwright.tests.system.conftest import PACE, STREAMS, slow
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
@@ -73,8 +73,16 @@ async def test_a_worker_is_started_because_of_forecasts(serve: Callable[..., Ser
         async def told() -> Any:
             return (await client.get("/admin/cluster"))[1]["autoscale"]["last"]
 
+        answers: list[Answer] = []
+
+        async def placed() -> bool:
+            story = await client.request(answers[-1].name)
+            return story is not None and story["home"] is not None
+
         await until(forecast, "the predictor follows the only worker")
-        answers = client.load(6, 200)
+        for index in range(4):  # one after the other: what is on its way to a worker is known to its predictor
+            answers.append(client.begin(body(index, 200)))
+            await until(placed)
         last = await until(told, "a decision")
         assert last["decision"] == "start w1"
         assert "s forecast on every active worker" in last["why"]
