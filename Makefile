@@ -8,7 +8,7 @@ PORT   ?= 8000
 # Tests: processes at a time (some wait for others), and the best instruction set that they use (avx512_bf16, avx512, avx2, generic; empty: all).
 JOBS   ?= $(shell expr $$(nproc) + 1)
 CAP    ?=
-# make nightly: where its random choices begin. Another value on each call; the same value, the same run.
+# make nightly: where its random choices begin. Another value on each call; the same value, the same run. SLICE: words of pytest.
 SEED   := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 SEEDS  ?= 20000
 PYTEST  = $(if $(CAP),BLOCKWRIGHT_CAP=$(CAP) )$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
@@ -27,7 +27,8 @@ help:
 	@echo "               (CAP=avx2 for a processor that has nothing better, JOBS=1 for one after the other)"
 	@echo "make quick     ruff and the fast tests, in less than a minute"
 	@echo "make caps      what computes, with the instruction set capped at each that there is, in turn"
-	@echo "make nightly   all tests and their long forms, with fresh seeds (SEED=... replays, SEEDS=20000)"
+	@echo "make nightly   all tests and their long forms, with fresh seeds (SEED=... replays, SEEDS=20000,"
+	@echo "               SLICE='-m nightly tests/serving' only these: any words of pytest)"
 	@echo "make equality  the full cross product of the comparison with transformers"
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
@@ -72,14 +73,15 @@ test: lint
 suite: setup
 	$(PYTEST)
 
-# Where the policies are compiled, the tests of the hot ones run once more as the sources.
+# Where the policies are compiled, the tests of the hot ones run once more as the sources; not the longest, which is about figures.
 sources: setup
-	BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies/sweep tests/policies/memory
+	BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies/sweep tests/policies/memory --ignore tests/policies/sweep/test_flooding_tenant.py
 
-# Nothing beside transformers, no processes, no thousand seeds.
+# Nothing beside transformers, no processes, no thousand seeds, no figures.
 quick: lint
 	$(PYTEST) -m "not system" tests/policies tests/transport tests/runtime tests/actors tests/api tests/test_architecture.py \
-	  --ignore tests/runtime/test_safety.py --ignore tests/runtime/test_planted.py --ignore tests/actors/test_worker.py
+	  --ignore tests/runtime/test_safety.py --ignore tests/runtime/test_planted.py --ignore tests/policies/test_live_cuts.py \
+	  --ignore tests/policies/sweep/test_flooding_tenant.py --ignore tests/actors/profiling --ignore tests/actors/test_worker.py
 
 caps: setup
 	for cap in avx512_bf16 avx512 avx2 generic; do \
@@ -89,8 +91,8 @@ capped: setup
 	$(PYTEST) tests/gpu tests/equality tests/actors/test_worker.py tests/system/test_kill.py
 
 nightly: setup
-	@echo "make nightly SEED=$(SEED) SEEDS=$(SEEDS) does the same again"
-	$(PYTEST) --nightly --seed $(SEED) --seeds $(SEEDS) --hypothesis-seed $(SEED)
+	@echo "make nightly SEED=$(SEED) SEEDS=$(SEEDS) SLICE='$(SLICE)' does the same again"
+	$(PYTEST) --nightly --seed $(SEED) --seeds $(SEEDS) --hypothesis-seed $(SEED) $(SLICE)
 
 equality: setup
 	$(PYTEST) --nightly -m equality

@@ -72,7 +72,7 @@ class Predictor(Actor):
     async def ask(self, query: Query) -> Candidate | None:
         """The load of the worker, and a forecast of the request there where one is wanted and can be made. None while there
         is no replica that has the route."""
-        route = self._replica.state.parts.routes.home(query.route) if self._replica is not None else None
+        route = self._replica.route(query.route) if self._replica is not None else None
         if route is None:
             return None
         others = [await self._present_of(hop.worker) for hop in route.route.hops[1:]] if query.forecast else []
@@ -96,7 +96,7 @@ class Predictor(Actor):
     async def present(self) -> Any:
         """For a predictor of the same process: a copy of its worker as it is now, None where there is none."""
         present = self._replica.present(self._now()) if self._replica is not None else None
-        return present and Present(present.state.fork(), present.coefficients, present.open)
+        return present and present.fork()
 
     def figures(self) -> dict[str, float]:
         """Counters since its start, seconds, and what it has now, for the metrics."""

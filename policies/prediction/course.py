@@ -26,6 +26,10 @@ class Present:
     open: Sequence[tuple[SweepPlan, float]] = ()
     more: int = MORE
 
+    def fork(self) -> Present:
+        """A copy, which stays as it is when the worker goes on."""
+        return Present(self.state.fork(), self.coefficients, self.open, self.more)
+
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:

@@ -44,7 +44,7 @@ class Forecaster:
 
     def fork(self) -> Forecaster:
         """The same of copies: it goes on forecasting from here when its workers are further."""
-        presents = [Present(one.state.fork(), one.coefficients, one.open, one.more) for one in self._presents]
+        presents = [present.fork() for present in self._presents]
         links = None if self._links is None else self._links.fork()
         made = Forecaster(presents, self._now, horizon=self._horizon, links=links, under_way=self._under_way)
         return made.joined(self._in_flight)

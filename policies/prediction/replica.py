@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan
@@ -63,6 +64,10 @@ class Replica:
             case _:
                 raise ReplicaError(f"{type(entry).__name__} comes at the beginning of a feed alone")
         state.take_effects()  # the worker performs them
+
+    def route(self, route: str) -> LocalRoute | None:
+        """A route that begins at the worker and is in force there."""
+        return self.state.parts.routes.home(route)
 
     def present(self, now: float) -> Present | None:
         """Where a forecast begins, at ``now`` by the worker's clock. None until it is known what sweeps cost and what those

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from blockwright.transport.address import check_name
@@ -39,6 +40,11 @@ def parse_address(text: str) -> Address:
     """``node/actor``, ``node/actor#incarnation`` or ``node/actor#incarnation.life``; AddressError otherwise."""
     if not isinstance(text, str):
         raise AddressError(f"{text!r} is no text of the form node/actor, node/actor#3 or node/actor#3.1")
+    return _parse(text)
+
+
+@lru_cache(maxsize=1024)  # each message names some, and they are few
+def _parse(text: str) -> Address:
     node, slash, rest = text.partition("/")
     name, mark, numbers = rest.partition("#")
     if not slash or (mark and _NUMBERS.fullmatch(numbers) is None):

@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any
 
 import msgpack
@@ -28,6 +29,7 @@ MAX_ITEMS = 1 << 20  # of all lists and dicts of a message together
 MAX_CONTAINERS = 1 << 17  # lists and dicts of a message
 _HEADS = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])  # bytes with which dicts and lists may begin
 _PLAIN = frozenset((type(None), bool, int, float, str))
+_forms: dict[type, tuple[int, Callable[[Any], tuple[Any, ...]]]] = {}  # dataclass -> its tag, the values of its fields
 _PLAIN_KEYS = frozenset((bool, int, str))
 _pack = msgpack.Packer().pack  # one for all: it holds the interpreter lock throughout, and resets itself after an error
 
@@ -111,14 +113,18 @@ def bare(value: Any) -> bool:
 def encode(value: Any, sink: Sink) -> Any:
     """Plain data for ``pack``; large parts go to ``sink``. Raises EncodeError, naming the type that cannot travel."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _PLAIN or (kind is bytes and len(value) <= INLINE_BYTES):
         return value
     try:
+        if (form := _forms.get(kind)) is not None:
+            tag, fields = form
+            sink.typed = True
+            return [tag, *[part if type(part) in _PLAIN else encode(part, sink) for part in fields(value)]]
         if kind in (list, tuple):
             kinds = set(map(type, value))
             if kinds <= _PLAIN or (kinds == {bytes} and max(map(len, value)) <= INLINE_BYTES):
                 return value
-            return [encode(item, sink) for item in value]
+            return [part if type(part) in _PLAIN else encode(part, sink) for part in value]
         if kind is dict:
             return {_encode_key(key): encode(item, sink) for key, item in value.items()}
         if kind in (bytes, bytearray, memoryview):
@@ -126,8 +132,8 @@ def encode(value: Any, sink: Sink) -> Any:
         if isinstance(value, enum.Enum):
             return encode(value.value, sink)
         if dataclasses.is_dataclass(kind):
-            sink.typed = True
-            return [schema_tag(kind), *[encode(getattr(value, name), sink) for name in field_names(kind)]]
+            _forms[kind] = schema_tag(kind), _getter(field_names(kind))
+            return encode(value, sink)
         if is_array(value):
             return sink.add_array(value)
         if is_tensor(value):
@@ -135,6 +141,12 @@ def encode(value: Any, sink: Sink) -> Any:
     except RecursionError as error:
         raise EncodeError("a value that is nested too deeply, or holds itself, cannot travel") from error
     raise EncodeError(f"{kind.__module__}.{kind.__qualname__} cannot travel; send plain data, dataclasses, bytes or arrays")
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _encode_key(key: Any) -> Any:
@@ -351,23 +363,37 @@ def _union(members: tuple[Any, ...]) -> Decoder:
 
 def _dataclass(kind: type) -> Decoder:
     names, tag, label = field_names(kind), schema_tag(kind), kind.__qualname__
-    plans: list[Decoder] = []
+    by_name = any(field.kw_only for field in dataclasses.fields(kind))
+    plain: list[Any] = []  # annotations; what is of exactly that type is taken as it is ...
+    plans: list[Decoder] = []  # ... and anything else by its plan
 
     def build(data: Any) -> Any:
         if not plans:  # only now, so that a type may refer to itself
             hints = typing.get_type_hints(kind)
-            plans.extend([decoder(hints[name]) for name in names])
+            plain.extend(hints[name] for name in names)
+            plans.extend(decoder(hint) for hint in plain)
         if type(data) is not list or len(data) != len(names) + 1 or data[0] != tag:
             raise _wrong(label, data)
-        fields = {}
-        for index, name in enumerate(names):
-            try:
-                fields[name] = plans[index](data[index + 1])
-            except DecodeError as error:
-                raise DecodeError(f"{label}.{name}: {error}") from error
+        parts = data[1:]
         try:
-            return kind(**fields)
+            values = [
+                part if type(part) is exact else plan(part) for part, exact, plan in zip(parts, plain, plans, strict=True)
+            ]
+        except DecodeError as error:
+            raise _named(label, names, plans, parts) from error
+        try:
+            return kind(**dict(zip(names, values, strict=True))) if by_name else kind(*values)
         except (ValueError, TypeError) as error:
             raise DecodeError(f"{label}: {error}") from error
 
     return build
+
+
+def _named(label: str, names: Sequence[str], plans: Sequence[Decoder], parts: Sequence[Any]) -> DecodeError:
+    """Of a dataclass's parts the first that cannot be read."""
+    for name, plan, part in zip(names, plans, parts, strict=True):
+        try:
+            plan(part)
+        except DecodeError as error:
+            return DecodeError(f"{label}.{name}: {error}")
+    raise AssertionError("all parts can be read")

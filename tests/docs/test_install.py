@@ -28,10 +28,12 @@ python3() {
 
 
 def lend(folder: Path) -> None:
-    """Links to all packages that are installed here, without ours."""
+    """Links to all packages that are installed here, without ours; nor mypyc, whose work no compiler would end."""
     folder.mkdir()
     for path in (path for place in sys.path if place.endswith("-packages") for path in Path(place).iterdir()):
-        theirs = "blockwright" not in path.name and path.suffix != ".pth" and path.name not in ("pip", "__pycache__")
+        theirs = (
+            "blockwright" not in path.name and path.suffix != ".pth" and path.name not in ("pip", "mypyc", "__pycache__")
+        )
         if theirs and not (folder / path.name).exists():
             (folder / path.name).symlink_to(path)
 

@@ -93,6 +93,6 @@ def test_training_lowers_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
         return train_demo.loss_of(logits_BTV, labels_BT).item()
 
     before = loss()
-    train_demo.train(model, steps=30, size=32, rate=4e-3, room=0.3, seed=1)
+    train_demo.train(model, steps=30, size=8, rate=4e-3, room=0.3, seed=1)
     assert loss() < 0.8 * before
     assert "step    29" in capsys.readouterr().out

@@ -42,6 +42,7 @@ PATIENCE = 200.0  # virtual seconds in which a request ends, whatever happens
 QUIET = 60.0  # until nothing is left of what is over
 LONGEST = 48  # tokens of a sequence
 WHOLE = 15.0  # until all that was killed is back and loaded, whatever word of it was lost
+BRIEF = 4  # tokens of an answer that shows that an application is served
 SETTLED = 1.0  # until all are told what the last fault has broken
 STRIKES = 3  # of each seed, on kinds of messages
 RENEWED = 8  # one seed of so many puts a new version in the place of an application
@@ -304,6 +305,7 @@ class Game:
                 request = self._request(len(self.requests), gateway.node.name, application.name)
                 self.requests.append(request)
                 request.at, request.leaves = 0.0, 0
+                request.most, request.expected = min(request.most, BRIEF), request.expected[:BRIEF]
                 late.append(request)
                 self.work.append(asyncio.get_running_loop().create_task(self._client(gateway, request), context=life))
         await self._until(lambda: all(request.outcome for request in late), PATIENCE)
