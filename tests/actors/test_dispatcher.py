@@ -91,7 +91,7 @@ def test_the_least_forecast_is_chosen_and_its_predictor_hears_of_it() -> None:
     (chosen,), fakes, _ = choices(1, LASTS, dispatch="ours")
     assert (chosen.route, chosen.policy, chosen.reason) == ("m@w1", "ours", "")
     assert [candidate.forecast.last_token for candidate in chosen.candidates if candidate.forecast] == [4.0, 2.0, 3.0, 9.0]
-    assert [load and load[:2] for load in chosen.loads] == [(1.5, 4.0), (0.5, 2.0), (1.0, 3.0), (4.0, 9.0)]
+    assert [load and load[:2] for load in chosen.loads] == [[1.5, 4.0], [0.5, 2.0], [1.0, 3.0], [4.0, 9.0]]
     assert [len(fake.coming) for fake in fakes.values()] == [0, 1, 0, 0]
     assert fakes["w1"].coming[0].route == "m@w1"
     assert all(query.forecast and not query.delays for fake in fakes.values() for query in fake.asked)
