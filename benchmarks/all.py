@@ -47,6 +47,7 @@ BUDGETS = {
 }
 LONG = {
     "forecast": 60,
+    "predictors": 90,
     "simulation": 120,
     "fidelity": 1200,
     "on_demand": 240,

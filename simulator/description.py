@@ -97,7 +97,8 @@ class DispatchSpec:
     dispatchers: int = 1  # each request comes to one of them, which has its own numbers and counts
     staleness: float = 0.0  # seconds for which a look at an instance is used again; 0: every request looks
     in_flight: str = "shared"  # who reckons with requests that a look does not show: all | "own": who sent them | "none"
-    correction: int = MORE  # tokens that are still expected of an answer that has outrun its estimate
+    correction: int = MORE  # tokens that are still expected of an answer that has outrun its estimate, without ``spread``
+    spread: bool = True  # instances learn how wrong estimates are, and expect by that what is still to come of an answer
     forecast_error: float = 0.0  # standard deviation of the factor by which forecast times are wrong
 
 

@@ -155,7 +155,7 @@ class Entrance:
             if self._dispatch.policy == LEAST_WORK:
                 look.outstanding = instance.outstanding(now)
             if self.predicts:
-                look.forecaster = instance.forecaster(now, self._dispatch.correction)
+                look.forecaster = instance.forecaster(now, self._dispatch.correction, spread=self._dispatch.spread)
                 if self._dispatch.staleness:  # it will be asked again when the instance is further
                     look.forecaster = look.forecaster.fork()
         return look

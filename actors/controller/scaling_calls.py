@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from blockwright.actors.controller.messages import (
     ScalingEffect,
@@ -16,6 +17,7 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.state import ControllerState
 from blockwright.runtime.actor.actor import ActorNode
+from blockwright.runtime.base.errors import ActorDied
 from blockwright.runtime.supervisor import Supervisor
 
 ANSWER_SECONDS = 5.0  # of a gateway, beyond the grace
@@ -34,7 +36,8 @@ async def scale(
     supervisor = node.ref(f"{node.name}/workers", Supervisor)
     match effect:
         case StartWorker(worker, _):
-            await supervisor.start_child(worker)
+            with suppress(ActorDied):  # the cluster stops, the supervisor with it
+                await supervisor.start_child(worker)
         case VacateWorker(worker, grace, _):
             async with publishing:
                 version = state.version
@@ -43,6 +46,7 @@ async def scale(
             handle(Vacated(worker))
         case StopWorker(worker):
             try:
-                await supervisor.stop_child(worker, timeout=STOP_SECONDS)
+                with suppress(ActorDied):  # as above
+                    await supervisor.stop_child(worker, timeout=STOP_SECONDS)
             finally:
                 handle(WorkerStopped(worker))

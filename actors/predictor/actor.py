@@ -25,6 +25,7 @@ from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import Forecaster
 from blockwright.policies.prediction.in_flight import InFlight
+from blockwright.policies.prediction.lengths import LengthSpread
 from blockwright.policies.prediction.load import candidate_at
 from blockwright.policies.prediction.replica import Replica, ReplicaError
 from blockwright.policies.sweep.event_log import Applied, Began
@@ -47,6 +48,7 @@ class Predictor(Actor):
         self._worker, self._board = worker, board
         self._replica: Replica | None = None
         self._coefficients: Coefficients | None = None  # last heard: another life computes on the same device
+        self._spread = LengthSpread()
         self._in_flight = InFlight()
         self._known = 0  # incarnation of the worker that was followed last
         self._feeds = self._disagreements = self._batches = self._forecasts = 0
@@ -165,7 +167,7 @@ class Predictor(Actor):
         oldest = now = self._now()
         for entry in read_batch(batch):
             if isinstance(entry, Began):
-                self._replica = Replica(entry, self._coefficients)
+                self._replica = Replica(entry, self._coefficients, self._spread)
                 self._feeds += 1
                 continue
             if self._replica is None:

@@ -18,17 +18,18 @@ class Present:
     """A worker at one moment.
 
     state: its machine, or a replica; not changed. open: its open plans in order, with the seconds from now until each ends.
-    more: tokens that are still expected of an answer that has outrun its estimate.
+    more, spread: see ``corrected`` of ``lengths.py``.
     """
 
     state: SweepState
     coefficients: Coefficients
     open: Sequence[tuple[SweepPlan, float]] = ()
     more: int = MORE
+    spread: float = 0.0
 
     def fork(self) -> Present:
         """A copy, which stays as it is when the worker goes on."""
-        return Present(self.state.fork(), self.coefficients, self.open, self.more)
+        return Present(self.state.fork(), self.coefficients, self.open, self.more, self.spread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,16 +177,17 @@ class Instance:
             free_blocks=total - self._used_blocks(now), total_blocks=total, waiting_blocks=load.waiting_blocks,
         )  # fmt: skip
 
-    def forecaster(self, now: float, more: int = MORE) -> Forecaster:
+    def forecaster(self, now: float, more: int = MORE, *, spread: bool = True) -> Forecaster:
         """Of requests that come now: this instance played forward, with what is known of the others. ``more``: see
-        ``Present``."""
+        ``Present``; ``spread``: of those that have ended here it is learned how wrong estimates are."""
         self.catch_up(now)
         self._news()
         opened, ends = [], self.due
         for plan, _ in self._open:
             opened.append((plan, ends - now))
             ends += cost(plan, self._coefficients)
-        return Forecaster([Present(self.state, self._coefficients, opened, more)], now, in_flight=[*self._pending])
+        present = Present(self.state, self._coefficients, opened, more, self._load.spread.value if spread else 0.0)
+        return Forecaster([present], now, in_flight=[*self._pending])
 
     @property
     def preemptions(self) -> int:

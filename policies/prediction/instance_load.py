@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.prediction.lengths import LengthSpread
 from blockwright.policies.sweep.events import Effect, GivenBack, Preempted, Progressed, Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
 
@@ -26,6 +27,7 @@ class InstanceLoad:
         self.starting = 0  # who computes its prompt and runs
         self.stops: dict[str, int] = {}  # who will draw a stop token: tokens that it has then
         self.outstanding = self.waiting_blocks = 0
+        self.spread = LengthSpread()
         self._behind: dict[str, int] = {}  # who computes its prompt: positions told
         self._silent: set[str] = set()  # who has no token yet
 
@@ -37,6 +39,7 @@ class InstanceLoad:
         self.outstanding += submission.max_length
         self._behind[submission.request] = 0
         self._silent.add(submission.request)
+        self.spread.begin(submission.request, submission.prompt_length, submission.expected)
         self._queue(submission.request, len(submission.tokens))
 
     def drawn(self, state: SweepState, plan: SweepPlan) -> list[int]:
@@ -84,6 +87,7 @@ class InstanceLoad:
                 self._silent.remove(request)
                 news.append((request, "first"))
             if effect.finish:
+                self.spread.end(request, length)
                 self._end(request, length - 1)
                 news.append((request, "finished"))
         elif isinstance(effect, Progressed):
@@ -109,6 +113,7 @@ class InstanceLoad:
 
     def _end(self, request: str, computed: int | None) -> None:
         """It is here no more. ``computed``: positions told; None: it has expired between its tokens, which nobody counts."""
+        self.spread.leave(request)
         self.waiting_blocks -= self.needs.pop(request, 0)
         self._silent.discard(request)
         total = self.totals.pop(request)

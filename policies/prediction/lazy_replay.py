@@ -30,7 +30,7 @@ class LazyReplay(LazyWorker):
         state, arrivals = present.state, list(submissions)
         parts = state.parts
         self._began = self._now = now
-        self.course, self._more = Course(), present.more
+        self.course, self._more, self._spread = Course(), present.more, present.spread
         self._local = plain_route(parts, arrivals)
         self._price = RouteCost(self._local, present.coefficients)
         super().__init__(parts, self._local, [(plan.number, now + left) for plan, left in present.open], state.number)
@@ -46,7 +46,7 @@ class LazyReplay(LazyWorker):
     def _sequence(self, of: Submission, tokens: list[int], hashes: list[bytes], key: tuple[int, float, int]) -> LazyRow:
         """One that waits, with the pages that it will find."""
         pages, known = self._parts.memory.pages, len(tokens)
-        more = corrected(of.expected, of.prompt_length, known, self._more)
+        more = corrected(of.expected, of.prompt_length, known, self._more, self._spread)
         total = of.prompt_length + more if of.expected else of.max_length
         self._ties += 1
         row = LazyRow(of.request, key, of.max_length, total, 0, known, name=self._ties)
@@ -78,7 +78,7 @@ class LazyReplay(LazyWorker):
             if rows.status[s] == Status.WAITING:
                 continue
             of, length = rows.submission[s], rows.length[s]
-            more = corrected(of.expected, of.prompt_length, length, self._more)
+            more = corrected(of.expected, of.prompt_length, length, self._more, self._spread)
             total = of.prompt_length + more if of.expected else of.max_length
             row = LazyRow(of.request, rows.key(s), of.max_length, total, rows.planned[s], rows.known[s], rows.paged[s])
             for handle in rows.pages[s][0][: rows.paged[s]] if self._width else []:

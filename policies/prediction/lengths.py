@@ -3,7 +3,8 @@
 ``Features`` are what an estimate is made from, ``LengthEstimator`` is what makes it: a history of served requests
 (``length_history.py``), a trained regressor (``length_regression.py``), an oracle. ``max_tokens`` bounds every estimate, and
 a length that the request states is the estimate. Measures, and the correction of estimates that a sequence has outrun, are
-those of "Block" (Da and Kalyvianaki 2025, length tagger). Unit of every length: tokens.
+those of "Block" (Da and Kalyvianaki 2025, length tagger); where it is known how wrong estimates are, more is known of an
+answer that has come so far (``corrected``). Unit of every length: tokens.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ STRUCTURE = TERMS // 2  # terms below this say how the request is built, the oth
 ENDS = 16  # tokens of the prompt's head and of its tail that are looked at
 STEPS = 4  # terms of prompt length for each doubling of it
 MORE = 10  # tokens that a sequence which has outrun its estimate is expected to make still
+KNOWN = 0.01  # a spread below this is none
+FAR = 5.0  # standard deviations from which on a tail is its limit
+HALF_ROOT = math.sqrt(0.5)
+FEW, WINDOW = 16, 256  # answers before a spread is told, and that it is told of
 NOISE = (0.1, 5.0)  # bounds of a factor by which an estimate is made wrong, as in the paper's study of length error
 
 
@@ -112,10 +117,54 @@ def bounded(tokens: float, features: Features) -> int:
     return features.max_tokens if features.stated else min(max(1, features.min_tokens, round(tokens)), features.max_tokens)
 
 
-def corrected(estimate: int, prompt_length: int, total_length: int, more: int = MORE) -> int:
-    """The estimate of an answer of which ``total_length - prompt_length`` tokens are there: more than these, always."""
+def corrected(estimate: int, prompt_length: int, total_length: int, more: int = MORE, spread: float = 0.0) -> int:
+    """The estimate of an answer of which ``total_length - prompt_length`` tokens are there: more than these, always.
+
+    more: tokens that are expected of an answer which has outrun its estimate, as in the paper. spread: standard deviation of
+    log(length / estimate), where it is known; then it is the mean of all lengths beyond those tokens, if they are
+    log-normal around the estimate: an answer that is long already tends to be longer still.
+    """
     generated = total_length - prompt_length
-    return estimate if estimate > generated else generated + more
+    if spread < KNOWN:
+        return estimate if estimate > generated else generated + more
+    mean = estimate * math.exp(spread * spread / 2)
+    if generated > 0:
+        beyond = math.log(generated / estimate) / spread  # standard deviations
+        if beyond > FAR:
+            mean = generated * (1 + spread / beyond)  # what the quotient below tends to
+        else:
+            mean *= math.erfc((beyond - spread) * HALF_ROOT) / math.erfc(beyond * HALF_ROOT)
+    return max(round(mean), generated + 1)
+
+
+class LengthSpread:
+    """How wrong estimates are at a worker: the spread of ``corrected``, from answers that have ended there; the last ones
+    weigh most."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[int, int]] = {}  # request -> tokens of its prompt, and those that are expected
+        self._count, self._square = 0, 0.0
+
+    def begin(self, request: str, prompt_length: int, estimate: int) -> None:
+        """``estimate`` 0: there is none."""
+        if estimate:
+            self._open[request] = (prompt_length, estimate)
+
+    def end(self, request: str, total_length: int) -> None:
+        """Its answer is whole."""
+        prompt, estimate = self._open.pop(request, (0, 0))
+        if estimate and total_length > prompt:
+            self._count += 1
+            self._square += (math.log((total_length - prompt) / estimate) ** 2 - self._square) / min(self._count, WINDOW)
+
+    def leave(self, request: str) -> None:
+        """It is gone before its answer was whole."""
+        self._open.pop(request, None)
+
+    @property
+    def value(self) -> float:
+        """0.0 until enough have ended."""
+        return math.sqrt(self._square) if self._count >= FEW else 0.0
 
 
 def clipped(factor: float) -> float:

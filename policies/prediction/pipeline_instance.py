@@ -92,12 +92,12 @@ class PipelineInstance(Machines):
             free_blocks=self.total_blocks - used, total_blocks=self.total_blocks, waiting_blocks=load.waiting_blocks,
         )  # fmt: skip
 
-    def forecaster(self, now: float, more: int = MORE) -> Forecaster:
+    def forecaster(self, now: float, more: int = MORE, *, spread: bool = True) -> Forecaster:
         """As of ``Instance``, on all its devices, with what is under way between them."""
-        presents = []
+        presents, wrong = [], self._load.spread.value if spread else 0.0
         for machine in self.machines.values():
             open = [(plan, end - now) for plan, end, _ in machine.open]
-            presents.append(Present(machine.state, machine.coefficients, open, more))
+            presents.append(Present(machine.state, machine.coefficients, open, more, wrong))
         return Forecaster(presents, now, links=self.links, under_way=self.under_way(now))
 
     def outstanding(self, now: float) -> int:

@@ -37,11 +37,11 @@ class MachineReplay(Machines):
         links: LinkTimes | None = None,
         under_way: Sequence[UnderWay] = (),
     ) -> None:
-        forks = [Present(one.state.fork(), one.coefficients, one.open, one.more) for one in presents]
+        forks = [Present(one.state.fork(), one.coefficients, one.open, one.more, one.spread) for one in presents]
         super().__init__(forks, now, LinkTimes() if links is None else links.fork(), under_way)
         self._began = now
         self._first = now  # when tokens of those that had none began to come
-        self.course, self._more = Course(), presents[0].more
+        self.course, self._more, self._spread = Course(), presents[0].more, presents[0].spread
         self._before = self.home.number - self.home.open_plans
         self._preempted = self.home.counters["preemptions"]
         self._totals: dict[str, int] = {}  # by request: tokens at which it ends, where that is before its limit
@@ -62,7 +62,7 @@ class MachineReplay(Machines):
             self._proceed()
 
     def _estimate(self, of: Submission, length: int) -> None:
-        total = of.prompt_length + corrected(of.expected, of.prompt_length, length, self._more)
+        total = of.prompt_length + corrected(of.expected, of.prompt_length, length, self._more, self._spread)
         if of.expected and total < of.max_length:
             self._totals[of.request] = total
 

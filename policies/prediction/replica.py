@@ -12,7 +12,9 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.prediction.course import Present
+from blockwright.policies.prediction.lengths import LengthSpread
 from blockwright.policies.sweep.event_log import Applied, Began, Committed
+from blockwright.policies.sweep.events import Cancelled, Event, GivenBack, Submission, TokensEmitted
 from blockwright.policies.sweep.feed import FeedEntry, PlanMade, Priced, made
 from blockwright.policies.sweep.state import SweepState
 
@@ -22,9 +24,11 @@ class ReplicaError(Exception):
 
 
 class Replica:
-    """See the module. ``coefficients``: None until the worker has told what its sweeps cost."""
+    """See the module. ``coefficients``: None until the worker has told what its sweeps cost. ``spread``: learns from this
+    replica, and those after it."""
 
-    def __init__(self, began: Began, coefficients: Coefficients | None = None) -> None:
+    def __init__(self, began: Began, coefficients: Coefficients | None = None, spread: LengthSpread | None = None) -> None:
+        self._spread = spread or LengthSpread()
         self.state = SweepState.restore(began.snapshot)
         self.coefficients = coefficients
         self._open: deque[SweepPlan] = deque()  # without those that were open when the feed began
@@ -47,6 +51,7 @@ class Replica:
         match entry:
             case Applied():
                 state.apply(entry.event, entry.now)
+                self._learn(entry.event)
             case PlanMade():
                 plan = state.plan(entry.now)
                 here = made(plan, entry.now)
@@ -63,7 +68,17 @@ class Replica:
                     self._open.popleft()
             case _:
                 raise ReplicaError(f"{type(entry).__name__} comes at the beginning of a feed alone")
-        state.take_effects()  # the worker performs them
+        for effect in state.take_effects():  # the worker performs them
+            if isinstance(effect, TokensEmitted) and effect.finish:
+                self._spread.end(effect.request, effect.position + len(effect.tokens))
+            elif isinstance(effect, GivenBack):
+                self._spread.leave(effect.request)
+
+    def _learn(self, event: Event) -> None:
+        if isinstance(event, Submission):
+            self._spread.begin(event.request, event.prompt_length, event.expected)
+        elif isinstance(event, Cancelled):
+            self._spread.leave(event.request)
 
     def route(self, route: str) -> LocalRoute | None:
         """A route that begins at the worker and is in force there."""
@@ -78,4 +93,4 @@ class Replica:
         for plan in self._open:
             end = max(now, end + cost(plan, self.coefficients))
             open.append((plan, end - now))
-        return Present(self.state, self.coefficients, open)
+        return Present(self.state, self.coefficients, open, spread=self._spread.value)

@@ -123,9 +123,12 @@ async def test_whoever_needs_what_is_being_loaded_waits_for_it(checkpoint: MakeC
     rig = await Rig.start([])
     gate = threading.Event()
     rig.worker.device.call(lambda ex: gate.wait(PATIENCE))
-    first, second = (asyncio.create_task(rig.load(name, path)) for name in "ab")
-    while len(rig.worker._loader._waiting) < 2:
-        await rig.ref.status()
+    tasks = []
+    for name in "ab":  # one by one: their files are read beside the loop, in any order
+        tasks.append(asyncio.create_task(rig.load(name, path)))
+        while len(rig.worker._loader._waiting) < len(tasks):
+            await rig.ref.status()
+    first, second = tasks
     first.cancel()
     await asyncio.wait([first])
     assert not second.done()

@@ -28,6 +28,7 @@ from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 from blockwright.tests.actors.predictor_rig import PredictorRig
+from blockwright.tests.actors.test_scaling import LATE, Fleet
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
@@ -189,6 +190,23 @@ def chosen(seen: Seen) -> None:
     note(seen, metrics.render({}).decode())
 
 
+def scaled(seen: Seen) -> None:
+    """A worker that comes and goes with the load."""
+    fleet = Fleet()
+
+    def scraped(now: float) -> None:
+        note(seen, Metrics(dict).render({"autoscale": fleet.state.scaling.view(now, now)}).decode())
+
+    scraped(1.0)
+    fleet(LATE, 1.0)
+    scraped(1.0)
+    fleet.up("w1", 2.0)
+    scraped(2.0)
+    fleet.calm(100.0)
+    fleet.calm(200.0)
+    scraped(200.0)
+
+
 async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
     profile.write_text('{"coefficients": {"base": 1e-3}}')
@@ -213,6 +231,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     await refused(seen, path, profile)
     deadly(seen)
     chosen(seen)
+    scaled(seen)
     await predicted(seen)
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from blockwright.policies.prediction.lengths import (
     TERMS,
     Accuracy,
     Features,
+    LengthSpread,
     Oracle,
     bounded,
     corrected,
@@ -54,6 +57,37 @@ def test_an_outrun_estimate_is_corrected_to_more_than_is_there() -> None:
     assert corrected(20, 100, 120) == 30  # as many as there are: it has outrun it
     assert corrected(0, 100, 100) == 10  # unknown
     assert all(corrected(e, 7, 7 + there) > there for e in range(20) for there in range(20))
+
+
+def test_what_is_still_to_come_is_the_mean_of_the_lengths_that_can_be() -> None:
+    """Of answers around an estimate of 200 by exp(0.3 z), those that have come so far, drawn one by one."""
+    source = Random(1)
+    lengths = [200 * 2.718281828 ** (0.3 * source.gauss(0.0, 1.0)) for _ in range(200_000)]
+    for generated in (0, 100, 180, 200, 260, 400):
+        beyond = fmean([length for length in lengths if length > generated])
+        assert corrected(200, 50, 50 + generated, spread=0.3) == pytest.approx(beyond, rel=0.02), generated
+    assert corrected(200, 50, 50 + 150, spread=1e-6) == 200, "no spread"
+    assert corrected(200, 50, 50 + 150, spread=0.02) == 200
+    assert 1000 < corrected(200, 50, 50 + 1000, spread=0.3) < 1100, "far beyond"
+    near, far = (corrected(1000, 0, generated, spread=0.3) / generated for generated in (4481, 4483))
+    assert near == pytest.approx(far, rel=0.02), "the limit of the tail continues it"
+    assert all(corrected(9, 0, there, spread=s) > there for there in range(99) for s in (0.02, 0.3, 2.0))
+
+
+def test_how_wrong_estimates_are_is_learned_from_answers_that_are_whole() -> None:
+    spread, source = LengthSpread(), Random(2)
+    for n in range(400):
+        assert (spread.value > 0) == (n >= 16)
+        spread.begin(f"r{n}", 30, 100)
+        spread.end(f"r{n}", 30 + round(100 * 2.718281828 ** (0.4 * source.gauss(0.0, 1.0))))
+    assert spread.value == pytest.approx(0.4, rel=0.15)
+    before = spread.value
+    spread.begin("gone", 30, 100)
+    spread.leave("gone")
+    spread.begin("unknown", 30, 0)
+    for request in ("gone", "unknown", "never there"):
+        spread.end(request, 100_000)
+    assert spread.value == before
 
 
 def test_an_oracle_knows_and_may_be_wrong_by_what_it_is_given() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult, TokenLogprob
+from blockwright.policies.prediction.lengths import LengthSpread
 from blockwright.policies.prediction.replica import Replica, ReplicaError
 from blockwright.policies.sweep.event_log import Applied, Began, Committed, Planned
 from blockwright.policies.sweep.events import Submission
@@ -65,6 +66,23 @@ def test_the_present_is_known_with_what_sweeps_cost_and_the_plans_that_run() -> 
     for number, plan in zip(numbers, [plan for plan, _ in present.open], strict=True):
         begun.take(Committed(SweepResult(number, [1] * len(plan.sample)), ended + 0.3))
     assert begun.present(ended + 0.3) is not None
+
+
+def test_it_learns_how_wrong_estimates_are_for_those_after_it() -> None:
+    tape, entries = recorded()
+    spread = LengthSpread()
+    for n in range(15):  # one too few
+        spread.begin(f"before {n}", 0, 10)
+        spread.end(f"before {n}", 10)
+    assert spread.value == 0.0
+    replica = Replica(tape.began, COSTS, spread)
+    for entry in entries:
+        if isinstance(entry, Applied) and isinstance(entry.event, Submission):
+            entry = Applied(replace(entry.event, expected=1), entry.now)
+        replica.take(entry)
+    present = Replica(Began(replica.state.snapshot()), COSTS, spread).present(1e9)
+    assert present is not None
+    assert present.spread == spread.value > 0.1, "answers were longer than a token"
 
 
 def test_another_plan_is_noticed_and_so_is_an_error() -> None:
