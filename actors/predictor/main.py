@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from blockwright.actors.config import Settings
@@ -12,13 +11,10 @@ from blockwright.actors.supervision_tree import inside_predictors
 from blockwright.runtime.node.node import Node
 from blockwright.runtime.tree import start_inside
 
-NICE = 5  # behind the workers where there are too few cores
-
 
 async def start(node: Node, settings: Settings) -> None:
     """In a process of its own."""
     set_up(settings.log_format, settings.log_level, node.name)
-    os.nice(NICE)
     await start_in_process(node, settings)
 
 
