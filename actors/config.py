@@ -189,7 +189,7 @@ class Settings:
     dispatch_timeout: Annotated[float, "seconds that a worker's predictor may take to answer a dispatcher"] = 0.05
     dispatch_sample: Annotated[float, "share of requests for which all routes are asked, to rank the choice; 0 to 1"] = 0.01
     dispatchers: Annotated[int, "dispatchers, which gateways ask by turns"] = 1
-    slo_ttft: Annotated[float, "seconds until the first token that predicted-slo aims at"] = 3.0
+    slo_ttft: Annotated[float, "seconds until the first token that predicted-slo and ours aim at"] = 3.0
     slo_latency: Annotated[float, "seconds until the last token that predicted-slo aims at"] = 30.0
     log_format: Annotated[str, "text, or json: one object on each line of standard output and error"] = "text"
     log_level: Annotated[str, "debug, info, warning or error: what is less important is not logged"] = "warning"

@@ -130,8 +130,9 @@ def cases(plan: Plan) -> Iterator[Case]:
             yield near(f"length-error/{part:.0%}", subject, wrong)
         for estimates in ("trained", "none"):
             yield near(f"length-error/{estimates}", subject, (), estimates)
-    yield near("correction/10", OURS, TAGGER)
-    yield near("correction/none", OURS, (*TAGGER, "dispatch.correction=1"))
+    yield near("correction/learned", OURS, TAGGER)
+    yield near("correction/10", OURS, (*TAGGER, "dispatch.spread=false"))
+    yield near("correction/none", OURS, (*TAGGER, "dispatch.spread=false", "dispatch.correction=1"))
     for part in (0.05, 0.25):
         yield near(f"forecast-error/{part:.0%}", OURS, (f"dispatch.forecast_error={part}",))
     for subject in (REFERENCE, OURS):

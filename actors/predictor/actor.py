@@ -20,14 +20,12 @@ from typing import Any
 
 from blockwright.actors.predictor.messages import Query, predictor_of
 from blockwright.actors.worker.feed_format import read_batch
-from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import Forecaster
 from blockwright.policies.prediction.in_flight import InFlight
-from blockwright.policies.prediction.lengths import LengthSpread
 from blockwright.policies.prediction.load import candidate_at
-from blockwright.policies.prediction.replica import Replica, ReplicaError
+from blockwright.policies.prediction.replica import Learned, Replica, ReplicaError
 from blockwright.policies.sweep.event_log import Applied, Began
 from blockwright.policies.sweep.events import Submission
 from blockwright.runtime.actor.actor import Actor
@@ -47,8 +45,7 @@ class Predictor(Actor):
     def __init__(self, worker: str, board: dict[str, Callable[[], dict[str, float]]]) -> None:
         self._worker, self._board = worker, board
         self._replica: Replica | None = None
-        self._coefficients: Coefficients | None = None  # last heard: another life computes on the same device
-        self._spread = LengthSpread()
+        self._learned = Learned()  # also from lives before: they compute on the same device
         self._in_flight = InFlight()
         self._known = 0  # incarnation of the worker that was followed last
         self._feeds = self._disagreements = self._batches = self._forecasts = 0
@@ -167,13 +164,12 @@ class Predictor(Actor):
         oldest = now = self._now()
         for entry in read_batch(batch):
             if isinstance(entry, Began):
-                self._replica = Replica(entry, self._coefficients, self._spread)
+                self._replica = Replica(entry, self._learned)
                 self._feeds += 1
                 continue
             if self._replica is None:
                 raise ReplicaError("a feed begins without a snapshot")
             self._replica.take(entry)
-            self._coefficients = self._replica.coefficients
             if isinstance(entry, Applied) and isinstance(entry.event, Submission):
                 self._in_flight.show(entry.event.request, entry.event.attempt, now)
             oldest = min(oldest, getattr(entry, "now", now))

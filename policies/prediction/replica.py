@@ -6,6 +6,7 @@ It is given the same calls, and so makes the same plans; that it does is checked
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plan.coefficients import Coefficients
@@ -18,26 +19,47 @@ from blockwright.policies.sweep.events import Cancelled, Event, GivenBack, Submi
 from blockwright.policies.sweep.feed import FeedEntry, PlanMade, Priced, made
 from blockwright.policies.sweep.state import SweepState
 
+WINDOW = 64  # sweeps
+
+
+class Learned:
+    """What the feed of a worker tells beside its state, and what is kept when that begins anew. ``coefficients``: None until
+    the worker has told what its sweeps cost. ``spread``: how wrong estimates of lengths are."""
+
+    def __init__(self, coefficients: Coefficients | None = None) -> None:
+        self.coefficients, self.spread = coefficients, LengthSpread()
+        self._gap, self._sweeps = 0.0, 0  # seconds that a sweep takes longer than it costs the device; sweeps seen
+
+    def swept(self, plan: SweepPlan, seconds: float) -> None:
+        """From the end of the sweep before it, or from when it was planned, to when its end was heard of: the device waits
+        for plans, and where there are too few cores the worker waits for one."""
+        if self.coefficients is not None:
+            self._sweeps += 1
+            self._gap += (seconds - cost(plan, self.coefficients) - self._gap) / min(self._sweeps, WINDOW)
+
+    def costs(self) -> Coefficients | None:
+        """Of sweeps from end to end."""
+        known = self.coefficients
+        return known and replace(known, base=max(0.0, known.base + self._gap))
+
 
 class ReplicaError(Exception):
     """It is not what the worker's machine is; the feed has to begin anew."""
 
 
 class Replica:
-    """See the module. ``coefficients``: None until the worker has told what its sweeps cost. ``spread``: learns from this
-    replica, and those after it."""
+    """See the module."""
 
-    def __init__(self, began: Began, coefficients: Coefficients | None = None, spread: LengthSpread | None = None) -> None:
-        self._spread = spread or LengthSpread()
+    def __init__(self, began: Began, learned: Learned | None = None) -> None:
+        self.learned = learned or Learned()
         self.state = SweepState.restore(began.snapshot)
-        self.coefficients = coefficients
         self._open: deque[SweepPlan] = deque()  # without those that were open when the feed began
         self._since = 0.0  # when the first of them began to run, by the worker's clock
 
     def take(self, entry: FeedEntry) -> None:
         """Repeat a call. Raises ReplicaError where it did not lead to the same here."""
         if isinstance(entry, Priced):
-            self.coefficients = entry.coefficients
+            self.learned.coefficients = entry.coefficients
             return
         try:
             self._repeat(entry)
@@ -63,22 +85,24 @@ class Replica:
                     self._open.append(plan)
             case Committed():
                 state.commit(SweepPlan(entry.result.number), entry.result, entry.now)
-                self._since = entry.now
                 if self._open and self._open[0].number == entry.result.number:
-                    self._open.popleft()
+                    plan = self._open.popleft()
+                    if plan.row:
+                        self.learned.swept(plan, entry.now - self._since)
+                self._since = entry.now
             case _:
                 raise ReplicaError(f"{type(entry).__name__} comes at the beginning of a feed alone")
         for effect in state.take_effects():  # the worker performs them
             if isinstance(effect, TokensEmitted) and effect.finish:
-                self._spread.end(effect.request, effect.position + len(effect.tokens))
+                self.learned.spread.end(effect.request, effect.position + len(effect.tokens))
             elif isinstance(effect, GivenBack):
-                self._spread.leave(effect.request)
+                self.learned.spread.leave(effect.request)
 
     def _learn(self, event: Event) -> None:
         if isinstance(event, Submission):
-            self._spread.begin(event.request, event.prompt_length, event.expected)
+            self.learned.spread.begin(event.request, event.prompt_length, event.expected)
         elif isinstance(event, Cancelled):
-            self._spread.leave(event.request)
+            self.learned.spread.leave(event.request)
 
     def route(self, route: str) -> LocalRoute | None:
         """A route that begins at the worker and is in force there."""
@@ -87,10 +111,11 @@ class Replica:
     def present(self, now: float) -> Present | None:
         """Where a forecast begins, at ``now`` by the worker's clock. None until it is known what sweeps cost and what those
         compute that run: two sweeps after the feed began."""
-        if self.coefficients is None or len(self._open) != self.state.open_plans:
+        costs = self.learned.costs()
+        if costs is None or len(self._open) != self.state.open_plans:
             return None
         open, end = [], self._since
         for plan in self._open:
-            end = max(now, end + cost(plan, self.coefficients))
+            end = max(now, end + cost(plan, costs))
             open.append((plan, end - now))
-        return Present(self.state, self.coefficients, open, spread=self._spread.value)
+        return Present(self.state, costs, open, spread=self.learned.spread.value)

@@ -8,8 +8,7 @@ import pytest
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult, TokenLogprob
-from blockwright.policies.prediction.lengths import LengthSpread
-from blockwright.policies.prediction.replica import Replica, ReplicaError
+from blockwright.policies.prediction.replica import Learned, Replica, ReplicaError
 from blockwright.policies.sweep.event_log import Applied, Began, Committed, Planned
 from blockwright.policies.sweep.events import Submission
 from blockwright.policies.sweep.feed import FeedEntry, PlanMade, Priced, check_of, committed, made
@@ -60,7 +59,7 @@ def test_the_present_is_known_with_what_sweeps_cost_and_the_plans_that_run() -> 
     late = replica.present(ended + 10.0)
     assert late is not None
     assert [left for _, left in late.open] == [0.0, 0.25], "a sweep that takes longer ends now"
-    begun = Replica(Began(tape.state.snapshot()), COSTS)
+    begun = Replica(Began(tape.state.snapshot()), Learned(COSTS))
     assert begun.present(ended) is None, "what its plans compute it was not told"
     numbers = [plan.number for plan, _ in present.open]
     for number, plan in zip(numbers, [plan for plan, _ in present.open], strict=True):
@@ -70,19 +69,38 @@ def test_the_present_is_known_with_what_sweeps_cost_and_the_plans_that_run() -> 
 
 def test_it_learns_how_wrong_estimates_are_for_those_after_it() -> None:
     tape, entries = recorded()
-    spread = LengthSpread()
+    learned = Learned(COSTS)
+    spread = learned.spread
     for n in range(15):  # one too few
         spread.begin(f"before {n}", 0, 10)
         spread.end(f"before {n}", 10)
     assert spread.value == 0.0
-    replica = Replica(tape.began, COSTS, spread)
+    replica = Replica(tape.began, learned)
     for entry in entries:
         if isinstance(entry, Applied) and isinstance(entry.event, Submission):
             entry = Applied(replace(entry.event, expected=1), entry.now)
         replica.take(entry)
-    present = Replica(Began(replica.state.snapshot()), COSTS, spread).present(1e9)
+    present = Replica(Began(replica.state.snapshot()), learned).present(1e9)
     assert present is not None
     assert present.spread == spread.value > 0.1, "answers were longer than a token"
+
+
+def test_a_sweep_takes_what_passes_from_end_to_end() -> None:
+    learned = Learned()
+    plan = SweepPlan(1, row=[0], start=[4], count=[1], sample=[0])
+    learned.swept(plan, 9.0)
+    assert learned.costs() is None, "what the device takes is not known"
+    learned.coefficients = COSTS
+    for seconds in (0.40, 0.30, 0.35):
+        learned.swept(plan, seconds)
+    assert (costs := learned.costs()) is not None
+    assert costs.base == pytest.approx(0.35)
+    for _ in range(400):
+        learned.swept(plan, 0.05)
+    assert learned.costs() == replace(COSTS, base=pytest.approx(0.05, abs=0.01))
+    for _ in range(400):
+        learned.swept(plan, -5.0)
+    assert learned.costs() == replace(COSTS, base=0.0)
 
 
 def test_another_plan_is_noticed_and_so_is_an_error() -> None:
