@@ -22,13 +22,14 @@ import forecast
 import harness
 import links
 import on_demand
+import predictors
 import scheduling
 import serving
 import simulation
 import sweep
 import tenants
 from harness import BESIDE, OURS, ROOT, Bar
-from page_prediction import of_fidelity, of_forecast, of_simulation
+from page_prediction import of_fidelity, of_forecast, of_predictors, of_simulation
 from page_scheduling import of_scheduling
 from stored import NONE, Result, number, table
 from tenants_models import ALONE, MERGED
@@ -39,9 +40,9 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures all but the last six sections again in less than half an hour (those: `make bench ONLY="forecast simulation
-fidelity tenants on_demand scheduling"`) and says what changed by more than the spread of the runs; with `STORE=1` it
-replaces the files and this page. Each file names its commit, machine and versions.
+measures all but the last seven sections again in less than half an hour (those: `make bench ONLY="forecast predictors
+simulation fidelity tenants on_demand scheduling"`) and says what changed by more than the spread of the runs; with
+`STORE=1` it replaces the files and this page. Each file names its commit, machine and versions.
 
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
@@ -292,6 +293,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "links": ("Links", of_links),
     "nodes": ("Nodes", of_nodes),
     "forecast": ("Forecasts", of_forecast),
+    "predictors": ("Predictors", of_predictors),
     "simulation": ("Simulated clusters", of_simulation),
     "fidelity": ("Simulated beside real clusters", of_fidelity),
     "tenants": ("Tenants", of_tenants),
@@ -323,6 +325,8 @@ def bars_of(name: str, result: Result) -> list[Bar]:
             return on_demand.BARS
         case "forecast":
             return list(forecast.BARS)
+        case "predictors":
+            return list(predictors.BARS)
         case "fidelity":
             return fidelity.bars()
         case "simulation":
