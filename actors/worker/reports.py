@@ -16,10 +16,11 @@ from blockwright.policies.sweep.events import (
     LeaseGranted,
     LeaseReturned,
     LeaseWanted,
+    PagesTaken,
     Send,
 )
 
-ToWorker = LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
+ToWorker = LeaseWanted | LeaseGranted | LeaseReturned | FlightDone | PagesTaken
 TOGETHER = 64
 
 

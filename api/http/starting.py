@@ -19,6 +19,8 @@ from blockwright.actors.gateway.port import (
     Generation,
     LengthFigures,
     ModelInfo,
+    MoveBegun,
+    MoveFigures,
     NewApplication,
     Readiness,
     RequestView,
@@ -88,6 +90,12 @@ class StartingPort:
 
     def cancel(self, request: str) -> bool:
         return self._real is not None and self._real.cancel(request)
+
+    def move(self, request: str, worker: str, route: str) -> list[MoveBegun]:
+        return self._real.move(request, worker, route) if self._real is not None else []
+
+    def moves(self) -> MoveFigures:
+        return self._real.moves() if self._real is not None else MoveFigures()
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return await self._there().charge(tenant, tokens)

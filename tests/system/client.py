@@ -119,6 +119,11 @@ class Client:
         async with self._session.post("/v1/completions", json=request, headers=headers) as response:
             return response.status, await response.json()
 
+    async def move(self, name: str, **to: str) -> tuple[int, Any]:
+        """Have a request go on on another worker."""
+        async with self._session.post(f"/admin/requests/{name}/move", json=to) as response:
+            return response.status, await response.json()
+
     async def request(self, name: str) -> dict[str, Any] | None:
         """``/v1/requests``; None while it is not known."""
         status, view = await self.get(f"/v1/requests/{name}")
