@@ -221,6 +221,14 @@ class MoveAnswer(TypedDict):
     moves: list[dict[str, Any]]
 
 
+class DrainedAnswer(TypedDict):
+    """``queue``: sequences that the worker had by its last heartbeat; /admin/cluster shows how they become fewer."""
+
+    worker: str
+    draining: bool
+    queue: dict[str, int]
+
+
 class RequestAnswer(TypedDict):
     """One request's story; times are seconds since it arrived."""
 

@@ -29,7 +29,6 @@ from blockwright.actors.gateway.messages import (
     Heard,
     Replay,
     Submit,
-    Unsent,
     WantRoutes,
     WorkerEnded,
     WorkerJoined,
@@ -38,6 +37,7 @@ from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
     DispatchFigures,
+    DrainAnswered,
     Generation,
     LengthFigures,
     ModelInfo,
@@ -54,6 +54,7 @@ from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.gateway.tagging import Tagging
+from blockwright.actors.gateway.vacating import vacate
 from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.policies.cluster.demand import Use
@@ -64,7 +65,7 @@ from blockwright.policies.requests.request_ownership import sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.clock import Timer, first_within
+from blockwright.runtime.base.clock import Timer
 from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
 from blockwright.runtime.node.inspection import inspect_peers
 
@@ -180,16 +181,11 @@ class Gateway(Actor):
 
     @endpoint(concurrent=True)
     async def vacated(self, worker: str, version: int, grace: float) -> None:
-        """Answers when publication ``version`` of the routes has come and no request is at a worker; what still is after
-        ``grace`` seconds is given back, and goes on elsewhere."""
-        table, there = self.state.table, self.state.table.on
-        quiet = asyncio.ensure_future(self.until(lambda: table.version >= version and not there.get(worker)))
-        try:
-            await first_within(self.node.clock, grace, (quiet,))
-        finally:
-            quiet.cancel()
-        for request in sorted(there.get(worker, ())):
-            self._handle(Unsent(request, self.state.active[request].attempt, f"worker {worker} is drained"))
+        """Answers when publication ``version`` of the routes has come and no request is at a worker: they move, and what is
+        there still after ``grace`` seconds is given back, and goes on elsewhere."""
+        await vacate(
+            self.state.table, self.state.active, self.until, self._handle, self.node.clock, (worker, version, grace)
+        )
 
     @endpoint(urgent=True)
     async def sequences(self) -> dict[str, Census]:
@@ -291,6 +287,12 @@ class Gateway(Actor):
         kind: Any = bool | RefusedChange
         gone: bool = accepted(await ref.remove(name, grace, timeout=grace + ANSWER_SECONDS, returns=kind))
         return gone
+
+    async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
+        """See ``GatewayPort``."""
+        answer = await self.node.ref(self._controller).drain_worker(worker, drain, returns=DrainAnswered)
+        accepted(answer.refused)
+        return answer
 
     async def cluster(self) -> dict[str, Any]:
         view: dict[str, Any] = await self.node.ref(self._controller).cluster()

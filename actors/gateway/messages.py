@@ -66,6 +66,13 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Vacate:
+    """No request is to stay at a worker, to which none is sent any more."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExportUnsent:
     """A worker was not reached with the wish for an export; ``news``: what it would have said that came of it."""
 
@@ -86,7 +93,7 @@ class Drain:
 
 
 _OfWorkers = RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | Heard
-Event = Generation | End | Chosen | Unsent | Move | ExportUnsent | GatewayTick | Drain | _OfWorkers
+Event = Generation | End | Chosen | Unsent | Move | Vacate | ExportUnsent | GatewayTick | Drain | _OfWorkers
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blockwright.actors.gateway.messages import ExportAt, Move
+from blockwright.actors.gateway.messages import ExportAt, Move, Vacate
 from blockwright.actors.gateway.port import MoveBegun, MoveFigures
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.model.chain import Route
@@ -79,7 +79,8 @@ class Moving:
         if record.route is None or not record.workers:
             message = f"request {request!r} waits for a worker: there is nothing to move yet"
             raise RequestRefused(Refusal.CONFLICT, message, param="id")
-        found = destination(record.wanted(now), record.route, state.table, state.quarantine, worker, route)
+        wanted, work = record.wanted(now), self._work()
+        found = destination(wanted, record.route, state.table, state.quarantine, work, worker=worker, route=route)
         if isinstance(found, Unmovable):
             message = f"request {request!r} cannot be moved: {found.message}"
             raise RequestRefused(Refusal.CONFLICT, message, param=found.param or "id")
@@ -92,7 +93,19 @@ class Moving:
             request, record.attempt, found, MoveBegun(request, record.route.home, found.home, found.id, pages, nbytes)
         )
 
-    def begin(self, move: Move, now: float) -> None:
+    def handle(self, event: Move | Vacate, now: float) -> None:
+        """One request is to move, or all that are at a worker."""
+        if isinstance(event, Move):
+            self._begin(event, now)
+            return
+        active = self._state.active
+        for record in sorted((active[id] for id in self._state.table.on.get(event.worker, ())), key=lambda r: r.key):
+            try:
+                self._begin(self.plan(record.id, "", "", now), now)
+            except RequestRefused as refused:  # it moves already, or must wait until it is given back
+                record.note(now, "not_moved", reason=refused.message)
+
+    def _begin(self, move: Move, now: float) -> None:
         """Have pages copied while the request goes on; without any, or before it decodes, it moves now."""
         record = self._state.active[move.request]
         assert record.route is not None, "who runs has a route"
@@ -102,6 +115,15 @@ class Moving:
         self._export(under, record)
         if not under.waiting or not decoding:
             self._hand_over(under, now)
+
+    def _work(self) -> dict[str, int]:
+        """Tokens outstanding on each worker once all that move are there."""
+        work = self._state.table.work.copy()
+        for request, under in self._moves.items():
+            if under.handed_over is None:
+                for name in workers_of(under.move.route):
+                    work[name] = work.get(name, 0) + self._state.active[request].counted
+        return work
 
     def _full(self, record: RequestRecord) -> int:
         """Its pages that are full, and have KV."""

@@ -194,6 +194,15 @@ class MovesBegun:
     refused: RefusedChange | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DrainAnswered:
+    """What came of a wish to drain a worker; sequences there by its last heartbeat."""
+
+    running: int = 0
+    waiting: int = 0
+    refused: RefusedChange | None = None
+
+
 def accepted(answer: Any) -> Any:
     """What was not refused. Raises RequestRefused."""
     if isinstance(answer, RefusedChange):
@@ -287,6 +296,10 @@ class GatewayPort(Protocol):
     async def remove_application(self, name: str, grace: float) -> bool:
         """No new requests; those that run get ``grace`` seconds. Whether its memory was free again in that time and a little
         more. Raises RequestRefused."""
+
+    async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
+        """Move what runs on a worker elsewhere and send nothing more there; or, without ``drain``, again. Raises
+        RequestRefused."""
 
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""

@@ -106,8 +106,8 @@ class GatewayState:
             case m.Heard(worker, incarnation, serial):
                 self._up(worker, incarnation, now)  # the word that it is up may have been lost
                 self._effects += self.workers.heard(worker, incarnation, serial)
-            case m.Move():
-                self.moving.begin(event, now)
+            case m.Move() | m.Vacate():
+                self.moving.handle(event, now)
             case m.ExportUnsent(worker, news):
                 self.moving.exported(news, worker, now)
             case m.GatewayTick():

@@ -15,6 +15,7 @@ from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
     DispatchFigures,
+    DrainAnswered,
     GatewayPort,
     Generation,
     LengthFigures,
@@ -111,6 +112,9 @@ class StartingPort:
 
     async def remove_application(self, name: str, grace: float) -> bool:
         return await self._there().remove_application(name, grace)
+
+    async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
+        return await self._there().drain_worker(worker, drain)
 
     async def cluster(self) -> dict[str, Any]:
         return await self._there().cluster()

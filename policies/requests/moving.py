@@ -6,7 +6,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from blockwright.policies.model.chain import Component, Route
@@ -24,9 +24,17 @@ class Unmovable:
 
 
 def destination(
-    wanted: Wanted, current: Route, table: RoutingTable, quarantine: Quarantine, worker: str = "", route: str = ""
+    wanted: Wanted,
+    current: Route,
+    table: RoutingTable,
+    quarantine: Quarantine,
+    work: Mapping[str, int],
+    *,
+    worker: str = "",
+    route: str = "",
 ) -> Route | Unmovable:
-    """The route to move to: the one named, or the best whose home is the named worker, or the best other one at all."""
+    """The route to move to: the one named, or the best whose home is the named worker, or the best other one at all.
+    ``work``: tokens outstanding on each worker."""
     routes = [one for one in fitting(wanted, table) if one.id != current.id]
     name = table.model_of(wanted.application)
     if wanted.suspect:
@@ -47,7 +55,7 @@ def destination(
             )
     elif not routes:
         return Unmovable(f"there is no other route of model {name} that holds it; deploy the model on one more worker")
-    found = choose(routes, table.work, quarantine.workers(), "", wanted.tokens, table.capacity)
+    found = choose(routes, work, quarantine.workers(), "", wanted.tokens, table.capacity)
     return found or Unmovable("every other route is kept for a request at which workers died; try again later")
 
 

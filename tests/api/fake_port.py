@@ -18,6 +18,7 @@ from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
     DispatchFigures,
+    DrainAnswered,
     Generation,
     LengthFigures,
     ModelInfo,
@@ -154,6 +155,11 @@ class FakePort:
 
     async def limit(self, tenant: str, name: str) -> int:
         return self.quotas.limit(tenant, name)
+
+    async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
+        if self.refuse is not None:
+            raise self.refuse
+        return DrainAnswered(running=3, waiting=2)
 
     async def cluster(self) -> dict[str, Any]:
         return self.body

@@ -106,3 +106,40 @@ async def test_kill_9_in_the_middle_of_a_move(replicas: Server, victim: str) -> 
         await client.finished()
         check(answers, await undisturbed(client, asked))
         await client.ready()
+
+
+async def test_a_worker_is_drained_under_streams_and_used_again(replicas: Server) -> None:
+    async with Client(replicas) as client:
+        await client.ready()
+        asked = load(16)
+        with slow(replicas):
+            answers = [client.begin(request) for request in asked]
+            await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
+            there = [answer for answer in answers if await home(client, answer) == "w0"]
+            status, told = await client.drain("w0")
+            assert (status, told["draining"]) == (202, True)
+            assert 0 < len(there) < len(answers)
+            await until(lambda: client.empty("w0"), what="nothing is on the drained worker")
+            assert not any(answer.finish for answer in answers), "nobody had to wait for their end"
+            status, refused = await client.drain("w1")
+            assert (status, refused["error"]["param"]) == (409, "id")
+            late = client.begin(body(0))
+            await until(lambda: late.tokens)
+            assert await home(client, late) == "w1"
+            assert (await client.workers())["w0"]["state"] == "draining"
+        await client.finished()
+        check(answers, await undisturbed(client, asked))
+        for answer in there:
+            (moved,) = await events(client, answer, "moved")
+            assert (moved["source"], moved["target"]) == ("w0", "w1")
+            assert moved["recomputed"] <= 3 * PAGE
+        assert (await client.drain("w0", drain=False))[0] == 200
+        await until(lambda: serves(client, "w0"), what="it serves again")
+        assert (await client.drain("w9"))[0] == 404
+
+
+async def serves(client: Client, worker: str) -> bool:
+    """Requests go there."""
+    answer = client.begin(body(0, 3))
+    await client.finished()
+    return (await client.workers())[worker]["state"] == "ready" and await home(client, answer) == worker

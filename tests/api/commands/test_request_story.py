@@ -97,8 +97,8 @@ def test_stories_that_end_elsewhere(names: list[str], spent: list[tuple[str, flo
 
 
 def test_an_event_of_a_later_release_is_shown_as_it_is() -> None:
-    view = {**VIEW, "attempt": 1, "events": [{"at": 0.0, "event": "moved", "to": "w3"}, {"at": 1.0, "event": "rested"}]}
-    assert [line.partition(" s  ")[2] for line in report(view)[1:3]] == ["moved: to w3", "rested"]
+    view = {**VIEW, "attempt": 1, "events": [{"at": 0.0, "event": "taken", "to": "w3"}, {"at": 1.0, "event": "rested"}]}
+    assert [line.partition(" s  ")[2] for line in report(view)[1:3]] == ["taken: to w3", "rested"]
     assert "1 attempt" in report(view)[0]
 
 
