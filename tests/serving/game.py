@@ -237,6 +237,7 @@ class Game:
             sim.loop.call_at(start + fault.at, self._inject, fault)
         if self.kinds & {"unload", "answer to unload"}:
             self.work.append(asyncio.create_task(self._withdraw("b", self.random.uniform(0.1, 0.6))))
+        self._disturb()
         if self.seed % RENEWED == 5:
             self.work.append(asyncio.create_task(self._renew(house.plan.applications[0])))
         if self.random.random() < STALLS and self.faults:
@@ -252,6 +253,9 @@ class Game:
             raise Violation("leak", leak)
         self._count()
         await self._serves()
+
+    def _disturb(self) -> None:
+        """What else is to happen while requests run."""
 
     def _count(self) -> None:
         self.outcomes.update(request.outcome for request in self.requests)
@@ -387,6 +391,7 @@ def held_by(worker: Worker) -> str:
         "waiting": state.waiting,
         "running": state.running,
         "leases": len(state.parts.leases),
+        "pages on their way": len(state.parts.exchange.exports) + state.parts.exchange.landing,
     }
     if any(held.values()):
         return str({name: value for name, value in held.items() if value})
