@@ -65,6 +65,7 @@ class ExchangeBook:
 
     def __init__(self) -> None:
         self._next = 1  # number of the next batch sent
+        self.imported = False  # pages have come in this life
         self.exports: dict[ExportKey, PageExport] = {}  # in the order in which they were asked for
         self.batches: dict[int, PageBatch] = {}  # sent and not answered
         self._arrived: list[tuple[PageImport, Landing]] = []  # no plan writes them yet
@@ -123,6 +124,7 @@ class ExchangeBook:
         """What came, for the plan that is being made."""
         arrived, self._arrived = self._arrived, []
         if arrived:
+            self.imported = True
             self._planned[plan] = [landing for _, landing in arrived]
         return [pages for pages, _ in arrived]
 
@@ -153,12 +155,13 @@ class ExchangeBook:
 
     def _empty(self) -> ExchangeBook:
         copy = ExchangeBook()
-        copy._next = self._next
+        copy._next, copy.imported = self._next, self.imported
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
         return {
             "next": self._next,
+            "imported": self.imported,
             "exports": to_plain(list(self.exports.values())),
             "batches": [[number, *to_plain(batch)[1:]] for number, batch in self.batches.items()],
             "arrived": [[to_plain(pages), to_plain(landing)] for pages, landing in self._arrived],
@@ -168,7 +171,7 @@ class ExchangeBook:
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> ExchangeBook:
         book = cls()
-        book._next = data["next"]
+        book._next, book.imported = data["next"], data["imported"]
         exports = from_plain(list[PageExport], data["exports"])
         book.exports = {(export.wanted.gateway, export.wanted.number): export for export in exports}
         book.batches = {number: PageBatch((key[0], key[1]), stream) for number, key, stream in data["batches"]}

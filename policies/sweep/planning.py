@@ -103,15 +103,55 @@ class Planner:
                 self._pick_chunk(batch, s)
 
     def _pick_chunk(self, batch: BatchBuilder, s: int) -> None:
-        rows = self._rows
+        rows, meets = self._rows, self._meets(s)
+        if meets:
+            self._jump(s)
         delays = self._delays(batch, s)
         room = min(batch.budget, batch.spare) if delays else batch.budget
         count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room)
         if count <= 0:
             return
+        if meets:
+            count = self._until_found(s, count)
         if delays:
             batch.spare -= count
         self._pick(batch, s, count)
+
+    def _meets(self, s: int) -> bool:
+        """Whether pages may come while the prompt of ``s`` is computed: from the back, as it is computed from the front."""
+        rows = self._rows
+        return self._parts.exchange.imported and rows.place[s] == Place.LOCAL and not rows.submission[s].scored
+
+    def _found(self, s: int, page: int) -> list[int]:
+        """The published handles of a page that ``s`` may skip, one for each span; none where one is missing."""
+        rows, pages = self._rows, self._parts.memory.pages
+        if page >= min((rows.known[s] - 1) // rows.page_size, rows.hashed[s]):
+            return []
+        found = [pages.find(rows.hashes[s][page], span) for span in rows.route[s].spans]
+        handles = [handle for handle in found if handle is not None]
+        return handles if len(handles) == len(found) else []
+
+    def _jump(self, s: int) -> None:
+        """List the next pages of ``s`` where they are here, whoever made them, and go on behind them."""
+        parts, rows, size = self._parts, self._rows, self._rows.page_size
+        before = rows.cached[s]
+        while rows.planned[s] == rows.paged[s] * size and (handles := self._found(s, rows.paged[s])):
+            for handle in handles:
+                parts.memory.pages.share(handle, rows.tenant[s])
+            self._list_page(s, handles)
+            rows.jump(s, size)
+        if jumped := rows.cached[s] - before:
+            of = rows.submission[s]
+            parts.outgoing.count("cached_tokens", jumped)
+            parts.outgoing.tell(Progressed(of.gateway, of.request, of.attempt, rows.planned[s], rows.cached[s]))
+
+    def _until_found(self, s: int, count: int) -> int:
+        """Of so many positions those before the first page that need not be computed."""
+        start, size = self._rows.planned[s], self._rows.page_size
+        for page in range(-(-start // size), (start + count) // size):
+            if page * size > start and self._found(s, page):
+                return page * size - start
+        return count
 
     def _delays(self, batch: BatchBuilder, s: int) -> bool:
         """Whether rows of an account that was given less decode, and so wait for each prompt token of ``s``."""

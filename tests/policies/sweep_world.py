@@ -180,6 +180,10 @@ class World:
         if waiting or request in self.finished or self.routes[route].home not in self.workers:
             return
         self.moved.append((request, news.pages))
+        self.hand_over(request, route)
+
+    def hand_over(self, request: str, route: str) -> None:
+        """Begin anew there, with what is known."""
         of = self.submitted[request]
         self.cancel(request)
         tokens = [*of.tokens[: of.prompt_length], *self.emitted[request]]
