@@ -68,7 +68,7 @@ class Plan:
     loads: tuple[int, ...] = (75, 110, 140)
     seeds: tuple[int, ...] = (1, 2, 3)
     count: int = 180
-    busy: int = 300
+    busy: int = 600
     policies: tuple[str, ...] = tuple(POLICIES)
 
     @classmethod
@@ -205,7 +205,7 @@ def capacity(loads: Sequence[int], tails: Sequence[float]) -> float:
 async def busy(report: Report, model: Path, policy: str, count: int) -> None:
     """So many requests at a time, of one length."""
     async with serving(model, policy) as server:
-        await warm(server)
+        await asyncio.gather(*(server.complete(prompt, TOKENS) for prompt in prompts(SIZE, TOGETHER, PROMPT, seed=2)))
         latencies, room = list[float](), asyncio.Semaphore(TOGETHER)
         before, began = await Counts.of(server), time.monotonic()
 
