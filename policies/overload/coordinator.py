@@ -38,14 +38,14 @@ class OverloadRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class BeginDrop:
     """These groups are to become one."""
 
     drop: GroupDrop
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
+class BeginRestore:
     """The members of a group are to be replicas again, with these loads."""
 
     group: ParameterGroup
@@ -53,7 +53,7 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class ResumePipeline:
     """A restore is broken off; ``group`` has what was loaded."""
 
     group: ParameterGroup
@@ -67,7 +67,7 @@ class CallForHelp:
     why: str
 
 
-Decision = Drop | Restore | Resume | CallForHelp
+Decision = BeginDrop | BeginRestore | ResumePipeline | CallForHelp
 
 
 class MemoryCoordinator:
@@ -108,7 +108,7 @@ class MemoryCoordinator:
         if found is None:
             return []
         self.state[found.name] = GroupState.RESTORING
-        return [Restore(found, tuple(loads(found, self._components)))]
+        return [BeginRestore(found, tuple(loads(found, self._components)))]
 
     @property
     def _changing(self) -> bool:
@@ -118,7 +118,7 @@ class MemoryCoordinator:
         names = [name for name, state in self.state.items() if state is GroupState.RESTORING]
         for name in names:
             self.state[name] = GroupState.PIPELINE
-        return [Resume(self.groups[name]) for name in names]
+        return [ResumePipeline(self.groups[name]) for name in names]
 
     def _drop(self, at: float) -> list[Decision]:
         if self._changing or at - self._changed < HYSTERESIS:
@@ -128,7 +128,7 @@ class MemoryCoordinator:
             for old in drop.of:
                 del self.groups[old.name], self.state[old.name]
             self.groups[drop.group.name], self.state[drop.group.name] = drop.group, GroupState.DROPPING
-        decisions: list[Decision] = [Drop(drop) for drop in plan.drops]
+        decisions: list[Decision] = [BeginDrop(drop) for drop in plan.drops]
         if plan.why != self._told:
             self._told = plan.why
             decisions += [CallForHelp(plan.lacking, plan.why)] if plan.why else []

@@ -3,7 +3,7 @@
 Sequences that began before the change are *stale*: of the layers that other members compute now their KV is on the wrong
 worker, and they pause until it has moved (KunServe, KV exchange). The paper says nothing of their order; shortest remaining
 stall first gives the least sum of stalls on one link (Smith 1956). A sequence moves once all pages that it needs at its
-peers are free there; what fits nowhere while nothing moves, and what was to come from a peer that died, is computed again.
+peers are free there; what fits nowhere while nothing moves or runs, and what a dead peer had, is computed again.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ class ExchangeOrder:
                 found.append(sequence)
         return found
 
-    def stuck(self) -> list[StaleSequence]:
-        """All that wait, where none moves: after ``next`` found nobody they fit nowhere, and are to be computed again."""
-        found = [] if self.moving else [sequence for _, sequence in self._waiting.values()]
-        self._waiting = self._waiting if self.moving else {}
+    def stuck(self) -> StaleSequence | None:
+        """For when ``next`` finds nobody and nothing runs that could make room: the one with the longest stall, which is to
+        be computed again, so that others have the memory that it holds."""
+        if self.moving or not self._waiting:
+            return None
+        _, found = max(self._waiting.values(), key=lambda one: (one[0], one[1].request))
+        self.done(found.request)
         return found
 
     def done(self, request: str) -> None:
