@@ -10,11 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blockwright.policies.sweep.events import (
-    FlightDone,
     GivenBack,
-    LeaseGranted,
-    LeaseReturned,
-    LeaseWanted,
+    PeerMessage,
     Preempted,
     Progressed,
     PromptScored,
@@ -56,7 +53,7 @@ class PeerReport:
     worker: str
     incarnation: int
     serial: int
-    messages: list[LeaseWanted | LeaseGranted | LeaseReturned | FlightDone]
+    messages: list[PeerMessage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

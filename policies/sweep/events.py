@@ -106,11 +106,12 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWanted:
-    """home -> host: reserve a row and pages for a whole sequence. Answered by LeaseGranted, sooner or later."""
+    """home -> host: reserve a row and pages for the start of a sequence. Answered by LeaseGranted, sooner or later."""
 
     home: str
     lease: int  # unique at the home
     submission: Submission
+    pages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,30 @@ class LeaseGranted:
     lease: int
     cached: int
     refused: str = ""  # a sentence when it can never be granted
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthWanted:
+    """home -> host: leases are to grow. Answered by GrowthGranted, each in its own time."""
+
+    home: str
+    leases: list[tuple[int, int]]  # number, and pages that it is to have in all
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthGranted:
+    """host -> home: these leases have the pages that were asked for last."""
+
+    host: str
+    leases: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRevoked:
+    """host -> home: an older sequence needs the memory. It stays reserved until LeaseReturned."""
+
+    host: str
+    lease: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +180,8 @@ class FlightDone:
     scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and what came of scoring its prompt tokens
 
 
+PeerMessage = LeaseWanted | LeaseGranted | LeaseReturned | LeaseRevoked | GrowthWanted | GrowthGranted | FlightDone
+
 Event = (
     Started
     | Submission
@@ -163,11 +190,8 @@ Event = (
     | PeerLost
     | ComponentsWanted
     | ComponentsReleased
-    | LeaseWanted
-    | LeaseGranted
-    | LeaseReturned
+    | PeerMessage
     | Flight
-    | FlightDone
 )
 
 
@@ -233,7 +257,7 @@ class Send:
     """Effect: a message to another worker."""
 
     worker: str
-    message: LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
+    message: PeerMessage
 
 
 @dataclass(frozen=True, slots=True)

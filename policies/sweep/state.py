@@ -35,8 +35,11 @@ from blockwright.policies.sweep.events import (
     Event,
     Flight,
     FlightDone,
+    GrowthGranted,
+    GrowthWanted,
     LeaseGranted,
     LeaseReturned,
+    LeaseRevoked,
     LeaseWanted,
     PeerLost,
     RoutesChanged,
@@ -85,6 +88,12 @@ class SweepState:
                 self._pipeline.granted(event)
             case LeaseReturned():
                 self._pipeline.given_back(event)
+            case LeaseRevoked():
+                self._pipeline.revoked(event)
+            case GrowthWanted():
+                self._pipeline.pages_wanted(event)
+            case GrowthGranted():
+                self._pipeline.extended(event)
             case Flight():
                 self._pipeline.arrived(event, now)
             case FlightDone():
