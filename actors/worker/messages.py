@@ -10,19 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blockwright.policies.sweep.events import (
-    Exported,
-    FlightDone,
     GivenBack,
-    LeaseGranted,
-    LeaseReturned,
-    LeaseWanted,
-    PagesTaken,
+    PeerMessage,
     Preempted,
     Progressed,
     PromptScored,
     Submission,
     TokensEmitted,
 )
+from blockwright.policies.sweep.page_events import Exported
 
 __all__ = [
     "BlockLoaded",
@@ -60,7 +56,7 @@ class PeerReport:
     worker: str
     incarnation: int
     serial: int
-    messages: list[LeaseWanted | LeaseGranted | LeaseReturned | FlightDone | PagesTaken]
+    messages: list[PeerMessage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,15 +34,14 @@ from blockwright.policies.sweep.events import (
     ComponentsWanted,
     Effect,
     Event,
-    Export,
     Flight,
     FlightDone,
+    GrowthGranted,
+    GrowthWanted,
     LeaseGranted,
     LeaseReturned,
+    LeaseRevoked,
     LeaseWanted,
-    PagesArrived,
-    PagesTaken,
-    PagesUnsent,
     PeerLost,
     RoutesChanged,
     Started,
@@ -52,6 +51,7 @@ from blockwright.policies.sweep.events import (
 from blockwright.policies.sweep.local_routes import layouts
 from blockwright.policies.sweep.migration import Migration
 from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
+from blockwright.policies.sweep.page_events import Export, PagesArrived, PagesTaken, PagesUnsent
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline, Returns
 from blockwright.policies.sweep.planning import Planner
@@ -94,6 +94,12 @@ class SweepState:
                 self._pipeline.granted(event)
             case LeaseReturned():
                 self._pipeline.given_back(event)
+            case LeaseRevoked():
+                self._pipeline.revoked(event)
+            case GrowthWanted():
+                self._pipeline.pages_wanted(event)
+            case GrowthGranted():
+                self._pipeline.extended(event)
             case Flight():
                 self._pipeline.arrived(event, now)
             case FlightDone():

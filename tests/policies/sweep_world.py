@@ -13,19 +13,15 @@ from blockwright.policies.requests.moving import page_targets
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
-    Export,
-    Exported,
     Flight,
     GivenBack,
-    PagesUnsent,
-    PageTarget,
     PeerLost,
     RoutesChanged,
     Send,
-    SendPages,
     Submission,
     TokensEmitted,
 )
+from blockwright.policies.sweep.page_events import Export, Exported, PagesUnsent, PageTarget, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.fake_device import FakeDevice, PagesOnTheWay, next_token
 

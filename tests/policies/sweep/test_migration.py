@@ -9,7 +9,8 @@ import pytest
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.sweep import migration
-from blockwright.policies.sweep.events import PagesTaken, PeerLost
+from blockwright.policies.sweep.events import PeerLost
+from blockwright.policies.sweep.page_events import PagesTaken
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
 
