@@ -126,7 +126,7 @@ class Scaling:
         for name, stage in self.policy.stage.items():
             if stage is WorkerStage.STARTING and self._state.workers[name].state == "ready":
                 self.policy.up(name, now)
-        for name in self.draining:
+        for name in self.drained if self._plan.rules.mode == "off" else self.draining:
             self._pause(name, True)  # also what came into force, or was resumed, since
         if self._plan.rules.mode == "off":
             return
