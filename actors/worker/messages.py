@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blockwright.policies.sweep.events import (
+    Exported,
     GivenBack,
     PeerMessage,
     Preempted,
@@ -21,6 +22,7 @@ from blockwright.policies.sweep.events import (
 
 __all__ = [
     "BlockLoaded",
+    "Exported",
     "GatewayNews",
     "LoadBlock",
     "NoRoom",
@@ -32,7 +34,8 @@ __all__ = [
 ]
 
 
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted  # the sweep machine's effects, as they are
+GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | Exported
+"""The sweep machine's effects, as they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,7 @@ class Planner:
             running = [other for other in running if rows.tenant[other] == account]
         else:
             batch.starved = True
-        if rows.leaving or parts.leases.revoked:
+        if rows.leaving or parts.leases.revoked or parts.exchange.landing:
             return False  # memory is on its way
         victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))
         if victim is None:
