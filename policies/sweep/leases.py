@@ -228,7 +228,7 @@ class LeaseBook:
         return any(lease.stage is Stage.REVOKED for lease in self._leases.values())
 
     def arrive(self, flight: Flight) -> list[int] | None:
-        """Rows have come: their guests. None when their leases are gone, as the route vanished meanwhile: the flight is void.
+        """Rows have come: their guests. None when their leases are gone, as the route vanished meanwhile: it is void.
 
         Of all or of none: a host ends a lease for its route alone, which all rows of a flight have; whatever else needs the
         memory has to wait until the home returns the lease.
