@@ -11,7 +11,8 @@ from blockwright.policies.model.chain import Route
 from blockwright.policies.plan.sweep_plan import Arrival, SweepResult
 from blockwright.policies.sweep.events import LeaseGranted, LeaseReturned, PeerLost, Send
 
-from .sweep_world import CHUNK, World, chain, generate, pipeline, replica, submission
+from .fake_device import CHUNK
+from .sweep_world import World, chain, generate, pipeline, replica, submission
 
 WORKERS = ["w0", "w1", "w2"]
 BASE = chain("base", layers=3)
