@@ -8,7 +8,6 @@ not its tokens; what a dispatcher sees of the worker in between (``candidate``) 
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import accumulate
 from typing import Final
 
 from blockwright.policies.plan.coefficients import Coefficients
@@ -45,6 +44,7 @@ class Instance:
         jumps: bool = True,
     ) -> None:
         self.name, self.state = config.worker, SweepState(config)
+        self.state.without_device()
         self.state.apply(routes, 0.0)
         self.due, self.sweeps, self.busy = IDLE, 0, 0.0
         self._coefficients, self._ahead, self._jumps = coefficients, ahead, jumps
@@ -164,7 +164,11 @@ class Instance:
         if sweeps == 1:
             return [now + first]
         more = later(1) - first  # of each over the one before it: contexts grow by one
-        return list(accumulate([first + more * n for n in range(sweeps)], initial=now))[1:]
+        ends = list[float]()
+        for n in range(sweeps):
+            now += first + more * n
+            ends.append(now)
+        return ends
 
     # what is seen ----------------------------------------------------------------------------------------------------
 

@@ -114,8 +114,7 @@ def _take_pages(parts: Parts, takers: list[int]) -> None:
         spans = rows.route[takers[0]].spans
         handles = memory.pages.take_several(spans[0], [rows.tenant[s] for s in takers]) if len(spans) == 1 else None
         if handles is not None:
-            for s, handle in zip(takers, handles, strict=True):
-                rows.list_page(s, [handle])
+            rows.list_each(takers, handles)
             return
     for s in takers:
         taken = memory.take_pages(rows.route[s].spans, rows.tenant[s])

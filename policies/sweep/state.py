@@ -238,6 +238,10 @@ class SweepState:
 
     # forecasts -------------------------------------------------------------------------------------------------------
 
+    def without_device(self) -> None:
+        """From now on plans are without table edits, as nobody runs them."""
+        self.parts.outgoing.edited = False
+
     def repeat(self, plan: SweepPlan) -> int:
         """How many sweeps from the open ``plan`` on have the same rows, as long as memory lasts, if no event comes."""
         only = self._plans.only(plan.number)
