@@ -36,7 +36,7 @@ class Placing:
 
     place: int
     compared: list[int]
-    loads: list[object]
+    loads: Sequence[object]
     predicted: float = 0.0
 
 
@@ -87,7 +87,7 @@ class Entrance:
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
         self.active = list(range(len(instances)))  # places that requests go to
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
-        self._blank = Candidate(route="", home="")
+        self._blanks = [Candidate(route="", home="")] * len(instances)  # where nothing is to be known
         self._looks: list[Look | None] = [None] * len(instances)
         self._latency = limits.latency
         self._reckons = dispatch.in_flight != "none" and (dispatch.staleness > 0 or limits.latency > 0) and not self._plain
@@ -125,13 +125,13 @@ class Entrance:
     def _place(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
         if self._dispatch.policy == LEAST_WORK:
             return self._least_work(demand, compared, dispatcher, now)
-        blank = [self._blank] * len(compared)
+        blank = self._blanks if len(compared) == len(self._blanks) else self._blanks[: len(compared)]
         candidates = blank if self._plain else [self._candidate(i, demand, dispatcher, now) for i in compared]
         known = [found.forecast.last_token for found in candidates if found.forecast] if self.predicts else []
         predicted = min(known, default=0.0)
         draw, number = self._source.random(), self._numbers[dispatcher]
         choice = choose(self._dispatch.policy, candidates, draw, number=number)
-        return Placing(compared[choice.index], compared, list(choice.loads), predicted)
+        return Placing(compared[choice.index], compared, choice.loads, predicted)
 
     def _least_work(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
         loads: list[object] = []
@@ -162,7 +162,7 @@ class Entrance:
         look, instance = self._looks[i], self._instances[i]
         if look is None or now >= look.at + self._dispatch.staleness:
             if self._dispatch.policy == LEAST_WORK:
-                look = Look(now, self._blank, instance.outstanding(now), None)
+                look = Look(now, self._blanks[0], instance.outstanding(now), None)
             else:
                 look = Look(now, instance.candidate(now), 0, self._forecaster(instance, now) if self.predicts else None)
             self._looks[i] = look

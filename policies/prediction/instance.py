@@ -54,7 +54,6 @@ class Instance:
         self._last = 0  # the sweep after which the stretch is over
         self._lazy = False  # plans that a live worker would have made by now are not made
         self._used: int | None = None  # blocks, once the plans were made that are; None: not counted since
-        self._growth: list[int] | None = None  # blocks beyond those, up to each sweep of the stretch; None: not counted
         self._pending: list[Submission] = []  # not in the machine yet
         self._load = InstanceLoad(self.state)
         self._effects: list[Effect] = []  # not heeded yet
@@ -150,7 +149,7 @@ class Instance:
         if deadline <= self._ends[-1]:  # the plan at which somebody expires is made in its turn
             sweeps = min(sweeps, bisect_left(self._ends, deadline) + (not self._ahead))
             del self._ends[max(sweeps, 1) :]
-        self._last, self._lazy, self._growth = len(self._ends) - 1, sweeps > 0, None
+        self._last, self._lazy = len(self._ends) - 1, sweeps > 0
         self.due = self._ends[-1]
         if self._ahead and not self._lazy and len(self._open) < 2:
             self._make_plan(now)
@@ -209,9 +208,7 @@ class Instance:
             self._used = used_blocks(self.state.parts.memory, self._block_bytes)
         if not self._lazy:
             return self._used
-        if self._growth is None:
-            self._growth = self.state.growth(self._open[0][0], len(self._ends) + 1)
-        return self._used + self._growth[bisect_left(self._ends, now) + self._ahead]
+        return self._used + self.state.growth(self._open[0][0], bisect_left(self._ends, now) + self._ahead)
 
     def _news(self) -> list[News]:
         """From the machine's effects."""

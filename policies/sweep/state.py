@@ -259,10 +259,10 @@ class SweepState:
         self._plans.skip(sweeps - 1)
         return sweeps
 
-    def growth(self, plan: SweepPlan, sweeps: int) -> list[int]:
-        """Of so many equal sweeps from the only open ``plan`` on: pages taken after it, up to the plan of each."""
+    def growth(self, plan: SweepPlan, sweeps: int) -> int:
+        """Of equal sweeps from the only open ``plan`` on: pages taken after it, up to the plan so many sweeps later."""
         only = self._plans.only(plan.number)
-        return forecast.growth(self.parts, only, sweeps) if only is not None else [0] * sweeps
+        return forecast.growth(self.parts, only, sweeps) if only is not None else 0
 
     # views -----------------------------------------------------------------------------------------------------------
 
