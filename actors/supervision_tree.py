@@ -5,7 +5,7 @@
         limiter
         applications        where there is HTTP: what is added at run time
         tagger              where the setting says so
-        dispatcher-0        and further ones, where the setting dispatch names a policy
+        dispatcher-0        and further ones, where the setting dispatch names a policy that does not look at workers
       gateway               where the first gateway is in the head's process
       controller
       peer                  where there is HTTP: what the head's front tells other fronts
@@ -23,13 +23,12 @@
         predictors          a process; in it
           root
             predictor-w0    and one for each other worker
+            dispatcher-0    and further ones (decision 36)
 
 ``tree`` is data from settings alone: nothing runs, nothing is imported. ``topology`` starts it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from blockwright.actors.config import OUTSTANDING, Settings
 from blockwright.actors.predictor.messages import NODE
@@ -73,9 +72,14 @@ INSIDE_WORKER = Branch(name="root", intensity=0, children=(_actor("worker", "wor
 INSIDE_GATEWAY = Branch(name="root", intensity=0, children=(_GATEWAY, _PEER))
 
 
-def inside_predictors(workers: Sequence[str]) -> Branch:
-    """Of the process of the predictors."""
-    return Branch(name="root", children=tuple(_actor(f"predictor-{name}", "predictor.actor:Predictor") for name in workers))
+def inside_predictors(settings: Settings) -> Branch:
+    """Of the process of the predictors, and of the dispatchers that ask them."""
+    asked = [_actor(f"predictor-{name}", "predictor.actor:Predictor") for name in worker_names(settings)]
+    return Branch(name="root", children=(*asked, *_dispatchers(settings)))
+
+
+def _dispatchers(settings: Settings) -> tuple[Child, ...]:
+    return tuple(_actor(name, "dispatcher.actor:Dispatcher") for name in dispatchers(settings))
 
 
 def in_head(settings: Settings, cores: int) -> bool:
@@ -98,9 +102,12 @@ def gateway_nodes(settings: Settings, *, first_in_head: bool) -> list[str]:
     return [HEAD] * first_in_head + gateway_processes(settings, first_in_head=first_in_head)
 
 
-def dispatchers(settings: Settings) -> list[str]:
-    """Names of the dispatchers, on the head; none where each gateway dispatches by itself."""
-    return [f"dispatcher-{number}" for number in range(settings.dispatchers * (settings.dispatch != OUTSTANDING))]
+def dispatchers(settings: Settings) -> dict[str, str]:
+    """Name of each dispatcher and its address: beside the predictors, or on the head where the policy asks none. None
+    where each gateway dispatches by itself."""
+    node = NODE if predicts(settings) else HEAD
+    names = [f"dispatcher-{number}" for number in range(settings.dispatchers * (settings.dispatch != OUTSTANDING))]
+    return {name: f"{node}/{name}" for name in names}
 
 
 def tree(
@@ -114,7 +121,7 @@ def tree(
 ) -> Branch:
     """See the module. http: the head has a front, which further gateways ask."""
     limiter, tagger = (_LIMITER,) * bool(limits_of(settings)), (_TAGGER,) * (settings.tagger != "off")
-    asked = tuple(_actor(name, "dispatcher.actor:Dispatcher") for name in dispatchers(settings))
+    asked = _dispatchers(settings) * (not predicts(settings))
     services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + asked)
     workers = [
         ProcessSpec(name=name, entry=worker_entry, inside=INSIDE_WORKER, dormant=number >= settings.workers)
@@ -124,7 +131,7 @@ def tree(
     gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=INSIDE_GATEWAY) for name in names]
     predictors = []
     if predicts(settings):
-        predictors = [ProcessSpec(name=NODE, entry=predictor_entry, inside=inside_predictors(worker_names(settings)))]
+        predictors = [ProcessSpec(name=NODE, entry=predictor_entry, inside=inside_predictors(settings))]
     here = [_GATEWAY] * first_in_head + [_CONTROLLER] + [_PEER] * http
     return Branch(
         name="root",

@@ -378,7 +378,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
     tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
     state.asking.alone = settings.autoscale == "preemptive"
-    more: dict[str, Any] = {"dispatchers": [f"{HEAD}/{name}" for name in dispatchers(settings)]}
+    more: dict[str, Any] = {"dispatchers": list(dispatchers(settings).values())}
     more |= {"patience": PATIENCE * settings.dispatch_timeout, "autoscale": settings.autoscale != "off"}
     return Gateway(state, name=name, others=others, tagging=tagging, **{**addresses, **more})
 

@@ -210,8 +210,9 @@ def judge(report: Report, cluster: str, policies: Sequence[str]) -> None:
             here, there = (report.samples[f"{cluster}/{policy}", name, LIVE] for policy in (one, other))
             if max(here) < min(there) or max(there) < min(here):
                 apart += 1
-                said = [statistics.mean(report.samples[f"{cluster}/{policy}", name, OURS]) for policy in (one, other)]
-                wrong += (said[0] < said[1]) != (statistics.mean(here) < statistics.mean(there))
+                first, second = (report.samples[f"{cluster}/{policy}", name, OURS] for policy in (one, other))
+                lower = statistics.mean(first) < statistics.mean(second)
+                wrong += lower != (statistics.mean(here) < statistics.mean(there))
     if len(policies) > 1:
         report.add(f"{cluster}/order", OURS, {"pairs_apart": apart, "pairs_wrong": wrong})
 

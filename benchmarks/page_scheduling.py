@@ -1,9 +1,11 @@
-"""The section of docs/performance.md on dispatch policies (``scheduling.py``); ``page.py`` puts it in its place."""
+"""The sections of docs/performance.md on dispatch policies (``scheduling.py``, ``scheduling_live.py``); ``page.py`` puts
+them in their places."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import scheduling_live as live
 from harness import OURS
 from scheduling import FLEET, LIMITS, RATE, REFERENCE, RELIEF, SETTINGS, START, SUBJECTS
 from stored import NONE, Result, table
@@ -124,3 +126,45 @@ def _ranks(result: Result) -> str:
         if row["metric"] == RANKS[0]
     ]
     return table(("", "", "best", "rank"), rows)
+
+
+def of_live(result: Result) -> str:
+    loads = [f"real4/load{load}" for load in live.Plan().loads]
+    head = (*(f"{case.removeprefix('real4/load')} %" for case in loads), "capacity")
+    curves = [
+        (f"`{name}`", *(f"{result.spread(case, 'ttft_p99_s', name)}, {result.text(case, 'latency_mean_s', name)}"
+                        for case in loads), result.spread("real4/capacity", "capacity_rps", name))
+        for name in live.POLICIES
+    ]  # fmt: skip
+    near = ("ttft_mean_s", "latency_p99_s", "preemptions", "memory_used", "memory_spread")
+    others = [(f"`{name}`", *(result.text(loads[-1], metric, name) for metric in near)) for name in live.POLICIES]
+    asked = [
+        (case.removeprefix("asking/load"), result.text(case, "asked_ms"), result.text(case, "asked_share", scale=100),
+         result.percent(case, "fell_back"))
+        for case in result.cases("asked_ms") if case != "busy"
+    ]  # fmt: skip
+    subjects = (live.ALONE, live.PO2, OURS)
+    rates = [result.spread("busy", "out_tok_per_s", name) for name in subjects]
+    sweeps = ", ".join(result.text("busy", "sweep_ms", name) for name in subjects)
+    waits = ", ".join(result.text("busy", "asked_ms", name) for name in subjects[1:])
+    return f"""{live.WORKERS} worker processes with a tiny model, held to the pace of a slower one, with KV memory for
+{live.PAGES * live.PAGE} tokens each; lengths of ShareGPT, 16 times shorter and known; arrivals of the Azure trace; three
+seeds. `{OURS}` is the policy `ours`, `{live.PO2}` forecasts of two drawn workers. P99 of the TTFT in seconds (with the
+smallest and largest of the seeds), mean latency, at parts of {live.RATE:g} requests a second; capacity is the rate where
+that P99 reaches {live.LIMIT:g} s, not beyond the loads measured:
+
+{table(("", *head), curves)}
+
+At {loads[-1].removeprefix("real4/load")} %: mean TTFT and P99 of the latency in seconds, preemptions of a request, part of
+the KV memory that is in use, and the standard deviation of that over the workers:
+
+{table(("", "mean TTFT", "P99 latency", "preemptions", "in use", "deviation"), others)}
+
+Milliseconds that requests waited for a dispatcher, in percent of their latency (bar {100 * live.SHARE:g}), and those that it
+could not decide:
+
+{table(("", "ms", "%", "fell back"), asked)}
+
+Unpaced workers that have all there is to do, {live.TOGETHER} requests at a time, on all cores: tokens a second without
+predictors {rates[0]}, with `{live.PO2}` {rates[1]}, with `{OURS}` {rates[2]} (bar: {1 - live.SHARE:g} of the first);
+milliseconds of a sweep {sweeps}; milliseconds of asking {waits}."""

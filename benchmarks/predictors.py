@@ -5,7 +5,7 @@
 ``sweep``: microseconds of planning and committing a sweep of 64 decoding rows, alone (``us``), and with a feed that is read
 sweep by sweep (``fed_us``), the packing of its message included, its sending not; ``replica_us`` is what the same sweep
 takes the predictor, reading included. ``ask`` is a dispatcher's question about a worker with 64 sequences that run and 64
-that wait, as ``benchmarks/forecast.py`` makes it, encoded and decoded both ways: with a forecast and what the others lose
+that wait, as ``benchmarks/forecast.py`` makes it, in the process of both: with a forecast and what the others lose
 (``p50_ms``, ``p99_ms``), and without a forecast (``load_ms``, the median).
 """
 
@@ -96,7 +96,7 @@ async def asked(running: int, waiting: int, states: int) -> dict[str, float]:
         result = SweepResult(plan.number, [7] * len(plan.sample))
         state.commit(plan, result, 0.0)
         entries += [Committed(result, 0.0), made(state.plan(0.0), 0.0), made(state.plan(0.0), 0.0)]
-        node = Node("w0", listen=False, encode_local=True)
+        node = Node("w0", listen=False)
         await node.start()
         predictor = Predictor("w0", {})
         await node.spawn(Still(write_batch(entries)), name="worker")

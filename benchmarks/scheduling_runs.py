@@ -55,7 +55,7 @@ def simulate(run: Run) -> dict[str, float]:
     simulation.run()
     counted = [one for one in simulation.requests if one.demand.at >= run.warm]
     assert not any(one.failed for one in counted), "a request was refused"
-    ttft, latency = ([at(one) - one.demand.at for one in counted] for at in (lambda r: r.first, lambda r: r.ended))
+    ttft, latency = [one.first - one.demand.at for one in counted], [one.ended - one.demand.at for one in counted]
     samples = [sample.memory for sample in simulation.samples if sample.at >= run.warm]
     found = {
         "ttft_mean_s": statistics.fmean(ttft), "ttft_p99_s": percentile(ttft, 0.99),

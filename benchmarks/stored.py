@@ -25,9 +25,9 @@ class Result:
         value = self.value(case, metric, subject)
         return NONE if value is None else number(scale * value)
 
-    def spread(self, case: str, metric: str) -> str:
+    def spread(self, case: str, metric: str, subject: str = OURS) -> str:
         """With the smallest and largest run."""
-        row = self._rows.get((case, metric, OURS))
+        row = self._rows.get((case, metric, subject))
         return NONE if row is None else f"{number(row['value'])} ({number(row['low'])} to {number(row['high'])})"
 
     def ratio(self, case: str, metric: str, peer: str) -> str:

@@ -181,7 +181,9 @@ class ClusterSimulation:
         for change in self.provisioner.look(self.now, predicted=placing.predicted) if self._entrance.predicts else ():
             self._changed(change)
             if change.what == "active":
-                placing = replace(placing, place=change.place)
+                known = len(placing.loads)  # what was compared may be the list of active instances, which is longer now
+                compared, loads = [*placing.compared[:known], change.place], [*placing.loads, None]
+                placing = replace(placing, place=change.place, compared=compared, loads=loads)
         return placing
 
     def _changed(self, change: InstanceChange) -> None:

@@ -27,7 +27,7 @@ from blockwright.policies.prediction.in_flight import InFlight
 from blockwright.policies.prediction.load import candidate_at
 from blockwright.policies.prediction.replica import Learned, Replica, ReplicaError
 from blockwright.policies.sweep.event_log import Applied, Began
-from blockwright.policies.sweep.events import Submission
+from blockwright.policies.sweep.events import Cancelled, Submission
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
@@ -75,6 +75,7 @@ class Predictor(Actor):
         if route is None:
             return None
         others = [await self._present_of(hop.worker) for hop in route.route.hops[1:]] if query.forecast else []
+        self._in_flight.leave(query.submission.request)  # this is a new attempt
         replica, now = self._replica, self._now()
         if replica is None:  # it is not what the worker is, as was found meanwhile
             return None
@@ -172,6 +173,8 @@ class Predictor(Actor):
             self._replica.take(entry)
             if isinstance(entry, Applied) and isinstance(entry.event, Submission):
                 self._in_flight.show(entry.event.request, entry.event.attempt, now)
+            elif isinstance(entry, Applied) and isinstance(entry.event, Cancelled):
+                self._in_flight.leave(entry.event.request)
             oldest = min(oldest, getattr(entry, "now", now))
         self._batches += 1
         self._lag += self._now() - oldest

@@ -1,13 +1,15 @@
-"""Entry of the process where the predictors of a host are: their part of the supervision tree. Loads no torch."""
+"""Entry of the process where the predictors of a host are, and the dispatchers: its part of the supervision tree. Loads no
+torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from blockwright.actors.config import Settings
 from blockwright.actors.logs import set_up
 from blockwright.actors.sizing import worker_names
-from blockwright.actors.supervision_tree import inside_predictors
+from blockwright.actors.supervision_tree import dispatchers, inside_predictors
 from blockwright.runtime.node.node import Node
 from blockwright.runtime.tree import start_inside
 
@@ -22,6 +24,7 @@ async def start_in_process(node: Node, settings: Settings) -> None:
     """The same beside other nodes in one process (tests). Figures of the predictors go with the node's heartbeats."""
     board: dict[str, Callable[[], dict[str, float]]] = {}
     workers = worker_names(settings)
-    values = {f"predictor-{worker}": (worker, board) for worker in workers}
-    await start_inside(node, inside_predictors(workers), values)
+    values: dict[str, Any] = {f"predictor-{worker}": (worker, board) for worker in workers}
+    values |= {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
+    await start_inside(node, inside_predictors(settings), values)
     node.heartbeat = lambda: {"predictors": {worker: figures() for worker, figures in board.items()}}

@@ -33,6 +33,11 @@ class InFlight:
         self._shown.pop(key, None)
         self._shown[key] = now
 
+    def leave(self, request: str) -> None:
+        """No attempt that was sent so far is still to come: another one is made, or nobody wants it any more."""
+        for key in [key for key in self._placed if key[0] == request]:
+            del self._placed[key]
+
     def forget(self) -> None:
         """The worker's life is over: nothing comes there any more."""
         self._placed.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,21 @@ async def test_it_answers_with_the_load_and_with_what_was_asked_for() -> None:
         assert load.forecast is None
         assert await rig.ref.ask(Query(query(rig).submission, "m@w7")) is None, "it has no such route"
         assert rig.predictor.figures()["forecasts"] == 2
+
+
+async def test_a_request_that_was_lost_on_its_way_is_not_expected_once_it_is_cancelled_or_asked_about_again() -> None:
+    async with PredictorRig() as rig:
+        lost, gone = (replace(query(rig).submission, request=name) for name in ("lost", "gone"))
+        for one in (lost, gone):
+            await rig.ref.placed(one)
+        found = await ask(rig)
+        assert found is not None
+        assert found.in_flight == 2
+        again: Candidate | None = await rig.ref.ask(replace(query(rig), submission=replace(lost, attempt=2)))
+        assert again is not None
+        assert again.in_flight == 1
+        rig.worker.machine.apply(Cancelled("gone"), 0.0)
+        await until(lambda: not rig.predictor.figures()["in_flight"])
 
 
 async def test_a_replica_that_differs_is_thrown_away(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.supervision_tree import gateway_nodes, in_head, tree
+from blockwright.actors.supervision_tree import dispatchers, gateway_nodes, in_head, tree
 from blockwright.runtime.node.actor_classes import load_class
 from blockwright.runtime.supervisor import Child
 from blockwright.runtime.tree import Branch, ProcessSpec, lines
@@ -58,6 +58,23 @@ def test_on_a_larger_one_each_gateway_is_a_process() -> None:
     assert "\n".join(lines(tree(settings, first_in_head=False))) == APART
     assert gateway_nodes(settings, first_in_head=False) == ["g0", "g1"]
     assert gateway_nodes(settings, first_in_head=True) == ["head", "g1"]
+
+
+PREDICTORS = """\
+    predictors: process of blockwright.actors.predictor.main:start
+      root: one for one, at most 3 restarts in 5 s
+        predictor-w0: Predictor
+        dispatcher-0: Dispatcher"""
+
+
+def test_dispatchers_are_beside_the_predictors_that_they_ask() -> None:
+    settings = Settings(dispatch="ours")
+    assert "\n".join(lines(tree(settings))).endswith(PREDICTORS)
+    assert dispatchers(settings) == {"dispatcher-0": "predictors/dispatcher-0"}
+    settings = Settings(dispatch="round-robin")
+    assert "    dispatcher-0: Dispatcher" in lines(tree(settings))
+    assert dispatchers(settings) == {"dispatcher-0": "head/dispatcher-0"}
+    assert dispatchers(Settings()) == {}
 
 
 def test_which_machines_are_small() -> None:

@@ -159,7 +159,7 @@ class House:
             self._serve_clients(gateway)
             return
         if node.name == NODE:
-            await start_predictors(node, Settings(workers=len(self.plan.workers)))
+            await start_predictors(node, self.plan.settings)
             return
         if (node.name, node.incarnation) in self.unfit:  # as ``actors/worker/main.py`` does
             await node.ref(f"{HEAD}/controller").unfit(node.name, node.incarnation, UNFIT)
@@ -182,7 +182,7 @@ class House:
 
     def _gateway(self, node: str, others: list[str]) -> Gateway:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
-        asked = [f"{HEAD}/{name}" for name in dispatchers(self.plan.settings)]
+        asked = list(dispatchers(self.plan.settings).values())
         state = GatewayState(
             "", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways),
             asks=bool(asked),

@@ -31,7 +31,7 @@ ENDPOINTS = ("submit", "cancel", "ack", "replay", "tokens", "load", "unload", "r
              "up", "down", "holds", "admit", "end")  # fmt: skip
 ANSWERS = ("submit", "load", "unload", "routes", "status", "admit", "unfit")
 KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *TO_WORKERS, *LINK.values())
-ASKED = ("choose", "answer to choose", "ask", "answer to ask", "placed")  # where dispatchers are asked
+ASKED = ("choose", "answer to choose")  # where dispatchers are asked
 _KNOWN = {*KINDS, *ASKED}
 ACTIONS = ("drop", "delay", "duplicate", "kill")
 Strike = tuple[str, str, int]  # kind, action, which of its kind (from 1)

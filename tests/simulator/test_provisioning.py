@@ -55,7 +55,9 @@ def test_a_request_that_starts_an_instance_at_once_is_sent_there() -> None:
     first = next(n for n, entry in enumerate(log) if entry["what"] == "active")
     asked = next(entry for entry in log[first:] if entry["what"] == "dispatched")
     assert (asked["instance"], asked["at"]) == (log[first]["instance"], log[first]["at"])
-    assert min(load[0] for load in asked["loads"]) >= 1.0
+    *others, last = asked["loads"]
+    assert min(load[0] for load in others) >= 1.0
+    assert (asked["compared"][len(others) :], last) == ([asked["instance"]], None), "nobody forecast for what was not there"
 
 
 def test_who_works_while_it_is_drained_finishes_and_is_paid_for_until_then() -> None:

@@ -31,6 +31,16 @@ def test_what_has_come_is_not_expected_again_but_another_attempt_is() -> None:
     assert flying.waiting(1.6) == [again]
 
 
+def test_an_attempt_that_was_lost_is_not_expected_once_that_is_known() -> None:
+    flying = InFlight()
+    flying.place(ONE, 1.0)
+    flying.place(OTHER, 1.0)
+    flying.leave("r0")
+    assert flying.waiting(1.0) == [OTHER]
+    flying.place(again := replace(ONE, attempt=2), 1.5)
+    assert flying.waiting(1.5) == [OTHER, again]
+
+
 def test_nobody_is_expected_for_ever() -> None:
     flying = InFlight()
     flying.place(ONE, 1.0)
