@@ -14,6 +14,7 @@ from blockwright.policies.plan.sweep_plan import SetPages, SetSampling, WriteTok
 from blockwright.policies.sweep.batch import BatchBuilder
 from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.events import LeaseGranted, Progressed, Send
+from blockwright.policies.sweep.meeting import Meeting
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline
 from blockwright.policies.sweep.preemption import Promises, choose_victim, overdue_guest
@@ -28,7 +29,7 @@ class Planner:
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline) -> None:
         self._parts, self._sequences, self._pipeline = parts, sequences, pipeline
-        self._rows = parts.rows
+        self._rows, self._meeting = parts.rows, Meeting(parts, self._list_page)
         self._now = 0.0  # of the plan being made
 
     def pick(self, now: float) -> BatchBuilder:
@@ -108,11 +109,13 @@ class Planner:
 
     def _pick_chunk(self, batch: BatchBuilder, s: int) -> None:
         rows = self._rows
+        self._meeting.jump(s)
         delays = self._delays(batch, s)
         room = min(batch.budget, batch.spare) if delays else batch.budget
         count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room)
         if count <= 0:
             return
+        count = self._meeting.until_found(s, count)
         if delays:
             batch.spare -= count
         self._pick(batch, s, count)

@@ -34,7 +34,6 @@ from blockwright.policies.sweep.events import (
     ComponentsWanted,
     Effect,
     Event,
-    Export,
     Flight,
     FlightDone,
     GrowthGranted,
@@ -43,9 +42,6 @@ from blockwright.policies.sweep.events import (
     LeaseReturned,
     LeaseRevoked,
     LeaseWanted,
-    PagesArrived,
-    PagesTaken,
-    PagesUnsent,
     PeerLost,
     RoutesChanged,
     Started,
@@ -55,6 +51,7 @@ from blockwright.policies.sweep.events import (
 from blockwright.policies.sweep.local_routes import layouts
 from blockwright.policies.sweep.migration import Migration
 from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
+from blockwright.policies.sweep.page_events import Export, PagesArrived, PagesTaken, PagesUnsent
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline, Returns
 from blockwright.policies.sweep.planning import Planner
@@ -260,7 +257,7 @@ class SweepState:
                 returns.add(s, start, count, tokens, logprob, scores)
         elif scores is not None:
             sequences.score(s, start, scores)
-        sequences.advance(s, start + count, tokens, [] if logprob is None else [logprob])
+        sequences.advance(s, start, start + count, tokens, [] if logprob is None else [logprob])
         rows.close(s)
         if rows.is_guest(s):
             self._pipeline.passed(s, now)
