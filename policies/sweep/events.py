@@ -106,11 +106,12 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWanted:
-    """home -> host: reserve a row and pages for a whole sequence. Answered by LeaseGranted, sooner or later."""
+    """home -> host: reserve a row and pages for the start of a sequence. Answered by LeaseGranted, sooner or later."""
 
     home: str
     lease: int  # unique at the home
     submission: Submission
+    pages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,30 @@ class LeaseGranted:
     lease: int
     cached: int
     refused: str = ""  # a sentence when it can never be granted
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthWanted:
+    """home -> host: leases are to grow. Answered by GrowthGranted, each in its own time."""
+
+    home: str
+    leases: list[tuple[int, int]]  # number, and pages that it is to have in all
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthGranted:
+    """host -> home: these leases have the pages that were asked for last."""
+
+    host: str
+    leases: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRevoked:
+    """host -> home: an older sequence needs the memory. It stays reserved until LeaseReturned."""
+
+    host: str
+    lease: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +180,79 @@ class FlightDone:
     scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and what came of scoring its prompt tokens
 
 
+@dataclass(frozen=True, slots=True)
+class PageTarget:
+    """Where the pages of some KV layers go: ``first`` .. ``end - 1``, counted along the whole chain."""
+
+    worker: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """gateway -> worker: send full pages of a sequence, the last first. Answered by ``Exported``, whatever comes of it.
+
+    ``hashes``: of all full pages of its tokens; those from number ``since`` on are wanted. The sequence goes on meanwhile,
+    or has left: then what is cached is sent.
+    """
+
+    gateway: str
+    request: str
+    attempt: int
+    number: int  # unique at the gateway
+    route: str
+    account: str
+    hashes: list[bytes]
+    since: int
+    to: list[PageTarget]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """KV layers of one layout: which, and the lineage of each."""
+
+    arena: str
+    slot_bytes: int
+    layers: list[int]
+    lineages: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class PagesArrived:
+    """Pages of another worker, in bytes that the device has under ``number``, which is unique at this worker: group by
+    group, in a group page by page, of each page the slots of the group's layers. Answered by ``PagesTaken``."""
+
+    source: str
+    batch: int  # unique at the source
+    number: int
+    account: str
+    hashes: list[bytes]
+    groups: list[LayerGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class PagesTaken:
+    """target -> source: so many pages of a batch are there now, written or known before; the others had no room, or a
+    lineage that the target does not compute."""
+
+    target: str
+    batch: int
+    there: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class PagesUnsent:
+    """The target of a batch could not be reached."""
+
+    batch: int
+
+
+PeerMessage = (
+    LeaseWanted | LeaseGranted | LeaseReturned | LeaseRevoked | GrowthWanted | GrowthGranted | FlightDone | PagesTaken
+)
+
 Event = (
     Started
     | Submission
@@ -163,11 +261,11 @@ Event = (
     | PeerLost
     | ComponentsWanted
     | ComponentsReleased
-    | LeaseWanted
-    | LeaseGranted
-    | LeaseReturned
+    | PeerMessage
     | Flight
-    | FlightDone
+    | Export
+    | PagesArrived
+    | PagesUnsent
 )
 
 
@@ -233,7 +331,36 @@ class Send:
     """Effect: a message to another worker."""
 
     worker: str
-    message: LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
+    message: PeerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class SendPages:
+    """Effect: copy slots out between two sweeps, and send them to another worker, where they are a ``PagesArrived``.
+
+    ``slots``: of each group, in the order in which they travel. They stay as they are until the batch is answered.
+    """
+
+    worker: str
+    batch: int
+    account: str
+    hashes: list[bytes]
+    groups: list[LayerGroup]
+    slots: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Effect: an export is over. ``pages`` of the sequence are at all targets, ``refused`` were not taken by one;
+    ``reason``: why not all that were wanted were sent, else empty."""
+
+    gateway: str
+    request: str
+    number: int
+    pages: int
+    nbytes: int
+    refused: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +399,8 @@ Effect = (
     | GivenBack
     | Preempted
     | Send
+    | SendPages
+    | Exported
     | ComponentsPlaced
     | ComponentsRefused
     | ComponentGone

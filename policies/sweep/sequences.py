@@ -15,6 +15,7 @@ from blockwright.policies.sweep.columns import FOREVER, Status
 from blockwright.policies.sweep.events import (
     GivenBack,
     LeaseReturned,
+    Preempted,
     Progressed,
     PromptScored,
     Send,
@@ -25,11 +26,7 @@ from blockwright.policies.sweep.parts import Parts
 
 
 def hosts(route: Route) -> list[str]:
-    """The workers that a home asks for leases, in this order: the last hop first.
-
-    Every sequence acquires against the order of the workers, its home last, so that nobody waits in a circle as long as all
-    routes pass the workers in one order.
-    """
+    """The workers that a home asks for leases, in this order: the last hop first."""
     return [hop.worker for hop in route.hops[:0:-1]]
 
 
@@ -103,6 +100,13 @@ class Sequences:
                 self.made(s, [(token_hash, spans[-1].lineage) for token_hash in rows.hashes_of(s)])
         rows.leave(s, requeue=requeue)
         self.settle(s)
+
+    def preempt(self, s: int) -> None:
+        """It gives all its memory up, here and at its hosts, and returns to its place in the queue."""
+        of = self._parts.rows.submission[s]
+        self._parts.outgoing.count("preemptions")
+        self._parts.outgoing.tell(Preempted(of.gateway, of.request))
+        self.leave(s, requeue=True)
 
     def settle(self, s: int) -> None:
         """Finish leaving if nothing names the sequence any more."""

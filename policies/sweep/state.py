@@ -6,9 +6,10 @@ stand for tensors. Work per call follows what changed and the rows of one sweep,
 
 Sub-states own the data (``parts.py`` has one of each): ``rows.py`` (sequences as columns), ``queue.py`` (who starts next,
 who runs), ``memory/worker_memory.py`` (chunks, KV pages, components), ``leases.py`` (sequences that cross workers),
-``announcements.py`` (pages about to be made), ``local_routes.py``, ``open_plans.py``. What happens to them, in which order:
-``sequences.py`` (a sequence comes, runs, leaves), ``pipeline.py`` (leases and flights), ``planning.py`` (one plan),
-``preemption.py`` and ``memory/eviction.py`` (who gives way), ``forecast.py`` (jumps).
+``exchange.py`` (pages on their way between workers), ``announcements.py`` (pages about to be made), ``local_routes.py``,
+``open_plans.py``. What happens to them, in which order: ``sequences.py`` (a sequence comes, runs, leaves), ``pipeline.py``
+(leases and flights), ``migration.py`` (pages that move), ``planning.py`` (one plan), ``preemption.py`` and
+``memory/eviction.py`` (who gives way), ``forecast.py`` (jumps).
 """
 
 from __future__ import annotations
@@ -33,11 +34,18 @@ from blockwright.policies.sweep.events import (
     ComponentsWanted,
     Effect,
     Event,
+    Export,
     Flight,
     FlightDone,
+    GrowthGranted,
+    GrowthWanted,
     LeaseGranted,
     LeaseReturned,
+    LeaseRevoked,
     LeaseWanted,
+    PagesArrived,
+    PagesTaken,
+    PagesUnsent,
     PeerLost,
     RoutesChanged,
     Started,
@@ -45,6 +53,7 @@ from blockwright.policies.sweep.events import (
     TokensEmitted,
 )
 from blockwright.policies.sweep.local_routes import layouts
+from blockwright.policies.sweep.migration import Migration
 from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline, Returns
@@ -63,6 +72,7 @@ class SweepState:
         self._sequences = Sequences(parts)
         self._pipeline = Pipeline(parts, self._sequences)
         self._planner = Planner(parts, self._sequences, self._pipeline)
+        self._migration = Migration(parts)
 
     # events ----------------------------------------------------------------------------------------------------------
 
@@ -77,14 +87,22 @@ class SweepState:
                 self._change_routes(event)
             case Started():
                 self.parts.leases.begin(event.incarnation)
+                self.parts.exchange.begin(event.incarnation)
             case PeerLost():
                 self._pipeline.lost(event)
+                self._migration.lost(event.worker)
             case LeaseWanted():
                 self._pipeline.wanted(event)
             case LeaseGranted():
                 self._pipeline.granted(event)
             case LeaseReturned():
                 self._pipeline.given_back(event)
+            case LeaseRevoked():
+                self._pipeline.revoked(event)
+            case GrowthWanted():
+                self._pipeline.pages_wanted(event)
+            case GrowthGranted():
+                self._pipeline.extended(event)
             case Flight():
                 self._pipeline.arrived(event, now)
             case FlightDone():
@@ -93,6 +111,14 @@ class SweepState:
                 self._place_components(event)
             case ComponentsReleased():
                 self._release_components(event)
+            case Export():
+                self._migration.export(event)
+            case PagesArrived():
+                self._migration.arrived(event)
+            case PagesTaken():
+                self._migration.taken(event)
+            case PagesUnsent():
+                self._migration.unsent(event)
             case _:
                 assert_never(event)
 
@@ -114,7 +140,9 @@ class SweepState:
         for layout in layouts(event):
             parts.memory.add_layout(layout)
         if len(parts.routes.borders) > len(kept):
-            rows.cut(parts.routes.borders, parts.memory.pages.cut(parts.routes.borders))
+            pieces = parts.memory.pages.cut(parts.routes.borders)
+            rows.cut(parts.routes.borders, pieces)
+            parts.exchange.cut(pieces)
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
             if local is not None and local.is_like(rows.route[s]):
@@ -163,7 +191,8 @@ class SweepState:
         batch = self._planner.pick(now)
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
-        if not sequences and not parts.memory.pending and not parts.leases.pending:
+        plan.imports = parts.exchange.take(plan.number)
+        if not sequences and not plan.imports and not parts.memory.pending and not parts.leases.pending:
             return None
         plan.memory = parts.memory.take_edits()
         plan.arrivals += [Arrival(flight, []) for flight in parts.leases.take_void()]
@@ -181,6 +210,7 @@ class SweepState:
         """The same; of sequences that only go on decoding there are effects of those in ``tell``, or None: of all. For how
         many there were none."""
         ended = self._plans.end(plan.number)
+        self._migration.landed(plan.number)
         batch, rows = ended.sequences, self.parts.rows
         tokens, logprobs = result.tokens, result.logprobs
         assert len(tokens) == len(ended.sample), f"plan {plan.number} samples {len(ended.sample)} rows, not {len(tokens)}"
@@ -241,7 +271,7 @@ class SweepState:
     def repeat(self, plan: SweepPlan) -> int:
         """How many sweeps from the open ``plan`` on have the same rows, as long as memory lasts, if no event comes."""
         only = self._plans.only(plan.number)
-        return forecast.most(self.parts, only) if only is not None else 1
+        return forecast.most(self.parts, only) if only is not None and not self.parts.exchange.landing else 1
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float, *, tell: bool = True) -> int:
         """Take ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; ends the plan. Returns their number.
