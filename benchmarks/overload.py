@@ -6,7 +6,8 @@ Qwen-2.5-14B: 48 layers, 28 GB of weights on 80 GB, 192 KB of KV a token, links 
 from the medians of Vidur's operator table for an H100 (Llama-2-70B, by operations and bytes). Requests come at the rate at
 which replicas use 60 % of their KV memory on average, twice as often for 30 s, with the lengths of ShareGPT, Azure's
 conversations and arXiv summaries where a folder above this checkout has shared/traces; else of the example's sample alone. A
-drop's ablations are simulated on the last set. ``lookahead``: random prompts with outliers on a pipeline of two and of four stages.
+drop's ablations are simulated on the last set. ``lookahead``: random prompts
+with outliers on a pipeline of two and of four stages.
 """
 
 from __future__ import annotations
