@@ -67,7 +67,7 @@ class Plan:
 
     loads: tuple[int, ...] = (75, 110, 140)
     seeds: tuple[int, ...] = (1, 2, 3)
-    count: int = 180
+    count: int = 160
     busy: int = 600
     policies: tuple[str, ...] = tuple(POLICIES)
 

@@ -228,9 +228,14 @@ class LeaseBook:
         return any(lease.stage is Stage.REVOKED for lease in self._leases.values())
 
     def arrive(self, flight: Flight) -> list[int] | None:
-        """Rows have come: their guests. None when leases are gone (the route vanished meanwhile): the flight is void."""
+        """Rows have come: their guests. None when their leases are gone, as the route vanished meanwhile: it is void.
+
+        Of all or of none: a host ends a lease for its route alone, which all rows of a flight have; whatever else needs the
+        memory has to wait until the home returns the lease.
+        """
         guests = [s for row in flight.rows if (s := self.find(flight.home, row.lease)) is not None]
         if len(guests) < len(flight.rows):
+            assert not guests, f"flight {flight.number} of {flight.home} has rows whose leases are gone, and others"
             self._void.append(flight.number)
             return None
         self._flights.append((flight, guests))

@@ -12,7 +12,8 @@ from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import GrowthWanted, LeaseRevoked
 from blockwright.policies.sweep.preemption import ages
 
-from .sweep_world import CHUNK, World, chain, generate, pipeline, replica, submission
+from .fake_device import CHUNK
+from .sweep_world import World, chain, generate, pipeline, replica, submission
 
 BASE, OTHER = chain("base", layers=3), chain("other", layers=3, own_from=4)
 WORKERS = ["w0", "w1", "w2"]

@@ -62,7 +62,9 @@ def test_a_flight_is_taken_by_a_plan_or_forgotten() -> None:
         book.start(s)
     rows = [FlightRow(5, 0, 1, True), FlightRow(6, 0, 1, True)]
     assert book.arrive(Flight("w0", 1, 8, rows)) == [0, 1]
-    assert book.arrive(Flight("w0", 2, 8, [*rows, FlightRow(9, 0, 1, True)])) is None, "a lease is gone"
+    assert book.arrive(Flight("w0", 2, 8, [FlightRow(9, 0, 1, True)])) is None, "its lease is gone"
+    with pytest.raises(AssertionError, match="rows whose leases are gone, and others"):
+        book.arrive(Flight("w0", 3, 8, [*rows, FlightRow(9, 0, 1, True)]))
     assert book.guests_in_flights() == [0, 1]
     assert book.cancel_flights({0}) == []
     assert book.cancel_flights({0, 1, 4}) == [0, 1]
