@@ -17,11 +17,11 @@ def read_costs(path: str) -> Coefficients | None:
 
 
 def read_links(path: str) -> LinkTimes | None:
-    """Between workers of one host, as ``blockwright profile`` measured them; None where the file does not say."""
+    """Between workers of one host, as ``blockwright profile`` measured them; None where the file does not say. Raises as
+    ``read_costs``."""
     table = json.loads(Path(path).read_text()) if path else {}
-    link = table.get("links", {}).get("shared-memory", {})
-    return (
-        LinkTimes(float(link["latency"]), float(link["bandwidth"]), NUMBER)
-        if link.keys() >= {"latency", "bandwidth"}
-        else None
-    )
+    try:
+        link = table["links"]["shared-memory"] if "links" in table else None
+        return LinkTimes(float(link["latency"]), float(link["bandwidth"]), NUMBER) if link else None
+    except (KeyError, TypeError):
+        raise ValueError("links says neither latency nor bandwidth of shared-memory") from None

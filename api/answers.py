@@ -213,6 +213,22 @@ class CancelAnswer(TypedDict):
     cancelled: Literal[True]
 
 
+class MoveAnswer(TypedDict):
+    """``moves``: of each choice of the request {"request", "from", "to", "route", "pages", "bytes"}: full pages of its KV,
+    which are copied; what is lacking there is computed again."""
+
+    id: str
+    moves: list[dict[str, Any]]
+
+
+class DrainedAnswer(TypedDict):
+    """``queue``: sequences that the worker had by its last heartbeat; /admin/cluster shows how they become fewer."""
+
+    worker: str
+    draining: bool
+    queue: dict[str, int]
+
+
 class RequestAnswer(TypedDict):
     """One request's story; times are seconds since it arrived."""
 

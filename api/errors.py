@@ -32,6 +32,7 @@ _CODES = {
 # why -> status, field of the body, code
 _WORDS: dict[Refusal, tuple[int, str | None, str]] = {
     Refusal.UNKNOWN_MODEL: (404, "model", "model_not_found"),
+    Refusal.UNKNOWN_WORKER: (404, "id", "not_found"),
     Refusal.INVALID: (400, None, "invalid_value"),
     Refusal.TOO_LONG: (400, "max_tokens", "context_length_exceeded"),
     Refusal.OVERLOADED: (503, None, "unavailable"),

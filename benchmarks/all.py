@@ -52,7 +52,7 @@ LONG = {
     "fidelity": 1200,
     "on_demand": 240,
     "scheduling": 2700,
-    "scheduling_live": 900,
+    "scheduling_live": 960,
     "tenants": 2400,
 }  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one

@@ -25,8 +25,8 @@ def of_predictors(result: Result) -> str:
     of_sweep, of_ask = (partial(result.text, case) for case in ("sweep/64rows", "ask/64running-64waiting"))
     return f"""Microseconds to plan and commit a sweep of 64 rows: {of_sweep("us")}, with a predictor that follows
 {of_sweep("fed_us")}; to repeat it there {of_sweep("replica_us")}. Milliseconds of an answer with a forecast beside
-64 running and 64 waiting requests, encoding and decoding included: {of_ask("p50_ms")} in the median, {of_ask("p99_ms")}
-at the 99th percentile (bar 5); of the load alone {of_ask("load_ms")}."""
+64 running and 64 waiting requests, asked by an actor of the same process: {of_ask("p50_ms")} in the median,
+{of_ask("p99_ms")} at the 99th percentile (bar 5); of the load alone {of_ask("load_ms")}."""
 
 
 def of_simulation(result: Result) -> str:

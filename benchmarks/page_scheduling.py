@@ -146,7 +146,10 @@ def of_live(result: Result) -> str:
     subjects = (live.ALONE, live.PO2, OURS)
     rates = [result.spread("busy", "out_tok_per_s", name) for name in subjects]
     sweeps = ", ".join(result.text("busy", "sweep_ms", name) for name in subjects)
-    waits = ", ".join(result.text("busy", "asked_ms", name) for name in subjects[1:])
+    waits = ", ".join(
+        f"{result.text('busy', 'asked_ms', name)} ({result.text('busy', 'asked_share', name, 100)} % of the latency)"
+        for name in subjects[1:]
+    )
     return f"""{live.WORKERS} worker processes with a tiny model, held to the pace of a slower one, with KV memory for
 {live.PAGES * live.PAGE} tokens each; lengths of ShareGPT, 16 times shorter and known; arrivals of the Azure trace; three
 seeds. `{OURS}` is the policy `ours`, `{live.PO2}` forecasts of two drawn workers. P99 of the TTFT in seconds (with the

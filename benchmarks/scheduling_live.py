@@ -65,15 +65,15 @@ SHARE = 0.03  # bar: of the latency, and of the tokens a second
 class Plan:
     """How much is measured. ``busy``: requests to busy workers."""
 
-    loads: tuple[int, ...] = (75, 100, 120)
+    loads: tuple[int, ...] = (75, 110, 140)
     seeds: tuple[int, ...] = (1, 2, 3)
-    count: int = 200
-    busy: int = 300
+    count: int = 160
+    busy: int = 600
     policies: tuple[str, ...] = tuple(POLICIES)
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(loads=(100,), seeds=(1,), count=60, busy=60, policies=(REFERENCE, ALONE, PO2, OURS)) if quick else cls()
+        return cls(loads=(110,), seeds=(1,), count=60, busy=60, policies=(REFERENCE, ALONE, PO2, OURS)) if quick else cls()
 
     def bars(self) -> list[Bar]:
         asked = [f"asking/load{load}/{policy}" for load in self.loads for policy in FORECAST]
@@ -205,7 +205,7 @@ def capacity(loads: Sequence[int], tails: Sequence[float]) -> float:
 async def busy(report: Report, model: Path, policy: str, count: int) -> None:
     """So many requests at a time, of one length."""
     async with serving(model, policy) as server:
-        await warm(server)
+        await asyncio.gather(*(server.complete(prompt, TOKENS) for prompt in prompts(SIZE, TOGETHER, PROMPT, seed=2)))
         latencies, room = list[float](), asyncio.Semaphore(TOGETHER)
         before, began = await Counts.of(server), time.monotonic()
 

@@ -96,6 +96,13 @@ class Backend(Protocol):
     def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
         """Learn the reserved range (uint8) that holds the slots of a layout; slot s starts at byte ``s * slot_bytes``."""
 
+    def export(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+        """Copy slots of an arena into ``memory`` (uint8 [slots, slot_bytes]): as pages travel between workers of equal
+        numerics. Between two calls of ``forward``."""
+
+    def import_(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+        """Copy what ``export`` gave into slots that nobody has written or read since they were taken."""
+
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> Any:
         """A run over consecutive components; ``kv_layer`` is the KV layer of its first attention. Pointers only."""
 

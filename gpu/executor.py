@@ -16,6 +16,7 @@ import numpy as np
 
 from blockwright.gpu.backend import Backend, Batch
 from blockwright.gpu.errors import ExecutorError
+from blockwright.gpu.exchange import PageExchange
 from blockwright.gpu.hidden import HiddenStates
 from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
@@ -104,6 +105,7 @@ class Executor:
         self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
         self._pool: set[int] = set()  # chunk ids in use
         self._parameters = ResidentParameters(backend, self._arenas[PARAMETERS])
+        self.pages = PageExchange(backend)
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}
         self._departed: dict[tuple[int, int], memoryview] = {}
@@ -117,6 +119,7 @@ class Executor:
         if key not in self._arenas:
             arena = Arena(key, self._budget, self._chunk, self._protect)
             self.backend.add_arena(layout, arena.memory)
+            self.pages.add_layout(layout)
             self._arenas[key] = arena
         return key
 
@@ -287,6 +290,7 @@ class Executor:
         began = time.perf_counter()
         for group in plan.memory:
             self.map(group)
+        self.pages.perform(plan.imports)
         self.tables.apply(plan.edits)
         sweep = Sweep.of(plan)
         self._check(sweep)

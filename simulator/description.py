@@ -23,6 +23,7 @@ T = TypeVar("T")
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
 ERROR_LAWS = ("lognormal", "gaussian")
+OVERLOAD = ("off", "drop")
 IN_FLIGHT = ("shared", "own", "none")
 LEAST_WORK = "least-work"  # what the gateway does by itself
 DISPATCH = (LEAST_WORK, *POLICIES)
@@ -134,6 +135,22 @@ class ProvisioningSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OverloadSpec:
+    """What replicas do when KV memory runs out (``policies/overload``). Shares are of KV memory."""
+
+    mode: str = "off"  # "off": preempt | "drop": drop parameters that exist twice, and restore them later
+    layers: int = 0  # of the model: where it can be cut
+    most: int = 4  # members of a pipeline
+    throttled: float = 0.95  # an instance that is as full drops
+    quiet: float = 0.5  # all are restored when they use less of what there is without a drop
+    horizon: float = 0.0  # seconds for which usage is extrapolated
+    prepare: float = 0.005  # seconds from the last sweep of the old instances until the new one begins: memory is mapped
+    restore: bool = True
+    exchange: bool = True  # KV moves; otherwise it is computed again
+    priorities: bool = True  # on links, activations before KV before parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One file. Paths in it are relative to it."""
 
@@ -145,6 +162,7 @@ class Scenario:
     limits: LimitSpec = field(default_factory=LimitSpec)
     links: LinkSpec = field(default_factory=LinkSpec)
     provisioning: ProvisioningSpec = field(default_factory=ProvisioningSpec)
+    overload: OverloadSpec = field(default_factory=OverloadSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +288,7 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
         raise source.error(["instances" if made.models else "models"], "is empty; describe at least one")
     _check_pipelines(made, source)
     _check_provisioning(made, source)
+    _check_overload(made, source)
     return made
 
 
@@ -298,6 +317,32 @@ def _check_provisioning(made: Scenario, source: DescriptionSource) -> None:
     if spec.mode == "preemptive" and (policy == LEAST_WORK or not POLICIES[policy].fallback):
         those = ", ".join(name for name, known in POLICIES.items() if known.fallback)
         raise source.error(["provisioning", "mode"], f"is 'preemptive', and {policy} forecasts nothing; dispatch by {those}")
+
+
+def _check_overload(made: Scenario, source: DescriptionSource) -> None:
+    """One model, of which each instance is a replica that knows its memory and can find moved pages again."""
+    spec, policy = made.overload, made.dispatch.policy
+    if spec.mode not in OVERLOAD:
+        raise source.error(["overload", "mode"], f"is {spec.mode!r}; give one of: {', '.join(OVERLOAD)}")
+    if spec.mode == "off":
+        return
+    model, parts = made.models[0], 4 * max(spec.layers, 1)
+    faults: list[tuple[object, list[str | int], str]] = [
+        (spec.layers < 2, ["overload", "layers"], f"is {spec.layers}; give the layers of the model, 2 or more"),
+        (len(made.models) > 1, ["models"], "are several; parameters are dropped in clusters of one model"),
+        (model.kv_bytes % parts, ["models", 0, "kv_bytes"], f"is {model.kv_bytes}; give a multiple of {parts}"),
+        (not model.parameters, ["models", 0, "parameters"], "is missing; they are what is dropped"),
+        (not made.links.bandwidth, ["links", "bandwidth"], "is missing; KV and parameters move over links"),
+        (made.provisioning.mode != "off", ["provisioning", "mode"], "is on; with overload all instances stay"),
+        (policy != LEAST_WORK and POLICIES[policy].fallback, ["dispatch", "policy"], f"is {policy}; take one that does not"
+         " forecast, for forecasts know no drops"),
+    ]  # fmt: skip
+    for fault, place, says in faults:
+        if fault:
+            raise source.error(place, says)
+    for n, one in enumerate(made.instances):
+        if one.stages > 1 or not one.memory or not one.prefix_cache:
+            raise source.error(["instances", n], "needs memory, one stage and a prefix cache, to drop parameters")
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:

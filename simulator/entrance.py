@@ -118,6 +118,10 @@ class Entrance:
             self._flying[placing.place].append(Flying(now + self._latency, dispatcher, sent, blocks))
         return placing
 
+    def changed(self, active: Sequence[int]) -> None:
+        """There are other instances at some places, of which nothing is known, and requests go to these."""
+        self.active, self._looks = list(active), [None] * len(self._instances)
+
     def end(self, model: str, now: float) -> None:
         """It is over."""
         self._overload.end(model, 0, now)

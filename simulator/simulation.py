@@ -26,7 +26,7 @@ from blockwright.simulator.provisioning import InstanceChange, Provisioner
 from blockwright.simulator.workload import Demand
 
 Note = Callable[[dict[str, Any]], None]  # one decision, or what became of a request
-_ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY = 0, 1, 2, 3, 4  # of equal times in this order
+_ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY, _CALL = 0, 1, 2, 3, 4, 5  # of equal times in this order
 SAMPLES = 120  # of the cluster's state while requests arrive
 
 
@@ -97,6 +97,8 @@ class ClusterSimulation:
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
         self._due = [IDLE] * len(self.instances)  # the ends that are in the heap
+        self._calls: dict[int, Callable[[], None]] = {}  # to be made, by number
+        self._called = 0
 
     def run(self, progress: Callable[[], None] | None = None) -> None:
         """Until the last request has ended. ``progress``: told of each one that has.
@@ -133,8 +135,16 @@ class ClusterSimulation:
                 self._deliver(place, self._submissions.pop(number))
             elif kind == _READY:
                 self._changed(self.provisioner.ready(number, self.now))
+            elif kind == _CALL:
+                self._calls.pop(number)()
             else:
                 self._sample()
+
+    def call(self, at: float, what: Callable[[], None]) -> None:
+        """Have something done at a time, after all else that happens then."""
+        self._called += 1
+        self._calls[self._called] = what
+        heapq.heappush(self._heap, (at, _CALL, self._called, 0))
 
     def digest(self) -> str:
         """Equal for equal outcomes."""
@@ -208,7 +218,7 @@ class ClusterSimulation:
                 if request.started < 0:
                     request.started = now
             elif what == "first":
-                request.first = now + self._limits.latency
+                request.first = request.first if request.first >= 0 else now + self._limits.latency
             elif what == "preempted":
                 request.preemptions += 1
             else:
@@ -238,8 +248,22 @@ class ClusterSimulation:
         if self._note is not None:
             self._note({"at": self.now, "what": what, "request": number, **more})
 
+    def overload(self) -> dict[str, object] | None:
+        """What became of parameters, as ``docs/schemas/simulate.json`` has it; None where they stay."""
+        return None
+
+    @property
+    def served(self) -> list[Instance | PipelineInstance]:
+        """All instances that there were."""
+        return self.instances
+
+    @property
+    def serving(self) -> list[Instance | PipelineInstance]:
+        """The instances that there are now."""
+        return self.instances
+
     def _sample(self) -> None:
-        loads = [instance.candidate(self.now) for instance in self.instances]
+        loads = [instance.candidate(self.now) for instance in self.serving]
         running, waiting = sum(load.running for load in loads), sum(load.waiting for load in loads)
         memory = [load.used_blocks / load.total_blocks for load in loads]
         self.samples.append(ClusterSample(self.now, running, waiting, memory))

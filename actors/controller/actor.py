@@ -20,6 +20,7 @@ from blockwright.actors.block.messages import BlockStatus
 from blockwright.actors.conditions import Conditions, Published
 from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.demand_calls import perform
+from blockwright.actors.controller.draining import drain_worker
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.residency import serving
@@ -27,7 +28,7 @@ from blockwright.actors.controller.scaling_calls import scale
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
 from blockwright.actors.controller.worker_calls import ANSWER_TIMEOUT, WorkerCalls
-from blockwright.actors.gateway.port import ApplicationView, Census
+from blockwright.actors.gateway.port import ApplicationView, Census, DrainAnswered
 from blockwright.actors.predictor.messages import NODE as PREDICTORS
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.cluster.scaling import PressedBlock
@@ -170,6 +171,11 @@ class Controller(Actor):
     async def idle(self, worker: str, incarnation: int, applications: list[str]) -> None:
         """A block that was deployed for a burst, for one of these, is not used any more."""
         self.handle(m.Idle(worker, incarnation, tuple(applications)))
+
+    @endpoint
+    async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
+        """Begin to move all that runs on a worker elsewhere, and send nothing there; or, without ``drain``, again."""
+        return drain_worker(self._state, worker, drain, self.handle)
 
     @endpoint
     async def observed(self, measured: float, predicted: float) -> None:

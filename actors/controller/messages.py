@@ -222,6 +222,14 @@ class Observed(ScalingEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class DrainWorker(ScalingEvent):
+    """An operator wants that nothing runs on a worker, and that nothing comes there; or, without ``drain``, again."""
+
+    worker: str
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Vacated(ScalingEvent):
     """Answer to ``VacateWorker``."""
 
@@ -367,8 +375,8 @@ class StartWorker(ScalingEffect):
 
 @dataclass(frozen=True, slots=True)
 class VacateWorker(ScalingEffect):
-    """After all publications before it, which have told gateways to send nothing more there: until nothing of theirs is
-    there. What still is after ``grace`` seconds is given back and goes on elsewhere."""
+    """After all publications before it, which have told gateways to send nothing more there: they move what they have there
+    to other workers. What still is there after ``grace`` seconds is given back and goes on elsewhere."""
 
     worker: str
     grace: float

@@ -3,7 +3,8 @@
 *When* is ``policies/cluster``'s: ``scaling.py`` for blocks, ``provisioning.py`` for workers. A worker that comes is known to
 the controller from then on: its blocks are loaded before its routes come into force, like those of any other. One that goes
 is *paused* first: gateways start nothing there; it is forgotten once nothing is there any more, and only then stopped, so
-that its end is nobody's death. Owns the policy of workers; what follows for blocks and routes is ``state.py``'s.
+that its end is nobody's death. One that an operator drains is emptied the same way and stays. Owns the policy of workers,
+and who is drained; what follows for blocks and routes is ``state.py``'s.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from blockwright.actors.config import Settings
 from blockwright.actors.controller.messages import (
+    DrainWorker,
     Idle,
     Observed,
     Pressed,
@@ -65,6 +67,7 @@ class Scaling:
     def __init__(self, state: ScaledParts, plan: ScalingPlan) -> None:
         self._state, self._plan = state, plan
         self.policy = Provisioning(plan.rules, plan.workers)
+        self.drained: set[str] = set()  # by an operator, until told otherwise
         self.last: tuple[float, str, str] | None = None  # the last decision about a worker: when, what, why
         self.decisions = {"start": 0, "drain": 0}
 
@@ -84,11 +87,34 @@ class Scaling:
                 state.end_extras(lambda extra: extra.route.application in applications and extra.is_on(name))
             case Observed(measured, predicted):
                 self.policy.observe(now, measured=measured, predicted=predicted)
-            case Vacated(worker):
+            case DrainWorker(worker, drain):
+                self._drain(worker, drain)
+            case Vacated(worker) if self.policy.stage.get(worker) is WorkerStage.DRAINING:
                 self._forget(worker)
                 state.after.append(StopWorker(worker))
             case WorkerStopped(worker):
                 self.policy.gone(worker, now)
+
+    def undrainable(self, worker: str) -> str:
+        """Why a worker must not be drained: a sentence, or empty."""
+        if worker not in self.drained and worker in self.draining:
+            return "the autoscaler does that already, and stops it"
+        paused = self._state.table.paused
+        for name, served in self._state.served.items():
+            open_ = [p for p in served.planned if p.whole and p.route.id not in paused]
+            if open_ and all(p.is_on(worker) for p in open_):
+                return f"model {name} would have no route left; add a worker, or remove the model first"
+        return ""
+
+    def _drain(self, worker: str, drain: bool) -> None:
+        if worker not in self._state.workers or drain == (worker in self.drained):
+            return
+        if drain:
+            self.drained.add(worker)
+            self._state.after.append(VacateWorker(worker, self._plan.grace, "an operator asked for it"))
+        else:
+            self.drained.discard(worker)
+        self._pause(worker, drain)
 
     def down(self, worker: str, now: float) -> None:
         """It died."""
@@ -100,10 +126,10 @@ class Scaling:
         for name, stage in self.policy.stage.items():
             if stage is WorkerStage.STARTING and self._state.workers[name].state == "ready":
                 self.policy.up(name, now)
-        if self._plan.rules.mode == "off":
-            return
         for name in self.draining:
             self._pause(name, True)  # also what came into force, or was resumed, since
+        if self._plan.rules.mode == "off":
+            return
         match self.policy.decide(now, self._work):
             case StartOne(worker, why):
                 self._decided(now, "start", worker, why)
@@ -118,8 +144,8 @@ class Scaling:
     @property
     def draining(self) -> list[str]:
         """Workers that take nothing new, and have not been forgotten."""
-        known = self._state.workers
-        return [n for n, stage in self.policy.stage.items() if stage is WorkerStage.DRAINING and n in known]
+        known, stage = self._state.workers, self.policy.stage
+        return [n for n in known if n in self.drained or stage.get(n) is WorkerStage.DRAINING]
 
     def view(self, now: float, wall: float) -> dict[str, Any]:
         """Part of ``/admin/cluster``. ``wall``: seconds since the epoch at ``now``."""
@@ -170,4 +196,5 @@ class Scaling:
         state.residency[name].clear()
         state.end_routes(self._routes(name))
         del state.workers[name], state.residency[name]
+        self.drained.discard(name)
         state.touched.pop(name, None)

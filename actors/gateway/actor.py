@@ -7,7 +7,6 @@ HTTP front in its own process. A sweep's report is handled in one go: no task an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 from blockwright.actors.conditions import Conditions
 from blockwright.actors.dispatcher.messages import Ask, Chosen
+from blockwright.actors.gateway.calls import export, submit
 from blockwright.actors.gateway.messages import (
     Acknowledge,
     CancelAt,
@@ -23,12 +23,12 @@ from blockwright.actors.gateway.messages import (
     Drain,
     End,
     Event,
+    ExportAt,
     Fail,
     GatewayTick,
     Heard,
     Replay,
     Submit,
-    Unsent,
     WantRoutes,
     WorkerEnded,
     WorkerJoined,
@@ -37,21 +37,26 @@ from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
     DispatchFigures,
+    DrainAnswered,
     Generation,
     LengthFigures,
     ModelInfo,
+    MoveBegun,
+    MoveFigures,
     NewApplication,
     Readiness,
     RefusedChange,
     RequestView,
     Service,
+    accepted,
 )
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.gateway.tagging import Tagging
+from blockwright.actors.gateway.vacating import vacate
 from blockwright.actors.rate_limiter import Limiter
-from blockwright.actors.worker.messages import Submission, SweepReport
+from blockwright.actors.worker.messages import SweepReport
 from blockwright.policies.cluster.demand import Use
 from blockwright.policies.requests.overload import Held
 from blockwright.policies.requests.rate_limit import Verdict
@@ -60,9 +65,8 @@ from blockwright.policies.requests.request_ownership import sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.clock import Timer, first_within
-from blockwright.runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
-from blockwright.runtime.base.scope import trace
+from blockwright.runtime.base.clock import Timer
+from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
 from blockwright.runtime.node.inspection import inspect_peers
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
@@ -177,16 +181,11 @@ class Gateway(Actor):
 
     @endpoint(concurrent=True)
     async def vacated(self, worker: str, version: int, grace: float) -> None:
-        """Answers when publication ``version`` of the routes has come and no request is at a worker; what still is after
-        ``grace`` seconds is given back, and goes on elsewhere."""
-        table, there = self.state.table, self.state.table.on
-        quiet = asyncio.ensure_future(self.until(lambda: table.version >= version and not there.get(worker)))
-        try:
-            await first_within(self.node.clock, grace, (quiet,))
-        finally:
-            quiet.cancel()
-        for request in sorted(there.get(worker, ())):
-            self._handle(Unsent(request, self.state.active[request].attempt, f"worker {worker} is drained"))
+        """Answers when publication ``version`` of the routes has come and no request is at a worker: they move, and what is
+        there still after ``grace`` seconds is given back, and goes on elsewhere."""
+        await vacate(
+            self.state.table, self.state.active, self.until, self._handle, self.node.clock, (worker, version, grace)
+        )
 
     @endpoint(urgent=True)
     async def sequences(self) -> dict[str, Census]:
@@ -228,6 +227,17 @@ class Gateway(Actor):
             stream.progress = lambda: self._positions.progress(record, self.node.clock.now())
         return stream
 
+    def move(self, request: str, worker: str, route: str) -> list[MoveBegun]:
+        """See ``GatewayPort``."""
+        now, sequences = self.node.clock.now(), sequences_of(request, self._streams)
+        moves = [self.state.moving.plan(id, worker, route, now) for id in sequences]
+        for move in moves:
+            self._handle(move)
+        return [move.told for move in moves]
+
+    def moves(self) -> MoveFigures:
+        return self.state.moving.figures
+
     def census(self) -> dict[str, Census]:
         return self._positions.census()
 
@@ -268,15 +278,21 @@ class Gateway(Actor):
         """See ``GatewayPort``."""
         ref = self.node.ref(self._applications)
         kind: Any = ApplicationView | RefusedChange
-        view: ApplicationView = _accepted(await ref.add(new, timeout=new.wait + ANSWER_SECONDS, returns=kind))
+        view: ApplicationView = accepted(await ref.add(new, timeout=new.wait + ANSWER_SECONDS, returns=kind))
         return view
 
     async def remove_application(self, name: str, grace: float) -> bool:
         """See ``GatewayPort``."""
         ref = self.node.ref(self._applications)
         kind: Any = bool | RefusedChange
-        gone: bool = _accepted(await ref.remove(name, grace, timeout=grace + ANSWER_SECONDS, returns=kind))
+        gone: bool = accepted(await ref.remove(name, grace, timeout=grace + ANSWER_SECONDS, returns=kind))
         return gone
+
+    async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
+        """See ``GatewayPort``."""
+        answer = await self.node.ref(self._controller).drain_worker(worker, drain, returns=DrainAnswered)
+        accepted(answer.refused)
+        return answer
 
     async def cluster(self) -> dict[str, Any]:
         view: dict[str, Any] = await self.node.ref(self._controller).cluster()
@@ -332,8 +348,10 @@ class Gateway(Actor):
                     ended = isinstance(news, TokensEmitted) and news.finish
                     stream = self._streams.pop(news.request) if ended else self._streams[news.request]
                     stream.put(news)
-                case Submit(worker, submission):
-                    self._send(self._submit(worker, submission))
+                case Submit():
+                    self._send(submit(effect, self.node, self._handle))
+                case ExportAt():
+                    self._send(export(effect, self.node, self._handle))
                 case Ask():
                     self._send(self._ask(effect))
                 case WantRoutes(applications):
@@ -371,16 +389,6 @@ class Gateway(Actor):
         for worker, requests in unwanted.items():
             self.node.ref(f"{worker}/worker").cancel.cast(requests)
 
-    async def _submit(self, worker: str, submission: Submission) -> None:
-        """A call, not a cast: a request must not be lost in a full mailbox. A worker's death is news of its own."""
-        try:
-            with trace(submission.trace) if submission.trace else contextlib.nullcontext():
-                await self.node.ref(f"{worker}/worker").submit(submission)
-        except NodeDown:
-            return
-        except RuntimeFault as fault:
-            self._handle(Unsent(submission.request, submission.attempt, f"not delivered: {fault}"))
-
     async def _ask(self, ask: Ask) -> None:
         """Whatever comes of it, the request goes on."""
         try:
@@ -390,10 +398,3 @@ class Gateway(Actor):
             reason = "dispatcher_late" if isinstance(fault, DeadlineExceeded) else "dispatcher_dead"
             chosen = Chosen(request=ask.submission.request, attempt=ask.submission.attempt, reason=reason)
         self._handle(chosen)
-
-
-def _accepted(answer: Any) -> Any:
-    """What was not refused. Raises RequestRefused."""
-    if isinstance(answer, RefusedChange):
-        raise RequestRefused(answer.why, answer.message, param=answer.param)
-    return answer

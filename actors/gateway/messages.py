@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blockwright.actors.dispatcher.messages import Ask, Chosen
-from blockwright.actors.gateway.port import Generation, StreamNews
+from blockwright.actors.gateway.port import Generation, MoveBegun, StreamNews
 from blockwright.actors.worker.messages import Submission, SweepReport
+from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.sweep.page_events import Export, Exported
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,31 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A running request is to go on on another route. ``attempt``: the one that is left; ``told``: what was promised."""
+
+    request: str
+    attempt: int
+    route: Route
+    told: MoveBegun
+
+
+@dataclass(frozen=True, slots=True)
+class Vacate:
+    """No request is to stay at a worker, to which none is sent any more."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportUnsent:
+    """A worker was not reached with the wish for an export; ``news``: what it would have said that came of it."""
+
+    worker: str
+    news: Exported
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayTick:
     """Time has passed."""
 
@@ -67,13 +94,21 @@ class Drain:
 
 
 _OfWorkers = RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | Heard
-Event = Generation | End | Chosen | Unsent | GatewayTick | Drain | _OfWorkers
+Event = Generation | End | Chosen | Unsent | Move | Vacate | ExportUnsent | GatewayTick | Drain | _OfWorkers
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
     worker: str
     submission: Submission
+
+
+@dataclass(frozen=True, slots=True)
+class ExportAt:
+    """Have pages sent from one worker to others."""
+
+    worker: str
+    wanted: Export
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +160,4 @@ class WantRoutes:
     applications: tuple[str, ...]
 
 
-Effect = WantRoutes | Ask | Submit | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed
+Effect = WantRoutes | Ask | Submit | ExportAt | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import ForecastPoint, ModelInfo, RequestView
+from blockwright.actors.gateway.port import ForecastPoint, ModelInfo, MovesBegun, RequestView
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import RuntimeFault
@@ -52,6 +52,8 @@ class LocalFront(Protocol):
 
     def cancel(self, name: str, key: str) -> bool: ...
 
+    def move(self, name: str, key: str, worker: str, route: str) -> MovesBegun: ...
+
     def families(self) -> list[Family]: ...
 
     def forecasts(self) -> list[ForecastPoint]: ...
@@ -83,6 +85,11 @@ class GatewayPeer(Actor):
         return self._front.cancel(name, key)
 
     @endpoint(concurrent=True)
+    async def move(self, name: str, key: str, worker: str, route: str) -> MovesBegun:
+        """Move it to another route; nothing where there is none that runs."""
+        return self._front.move(name, key, worker, route)
+
+    @endpoint(concurrent=True)
     async def counters(self) -> list[Family]:
         """What this process has counted."""
         return self._front.families()
@@ -109,6 +116,14 @@ class GatewayPeer(Actor):
     async def cancel_anywhere(self, name: str, key: str) -> bool:
         """Here, or where it is."""
         return self._front.cancel(name, key) or any(await self._ask("cancel", name, key))
+
+    @endpoint(concurrent=True)
+    async def move_anywhere(self, name: str, key: str, worker: str, route: str) -> MovesBegun:
+        """Here, or where it is."""
+        found = [self._front.move(name, key, worker, route)]
+        if found == [MovesBegun([])]:
+            found += await self._ask("move", name, key, worker, route)
+        return next((one for one in found if one.moves or one.refused), found[0])
 
     @endpoint(concurrent=True)
     async def counters_elsewhere(self) -> list[list[Family]]:

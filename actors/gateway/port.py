@@ -15,7 +15,7 @@ from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.prediction.lengths import Accuracy
 from blockwright.policies.requests.account import account_of
 from blockwright.policies.requests.rate_limit import Verdict
-from blockwright.policies.requests.refusal import Refusal
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
@@ -105,6 +105,26 @@ class DispatchFigures:
     points: deque[ForecastPoint] = field(default_factory=lambda: deque(maxlen=POINTS))  # the last
 
 
+@dataclass(slots=True)
+class MoveFigures:
+    """What came of moves at this gateway: pages of the request were found at its new home, or none; or it stayed, ended, or
+    began anew for another reason."""
+
+    outcomes: dict[str, int] = field(default_factory=lambda: {"copied": 0, "recomputed": 0, "abandoned": 0})
+
+
+@dataclass(frozen=True, slots=True)
+class MoveBegun:
+    """A sequence leaves a worker for another one. ``pages``, ``nbytes``: full pages of its KV that are copied first."""
+
+    request: str
+    source: str  # its home
+    target: str  # and the next one
+    route: str  # id of the new route
+    pages: int
+    nbytes: int
+
+
 class TokenStream(Protocol):
     """A running generation. Iterating may raise RequestRefused: no worker came, or the request is poison."""
 
@@ -164,6 +184,30 @@ class RefusedChange:
     why: Refusal
     message: str
     param: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MovesBegun:
+    """What came of a wish to move a request; ``moves``: none where there is no such request."""
+
+    moves: list[MoveBegun]
+    refused: RefusedChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAnswered:
+    """What came of a wish to drain a worker; sequences there by its last heartbeat."""
+
+    running: int = 0
+    waiting: int = 0
+    refused: RefusedChange | None = None
+
+
+def accepted(answer: Any) -> Any:
+    """What was not refused. Raises RequestRefused."""
+    if isinstance(answer, RefusedChange):
+        raise RequestRefused(answer.why, answer.message, param=answer.param)
+    return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +273,13 @@ class GatewayPort(Protocol):
     def cancel(self, request: str) -> bool:
         """End a running request, all choices of it; False when there is none."""
 
+    def move(self, request: str, worker: str, route: str) -> list[MoveBegun]:
+        """Move a running request, all choices of it, to a route whose home is ``worker``, to ``route``, or (both empty) to
+        the best other one; none where there is no such request. Raises RequestRefused, and then nothing moves."""
+
+    def moves(self) -> MoveFigures:
+        """Of all requests so far."""
+
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         """Charge the tenant with a request of at most ``tokens`` tokens, or nothing where it is refused."""
 
@@ -245,6 +296,10 @@ class GatewayPort(Protocol):
     async def remove_application(self, name: str, grace: float) -> bool:
         """No new requests; those that run get ``grace`` seconds. Whether its memory was free again in that time and a little
         more. Raises RequestRefused."""
+
+    async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
+        """Move what runs on a worker elsewhere and send nothing more there; or, without ``drain``, again. Raises
+        RequestRefused."""
 
     async def cluster(self) -> dict[str, Any]:
         """The body of ``/admin/cluster``."""

@@ -13,33 +13,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from blockwright.actors.dispatcher.messages import Chosen
+from blockwright.actors.gateway import messages as m
 from blockwright.actors.gateway.asking import Advice, Asking
 from blockwright.actors.gateway.catalogue import Catalogue
+from blockwright.actors.gateway.decision import Decision
+from blockwright.actors.gateway.invariants import check_state
 from blockwright.actors.gateway.lengths import Lengths
-from blockwright.actors.gateway.messages import (
-    CancelAt,
-    Closed,
-    Deliver,
-    Drain,
-    Effect,
-    End,
-    Event,
-    Fail,
-    GatewayTick,
-    Heard,
-    Replay,
-    Submit,
-    Unsent,
-    WantRoutes,
-    WorkerEnded,
-    WorkerJoined,
-)
+from blockwright.actors.gateway.moving import Moving
 from blockwright.actors.gateway.patience import RETRY_SECONDS, Patience
 from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.uses import Uses
 from blockwright.actors.gateway.workers import Workers
-from blockwright.actors.worker.messages import GatewayNews, SweepReport
+from blockwright.actors.worker.messages import Exported, GatewayNews, Submission, SweepReport
+from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.dispatch import dispatch, fitting, open_routes
 from blockwright.policies.requests.overload import Overload
 from blockwright.policies.requests.poison import Quarantine
@@ -81,6 +68,7 @@ class GatewayState:
         self.quarantine = Quarantine()
         self.uses = Uses()
         self.lengths = lengths or Lengths()
+        self.moving = Moving(self)  # of those of ``active`` that run
         self.asking = Asking(asks)  # of the requests of ``queue``; asks: dispatchers choose where several routes fit
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
@@ -88,40 +76,45 @@ class GatewayState:
         self.draining = False
         self._arrivals = 0
         self._freed = False  # a route has become idle, or free for all: others may start now
-        self._effects: list[Effect] = []
+        self._effects: list[m.Effect] = []
 
     # events
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: m.Event, now: float) -> list[m.Effect]:
         """Apply one event; the effects must be performed in order."""
         match event:
             case SweepReport():
                 self._report(event, now)
             case Generation():
                 self._generate(event, now)
-            case End(request, stop):
+            case m.End(request, stop):
                 self._end(request, stop, now)
             case RoutesChanged():
                 self.catalogue.learn(event, now)
                 self._pump(now)
-            case WorkerJoined(worker, incarnation):
+            case m.WorkerJoined(worker, incarnation):
                 self._up(worker, incarnation, now)
-            case WorkerEnded(worker, incarnation, cause):
+            case m.WorkerEnded(worker, incarnation, cause):
                 self._down(worker, incarnation, cause, now)
             case Chosen():
                 if (advice := self.asking.take(event, now)) is not None:
                     self._try(self.active[event.request], now, advice)
-            case Unsent(request, attempt, reason):
+            case m.Unsent(request, attempt, reason):
                 record = self.active.get(request)
                 if record is not None and record.workers and record.attempt == attempt:
                     self._given_back(record, reason, now)
-            case Heard(worker, incarnation, serial):
+            case m.Heard(worker, incarnation, serial):
                 self._up(worker, incarnation, now)  # the word that it is up may have been lost
                 self._effects += self.workers.heard(worker, incarnation, serial)
-            case GatewayTick():
+            case m.Move() | m.Vacate():
+                self.moving.handle(event, now)
+            case m.ExportUnsent(worker, news):
+                self.moving.exported(news, worker, now)
+            case m.GatewayTick():
                 self._expire(now)
+                self.moving.look(now)
                 self._pump(now)
-            case Drain(at_once):
+            case m.Drain(at_once):
                 self.draining = True
                 if at_once:
                     self._abort(now)
@@ -137,29 +130,14 @@ class GatewayState:
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
-        active = self.active.values()
-        self.table.check()
-        self.quarantine.check()
-        self.queue.check()
-        self.workers.check(self.table.alive)
-        waiting = {r.id for r in active if r.state == "waiting"}
-        assert set(self.queue.in_order(self.queue.applications())) == waiting
-        self.asking.check(waiting)
-        assert all(r.state == ("running" if r.workers else "waiting") for r in active)
-        assert set(self.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
-        assert all(r.counted == r.cost() for r in active)
-        self.overload.check([(r.account, r.counted) for r in active])
-        self.uses.check(r.application for r in active)
-        for worker, on in self.table.on.items():
-            assert on == {r.id for r in active if worker in r.workers}, worker
-            assert self.table.work[worker] == sum(self.active[request].counted for request in on), worker
+        check_state(self)
 
     # the life of a request
 
     def _generate(self, generation: Generation, now: float) -> None:
         refused = self._refusal(generation, now)
         if refused is not None:
-            self._effects.append(Fail(generation.id, refused))
+            self._effects.append(m.Fail(generation.id, refused))
             return
         model, application = generation.application, self.table.models[generation.application]
         if application != model:
@@ -199,7 +177,7 @@ class GatewayState:
     def _wait(self, record: RequestRecord, now: float) -> None:
         self.queue.add(record.id, record.application, record.key, now)
         if self.table.absent(record.application):
-            self._effects.append(WantRoutes((record.application,)))
+            self._effects.append(m.WantRoutes((record.application,)))
 
     def _try(self, record: RequestRecord, now: float, advice: Advice | None = None) -> None:
         """Start an attempt of a waiting request if a route is there; where there are several, ask first."""
@@ -220,9 +198,25 @@ class GatewayState:
                 self._effects.append(self.asking.ask(draft, routes, now))
                 return
         self.queue.remove(record.id, record.application)
+        self._place(record, route, replace(draft, timeout=left), now, decision)
+
+    def _place(self, record: RequestRecord, route: Route, draft: Submission, now: float, decision: Decision | None) -> None:
         record.start(route, now, decision)
         self.table.place(record.id, record.workers, record.counted)
-        self._effects.append(Submit(route.home, replace(draft, route=route.id, route_version=route.version, timeout=left)))
+        self.say(m.Submit(route.home, replace(draft, route=route.id, route_version=route.version)))
+
+    def relocate(self, record: RequestRecord, route: Route, now: float) -> None:
+        """Begin anew on another route, with all tokens there are. No death is counted, and nobody else goes before it."""
+        self._cancel(record)
+        self._leave(record)
+        record.wait()
+        self._recount(record)
+        draft = record.submission(self.address, self.page_size, self.patience.left(record, now))
+        self._place(record, route, draft, now, None)
+
+    def say(self, effect: m.Effect) -> None:
+        """One more effect of the event that is being handled."""
+        self._effects.append(effect)
 
     def _pump(self, now: float) -> None:
         """Start what waits and can start, in order. Where no route is whole, or open, nobody is looked at."""
@@ -230,7 +224,7 @@ class GatewayState:
             message = f"model {self.active[request].model!r} is no longer served; choose another one"
             self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
         if absent := tuple(filter(self.table.absent, self.queue.applications())):
-            self._effects.append(WantRoutes(absent))  # what was said before may have been lost, or have been too early
+            self._effects.append(m.WantRoutes(absent))  # what was said before may have been lost, or have been too early
         for request in self.queue.in_order([name for name in self.queue.applications() if self.table.routes.get(name)]):
             record = self.active[request]
             if record.deaths.suspect or self.quarantine.leaves(self.table.routes[record.application]):
@@ -245,6 +239,7 @@ class GatewayState:
 
     def _requeue(self, record: RequestRecord, now: float) -> None:
         """The attempt is lost: wait for a new one, which starts from prompt plus emitted tokens."""
+        self.moving.left(record)
         self._leave(record)
         record.wait()
         self._recount(record)
@@ -252,6 +247,7 @@ class GatewayState:
 
     def _finish(self, record: RequestRecord, now: float, state: str, event: str, reason: str) -> None:
         self._freed |= record.alone or record.id in self.quarantine.routes
+        self.moving.left(record)
         self._leave(record)
         del self.active[record.id]
         record.end(state, now, event, reason=reason)
@@ -265,7 +261,7 @@ class GatewayState:
         self._freed |= bool(self.quarantine.routes)
 
     def _fail(self, record: RequestRecord, now: float, refused: RequestRefused) -> None:
-        self._effects.append(Fail(record.id, refused))
+        self._effects.append(m.Fail(record.id, refused))
         self._finish(record, now, "failed", "failed", refused.message)
 
     def _end(self, request: str, stop: bool, now: float) -> None:
@@ -273,14 +269,14 @@ class GatewayState:
         if record is None:
             return
         self._cancel(record)
-        self._effects.append(Closed(request))
+        self._effects.append(m.Closed(request))
         state, reason = ("finished", "stop") if stop else ("cancelled", "the client is gone")
         self._finish(record, now, state, state, reason)
 
     def _cancel(self, record: RequestRecord) -> None:
         """Free what the current attempt holds at its home."""
         if record.workers and record.workers[0] in self.table.alive:
-            self._effects.append(CancelAt(record.workers[0], (record.id,)))
+            self._effects.append(m.CancelAt(record.workers[0], (record.id,)))
 
     def _expire(self, now: float) -> None:
         """Fail what has waited too long for any route, or at all; those that have waited less are not looked at."""
@@ -310,6 +306,7 @@ class GatewayState:
         if not self.workers.down(worker, incarnation):
             return  # known, or fenced long ago
         ran = [self.active[request] for request in self.table.lose(worker, now)]
+        self.moving.lost(worker, now)
         for record in sorted(ran, key=lambda record: record.key):
             record.note(now, "worker_died", worker=worker, cause=cause)
             self._lost(record, now)
@@ -330,17 +327,20 @@ class GatewayState:
 
     def _report(self, report: SweepReport, now: float) -> None:
         taken = self.workers.take(report)
-        if isinstance(taken, Replay):
+        if isinstance(taken, m.Replay):
             self._effects.append(taken)
         if taken is not True:
             return
         unwanted = {news.request for news in report.news if not self._heed(news, report.worker, now)}
         if unwanted:  # it works for nobody: the cancellation is on its way, or was lost
-            self._effects.append(CancelAt(report.worker, tuple(sorted(unwanted))))
+            self._effects.append(m.CancelAt(report.worker, tuple(sorted(unwanted))))
         self._effects += self.workers.due(report.worker)
 
     def _heed(self, news: GatewayNews, worker: str, now: float) -> bool:
         """Apply one effect of a worker's sweep machine; False where it runs a request that is not at home there."""
+        if isinstance(news, Exported):
+            self.moving.exported(news, worker, now)
+            return True
         record = self.active.get(news.request)
         if record is None or record.workers[:1] != (worker,):
             return not (isinstance(news, Progressed) or (isinstance(news, TokensEmitted) and not news.finish))
@@ -351,12 +351,13 @@ class GatewayState:
                 case TokensEmitted():
                     self._emitted(record, news, now)
                 case Progressed():
+                    self.moving.progressed(news)
                     record.progressed(news.computed, news.cached, now)
                     self._recount(record)
                 case PromptScored():
                     complete = record.score(news)
                     if complete is not None:
-                        self._effects.append(Deliver(complete))
+                        self._effects.append(m.Deliver(complete))
                 case GivenBack():
                     self._given_back(record, news.reason, now)
         return True
@@ -373,7 +374,8 @@ class GatewayState:
         news = record.extend(emitted, now)
         if news is None:
             return
-        self._effects.append(Deliver(news))
+        self._effects.append(m.Deliver(news))
+        self.moving.resumed(record, now)
         if news.finish:
             self._finish(record, now, "finished", "finished", news.finish)
         else:

@@ -33,6 +33,7 @@ from blockwright.actors.worker.messages import (
     WorkerStatus,
 )
 from blockwright.actors.worker.outbox import Outbox
+from blockwright.actors.worker.pages import PageCarrier
 from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
 from blockwright.actors.worker.status import status_of
@@ -54,6 +55,7 @@ from blockwright.policies.sweep.events import (
     Started,
 )
 from blockwright.policies.sweep.local_routes import merged
+from blockwright.policies.sweep.page_events import Export, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
 from blockwright.runtime.base.buffers import Sink
@@ -120,6 +122,7 @@ class Worker(Actor):
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
+        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal)
         self._loader = ComponentLoader(self.device, self.backend, self._apply)
         rehearse = partial(self._composed.rehearse, self.device)
         self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)
@@ -128,6 +131,7 @@ class Worker(Actor):
         self._peers = Peers(f"{config.name}/worker")
         self._apply(Started(self.node.incarnation))
         self.node.on_link(Traffic.ACTIVATION, self._flight)
+        self.node.on_link(Traffic.KV, self._pages.arrived)
         self.node.heartbeat = self._heartbeat
 
     async def on_stop(self) -> None:
@@ -180,6 +184,12 @@ class Worker(Actor):
     async def cancel(self, requests: list[str]) -> None:
         for request in requests:
             self._apply(Cancelled(request))
+
+    @endpoint
+    async def export(self, wanted: Export) -> None:
+        """Send pages of a sequence to other workers; what came of it is news for the gateway."""
+        self._watch(wanted.gateway.partition("/")[0])
+        self._apply(wanted)
 
     @endpoint
     async def ack(self, listener: str, serial: int) -> None:
@@ -356,6 +366,9 @@ class Worker(Actor):
                     self._loader.placed(effect)
                 elif isinstance(effect, ComponentsRefused):
                     self._loader.refused(effect)
+                elif isinstance(effect, SendPages):
+                    self._watch(effect.worker)
+                    self._pages.send(effect)
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)

@@ -10,20 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blockwright.policies.sweep.events import (
-    FlightDone,
     GivenBack,
-    LeaseGranted,
-    LeaseReturned,
-    LeaseWanted,
+    PeerMessage,
     Preempted,
     Progressed,
     PromptScored,
     Submission,
     TokensEmitted,
 )
+from blockwright.policies.sweep.page_events import Exported
 
 __all__ = [
     "BlockLoaded",
+    "Exported",
     "GatewayNews",
     "LoadBlock",
     "NoRoom",
@@ -35,7 +34,8 @@ __all__ = [
 ]
 
 
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted  # the sweep machine's effects, as they are
+GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | Exported
+"""The sweep machine's effects, as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PeerReport:
     worker: str
     incarnation: int
     serial: int
-    messages: list[LeaseWanted | LeaseGranted | LeaseReturned | FlightDone]
+    messages: list[PeerMessage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

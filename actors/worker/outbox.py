@@ -1,4 +1,4 @@
-"""Where hidden states that leave a worker are written: into memory that the next worker reads, where there is some.
+"""Where hidden states and pages that leave a worker are written: into memory that the next worker reads, if there is some.
 
 Owns the links that this worker has used. ``lay_out`` runs on the device thread, so that the event loop moves no large bytes;
 ``send`` runs on the loop.
@@ -27,7 +27,15 @@ class Outbox:
         slot.view[:] = hidden
         return slot
 
-    def send(self, worker: str, header: bytes, hidden: memoryview | Slot) -> None:
+    def room(self, worker: str, size: int) -> bytearray | Slot:
+        """Memory to write so many bytes to that are to be sent."""
+        link = self._links.get(worker)
+        slot = link.slot(size) if link is not None and size >= SHARE_LEAST else None
+        return bytearray(size) if slot is None else slot
+
+    def send(
+        self, worker: str, header: bytes, body: memoryview | bytearray | Slot, kind: Traffic = Traffic.ACTIVATION
+    ) -> None:
         """Raises NodeDown and the transport's errors where the worker is gone or does not read."""
         link = self._links[worker] = self._node.link(worker)
-        link.send(Traffic.ACTIVATION, header, [hidden])
+        link.send(kind, header, [body])

@@ -10,16 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from blockwright.actors.worker.messages import GatewayNews, PeerReport, SweepReport
-from blockwright.policies.sweep.events import (
-    Effect,
-    FlightDone,
-    LeaseGranted,
-    LeaseReturned,
-    LeaseWanted,
-    Send,
-)
+from blockwright.policies.sweep.events import Effect, PeerMessage, Send
 
-ToWorker = LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
 TOGETHER = 64
 
 
@@ -44,7 +36,7 @@ class Reports:
         self._unacknowledged.setdefault(gateway, deque()).append(report)
         return report
 
-    def for_worker(self, address: str, messages: list[ToWorker]) -> PeerReport:
+    def for_worker(self, address: str, messages: list[PeerMessage]) -> PeerReport:
         """A report for another worker."""
         report = PeerReport(self._worker, self._incarnation, self._next(address), messages)
         self._unacknowledged.setdefault(address, deque()).append(report)
@@ -71,13 +63,13 @@ class Reports:
             del self.serials[address]
 
 
-def by_worker(effects: Iterable[Effect]) -> list[tuple[str, list[ToWorker]]]:
+def by_worker(effects: Iterable[Effect]) -> list[tuple[str, list[PeerMessage]]]:
     """What other workers are to be told, in order for each: at most ``TOGETHER`` at a time, so that no message is too large.
 
     Not one message each: a thousand leases asked for in one turn would not fit a mailbox.
     """
-    batches: list[tuple[str, list[ToWorker]]] = []
-    last: dict[str, list[ToWorker]] = {}
+    batches: list[tuple[str, list[PeerMessage]]] = []
+    last: dict[str, list[PeerMessage]] = {}
     for effect in effects:
         if isinstance(effect, Send):
             batch = last.get(effect.worker)

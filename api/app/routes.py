@@ -13,7 +13,7 @@ from aiohttp import web
 
 from blockwright.api import answers
 from blockwright.api.http import admin, health, info, models, page_files
-from blockwright.api.openai import applications
+from blockwright.api.openai import applications, moves
 from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
 from blockwright.api.openai.chat import chat_completions
 from blockwright.api.openai.completions import completions
@@ -139,6 +139,34 @@ ENDPOINTS = (
         text="Workers, routes, memory and counters.",
         answer=dict[str, Any],
         errors=(403, 500, 503),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/requests/{id:.+}/move",
+        handler=moves.move,
+        text="Have a running request go on on another worker, with its KV; its answer does not show it.",
+        fields=moves.MOVE_FIELDS,
+        answer=answers.MoveAnswer,
+        errors=(400, 403, 404, 408, 409, 413, 500, 503),
+        also=(202,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/workers/{id}/drain",
+        handler=moves.drain,
+        text="Empty a worker: what runs there moves to other workers, and nothing new is sent there.",
+        fields=moves.DRAIN_FIELDS,
+        answer=answers.DrainedAnswer,
+        errors=(400, 403, 404, 408, 409, 413, 500, 503),
+        also=(202,),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/admin/workers/{id}/drain",
+        handler=moves.resume,
+        text="Use a worker again that was drained.",
+        answer=answers.DrainedAnswer,
+        errors=(403, 404, 500, 503),
     ),
     Endpoint(
         method="GET",

@@ -85,6 +85,14 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"worker {event['worker']} died ({event['cause']})"
         case "returned":
             return f"given back by its worker ({event['reason']})"
+        case "moving":
+            return f"moves from {event['source']} to {event['target']}: {event['pages']:,} pages are copied meanwhile"
+        case "moved":
+            why = f" ({event['reason']})" if "reason" in event else ""
+            done = f"{event['pages']:,} pages copied, {event['recomputed']:,} tokens recomputed"
+            return f"moved from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms{why}"
+        case "not_moved":
+            return f"stays where it is: {event['reason']}"
         case "gap":
             return f"tokens were lost on the way (expected {event['expected']}, got {event['got']}); computed again"
         case _ if name in _ENDS:

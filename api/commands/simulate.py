@@ -58,13 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, Outcomes | None]:
     from blockwright.api.program.progress import Bar
-    from blockwright.simulator.simulation import ClusterSimulation
+    from blockwright.simulator.overload import simulation_of
 
     scenario, coefficients, requests, recorded = _described(arguments)
     log = None
     try:
         log = arguments.log.open("w") if arguments.log else None
-        simulation = ClusterSimulation(scenario, coefficients, requests, note=_noting(log) if log else None)
+        simulation = simulation_of(scenario, coefficients, requests, note=_noting(log) if log else None)
         with Bar(len(requests), sys.stderr.isatty()) as bar:
             bar.begin("simulating")
             simulation.run(_steps(len(requests), bar.advance))

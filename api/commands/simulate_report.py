@@ -11,6 +11,8 @@ from rich.console import Console
 
 from blockwright.api.commands.tables import table
 from blockwright.api.load.figures import percentile, spread
+from blockwright.policies.prediction.instance import Instance
+from blockwright.policies.prediction.pipeline_instance import PipelineInstance
 from blockwright.simulator.simulation import ClusterSimulation
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -38,7 +40,9 @@ def document(
     answered = sum(one.demand.output for one in good)
     later = [(one.ended - one.first) / (one.demand.output - 1) for one in good if one.demand.output > 1]
     memory = [share for sample in simulation.samples for share in sample.memory]
-    served = Counter(one.instance for one in good)
+    served, instances = Counter(one.instance for one in good), dict[str, list[Instance | PipelineInstance]]()
+    for instance in simulation.served:
+        instances.setdefault(instance.name, []).append(instance)
     latencies, first = sorted(one.ended - one.demand.at for one in good), sorted(one.first - one.demand.at for one in good)
     return {
         **settings,
@@ -50,7 +54,7 @@ def document(
         "requests_per_s": round(len(good) / seconds, 6) if seconds else 0.0,
         "prompt_tokens_per_s": round(sum(one.demand.prompt for one in good) / seconds, 3) if seconds else 0.0,
         "output_tokens_per_s": round(answered / seconds, 3) if seconds else 0.0,
-        "sweeps": sum(instance.sweeps for instance in simulation.instances),
+        "sweeps": sum(instance.sweeps for instance in simulation.served),
         "figures": {
             "ttft": spread(first),
             "latency": spread(latencies),
@@ -62,15 +66,16 @@ def document(
         "recorded": recorded and {name: spread(times) for name, times in zip(RECORDED, recorded, strict=True)},
         "instances": [
             {
-                "name": instance.name,
-                "requests": served[instance.name],
-                "sweeps": instance.sweeps,
-                "busy": round(instance.busy / seconds, 6) if seconds else 0.0,
-                "preemptions": instance.preemptions,
+                "name": name,
+                "requests": served[name],
+                "sweeps": sum(instance.sweeps for instance in same),
+                "busy": round(sum(instance.busy for instance in same) / seconds, 6) if seconds else 0.0,
+                "preemptions": sum(instance.preemptions for instance in same),
             }
-            for instance in simulation.instances
+            for name, same in instances.items()
         ],
         "provisioning": simulation.provisioner.figures(seconds, latencies),
+        "overload": simulation.overload(),
         "course": [
             {
                 "at": round(one.at, 6),
@@ -129,6 +134,12 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     if (scaled := found["provisioning"])["mode"] != "off":
         mean, most, over = (scaled[name] for name in ("mean", "most", "over_limit"))
         yield f"{scaled['mode']} provisioning: {mean:,.2f} instances on average, {most} at most; {over:,} over the limit"
+    if (overload := found["overload"]) is not None:
+        changes = Counter(change["what"] for change in overload["changes"])
+        moved = f"{overload['moved_bytes'] / 1e9:,.1f} GB of KV moved, {overload['stale']:,} sequences paused"
+        times = f"{changes['dropped']} drops and {changes['restored']} restores"
+        yield f"overload: {times}, {overload['dropped_s']:,.1f} s with dropped parameters"
+        yield f"  {moved} for {overload['stall_mean']:,.2f} s on average, {overload['stall_max']:,.2f} s at most"
     yield f"a second: {', '.join(rates)}; {found['sweeps']:,} sweeps; digest {found['digest']}"
     yield from (f"not answered: {error}" for error in found["errors"])
 

@@ -15,7 +15,15 @@ from aiohttp import web
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.peers import Family
-from blockwright.actors.gateway.port import ForecastPoint, GatewayPort, ModelInfo, RequestView, StreamProgress
+from blockwright.actors.gateway.port import (
+    ForecastPoint,
+    GatewayPort,
+    ModelInfo,
+    MovesBegun,
+    RefusedChange,
+    RequestView,
+    StreamProgress,
+)
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
@@ -23,6 +31,7 @@ from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.starting import Stages
+from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
 from blockwright.runtime.actor.ref import Ref
 
@@ -51,6 +60,13 @@ class Front:
         """End a request of this process; False where there is none of that key that runs."""
         id = self.names.resolve(key, name)
         return self.describe(id, key) is not None and self.port.cancel(id)
+
+    def move(self, name: str, key: str, worker: str, route: str) -> MovesBegun:
+        """Move a request of this process, whoever made it, by our id or the one that ``key`` chose; none: none runs."""
+        try:
+            return MovesBegun(self.port.move(self.names.resolve(key, name), worker, route))
+        except RequestRefused as refused:
+            return MovesBegun([], RefusedChange(refused.why, refused.message, refused.param))
 
     def families(self) -> list[Family]:
         """What this process has counted."""

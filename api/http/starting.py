@@ -15,10 +15,13 @@ from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
     DispatchFigures,
+    DrainAnswered,
     GatewayPort,
     Generation,
     LengthFigures,
     ModelInfo,
+    MoveBegun,
+    MoveFigures,
     NewApplication,
     Readiness,
     RequestView,
@@ -89,6 +92,12 @@ class StartingPort:
     def cancel(self, request: str) -> bool:
         return self._real is not None and self._real.cancel(request)
 
+    def move(self, request: str, worker: str, route: str) -> list[MoveBegun]:
+        return self._real.move(request, worker, route) if self._real is not None else []
+
+    def moves(self) -> MoveFigures:
+        return self._real.moves() if self._real is not None else MoveFigures()
+
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return await self._there().charge(tenant, tokens)
 
@@ -103,6 +112,9 @@ class StartingPort:
 
     async def remove_application(self, name: str, grace: float) -> bool:
         return await self._there().remove_application(name, grace)
+
+    async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
+        return await self._there().drain_worker(worker, drain)
 
     async def cluster(self) -> dict[str, Any]:
         return await self._there().cluster()

@@ -53,6 +53,7 @@ from blockwright.gpu.native.library import (
 )
 from blockwright.gpu.native.packing import DTYPES, NativePacked, pack, parts_of
 from blockwright.gpu.reference.operations import rotary_table
+from blockwright.gpu.slots import SlotBytes
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
@@ -103,6 +104,7 @@ class NativeBackend:
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
+        self._slots: dict[KvLayout, SlotBytes] = {}
         self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}  # by head_dim, too
         self._tables: Tables | None = None
         self._max_logits = 0
@@ -154,6 +156,14 @@ class NativeBackend:
         if layout.dtype != self._dtype_name:
             raise BackendError(f"KV of {layout.dtype} does not fit a back end of {self._dtype_name}; give both one type")
         self._arenas[layout] = memory
+        self._slots[layout] = SlotBytes(memory, self.slot_bytes(layout))
+
+    def export(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+        self._slots[layout].read(slots, memory)
+
+    def import_(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+        self.settle()  # who is late may still read what the slots were before
+        self._slots[layout].write(slots, memory)
 
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> NativeRun:
         if self._tables is None:

@@ -32,6 +32,7 @@ from blockwright.gpu.model.config import (
 from blockwright.gpu.reference.attention import StepIndex, attend
 from blockwright.gpu.reference.deltas import Products, TorchDelta, stretches
 from blockwright.gpu.reference.operations import adapt, feed_forward, normalise, rotate, soft_cap
+from blockwright.gpu.slots import SlotBytes
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
@@ -70,6 +71,7 @@ class TorchBackend:
         self.dtype = DTYPES[dtype]
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
+        self._slots: dict[KvLayout, SlotBytes] = {}
         self._tables: Tables | None = None
 
     def slot_bytes(self, layout: KvLayout) -> int:
@@ -121,7 +123,14 @@ class TorchBackend:
         page, heads, size = layout.page_size, layout.kv_heads, layout.head_dim
         flat = memory[: memory.numel() // self.slot_bytes(layout) * self.slot_bytes(layout)].view(self.dtype)
         shape, strides = (flat.numel() // stride, 2, page, heads, size), (stride, page * heads * size, heads * size, size, 1)
+        self._slots[layout] = SlotBytes(memory, self.slot_bytes(layout))
         self._arenas[layout] = flat.as_strided(shape, strides)
+
+    def export(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+        self._slots[layout].read(slots, memory)
+
+    def import_(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
+        self._slots[layout].write(slots, memory)
 
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> TorchRun:
         placed = []

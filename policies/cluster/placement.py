@@ -215,7 +215,7 @@ def _spread_rest(draft: Draft, memory: Mapping[str, int], load: Mapping[str, flo
 def pipeline(draft: Draft, name: str, workers: Sequence[str]) -> tuple[Hop, ...]:
     """A chain over as few workers as will do, of those with most room; () where it does not fit.
 
-    All pipelines pass the workers in one order, or sequences could wait in a circle for one another's leases.
+    All pipelines pass the workers in one order: the first of them are homes, and plan for the others.
     """
     by_room = sorted(workers, key=lambda worker: -draft.free(worker))
     for count in range(2, len(workers) + 1):

@@ -2,9 +2,8 @@
 
 A block's *queue* is every sequence that passes it on its worker, running or waiting; what it may come to is what the worker
 has memory for. Past 80 % of that the block gets a second instance on another worker, alone: the chain's other hops stay.
-Workers are passed in one order by all routes, or sequences could wait in a circle for one another's leases; and no route
-comes back to a worker that it has left. So towards a later worker a block goes with all that follows it in the chain,
-towards an earlier one with all that precedes it.
+All routes pass the workers in one order, and so no route comes back to a worker that it has left. Towards a later worker a
+block goes with all that follows it in the chain, towards an earlier one with all that precedes it.
 """
 
 from __future__ import annotations

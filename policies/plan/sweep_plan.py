@@ -100,6 +100,25 @@ class Departure:
 
 
 @dataclass(slots=True)
+class ImportGroup:
+    """Slots of one arena that are written from pages that came: of the block of slots that begins at byte ``offset`` of the
+    bytes, number ``places[i]`` goes to ``slots[i]``."""
+
+    arena: str
+    offset: int
+    places: list[int]
+    slots: list[int]
+
+
+@dataclass(slots=True)
+class PageImport:
+    """KV pages from another worker, which the device has under ``number``, and forgets after this; no groups: unread."""
+
+    number: int
+    groups: list[ImportGroup]
+
+
+@dataclass(slots=True)
 class SweepPlan:
     """One sweep. ``row[i]``, ``start[i]``, ``count[i]``: table row, first position and number of tokens of batch row i."""
 
@@ -115,6 +134,7 @@ class SweepPlan:
     sample: list[int] = field(default_factory=list)  # batch rows whose next token is drawn here
     score: list[int] = field(default_factory=list)  # batch rows whose prompt tokens' log-probabilities are wanted
     reasons: dict[str, int] = field(default_factory=dict)
+    imports: list[PageImport] = field(default_factory=list)  # written before the first step
 
     @property
     def tokens(self) -> int:

@@ -26,19 +26,45 @@ _SAME = 1e-9  # seconds: times that are equal but for the order in which they we
 NEVER = float("inf")
 
 
+class BulkTimes:
+    """What the less urgent classes of a link have under way. ``chunk``: seconds that an activation waits for them at most;
+    0: until all of it, and ``behind`` seconds more, is sent."""
+
+    def __init__(self, chunk: float) -> None:
+        self.chunk = chunk
+        self.began = self.ends = self.behind = 0.0
+        self.waits: list[float] = []  # of each activation that was sent meanwhile
+
+    def hold_up(self, now: float, seconds: float) -> float:
+        """When an activation that takes so many seconds can begin; it holds up the rest by as many."""
+        if now >= self.ends:
+            return now
+        wait = self.ends - now + self.behind
+        if self.chunk:
+            wait = min(self.chunk - (now - self.began) % self.chunk, self.ends - now)
+            self.ends += seconds
+        self.waits.append(wait)
+        return now + wait
+
+
 class LinkTimes:
     """When what is sent from a worker to another arrives. latency: seconds. bandwidth: bytes per second of hidden states; 0:
-    any. number: bytes of a number of a hidden state."""
+    any. number: bytes of a number of a hidden state. ``bulk``: what else moves on a link; forecasts know nothing of it."""
 
     def __init__(self, latency: float = 0.0, bandwidth: float = 0.0, number: int = 1) -> None:
         self.latency, self._bandwidth, self._number = latency, bandwidth, number
         self._free: dict[tuple[str, str], float] = {}  # when the last flight has left
+        self.bulk: dict[tuple[str, str], BulkTimes] = {}
 
     def fly(self, sender: str, receiver: str, numbers: int, now: float) -> float:
         """Of so many numbers that are sent now."""
         if self._bandwidth:
-            now = max(now, self._free.get((sender, receiver), now)) + numbers * self._number / self._bandwidth
-            self._free[sender, receiver] = now
+            link, seconds = (sender, receiver), numbers * self._number / self._bandwidth
+            now = max(now, self._free.get(link, now))
+            if link in self.bulk:
+                now = self.bulk[link].hold_up(now, seconds)
+            now += seconds
+            self._free[link] = now
         return now + self.latency
 
     def fork(self) -> LinkTimes:

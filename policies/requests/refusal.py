@@ -9,6 +9,7 @@ class Refusal(Enum):
     """Each has one HTTP status and one error code (``api/errors.py``)."""
 
     UNKNOWN_MODEL = "unknown model"
+    UNKNOWN_WORKER = "unknown worker"
     INVALID = "invalid"
     TOO_LONG = "too long"  # for the model's context, or for the memory that a sequence can get
     OVERLOADED = "overloaded"

@@ -124,6 +124,11 @@ class RoutingTable:
         """It has no route because it is on demand and was not asked for, as far as is known."""
         return application in self.on_demand and not self.routes.get(application)
 
+    def serves(self, worker: str) -> bool:
+        """Whether a request may be sent through the worker: it passes a whole route that was published."""
+        passes = _through(worker)
+        return any(passes(route) for routes in self.routes.values() for route in routes)
+
     def rooms(self, application: str) -> tuple[int, ...]:
         """Tokens that each whole route was last known to hold."""
         return tuple(self.capacity[r.id] for r in self.routes[application] if r.id in self.capacity)

@@ -32,6 +32,7 @@ class BatchBuilder:
         self.flights: list[tuple[Flight, list[int]]] = []  # with the guest of each row
         self.picked: list[int] = []  # sequences at home, in the order of picking
         self.starts: list[int] = []  # first position of each
+        self.growing: list[int] = []  # sequences at home of which hosts are asked for more pages
         self.decodes = 0  # the first so many are of one token, which is drawn after it
         self._counts: dict[int, int] = {}  # sequence -> positions, where they are not one
         self._undrawn: set[int] = set()  # sequences whose next token is not drawn

@@ -23,7 +23,7 @@ class Status(IntEnum):
     FREE = 0  # the index is unused
     WAITING = 1  # in the queue
     PARKED = 2  # waits for a page that another sequence has announced
-    LEASING = 3  # waits for hosts of its route
+    LEASING = 3  # waits for hosts of its route, or has leases of theirs and waits for room here
     RUNNING = 4
     LEAVING = 5  # takes no part in new plans; its row and pages return when no open plan or flight names it
 
@@ -87,9 +87,11 @@ class Columns:
         """Place in the queue of its account: priority, arrival, then index."""
         return (self.priority[s], self.submission[s].arrival, s)
 
-    def age(self, s: int) -> tuple[int, float, int]:
-        """The same among the sequences of all accounts, where priorities do not count: class, arrival, index."""
-        return (shared_class(self.priority[s]), self.submission[s].arrival, s)
+    def age(self, s: int) -> tuple[int, float, str]:
+        """The same among the sequences of all accounts, where priorities do not count: class, arrival, name. On every worker
+        of its route it is the same."""
+        submission = self.submission[s]
+        return (shared_class(submission.priority), submission.arrival, submission.request)
 
     def is_guest(self, s: int) -> bool:
         """Whether it is home elsewhere."""

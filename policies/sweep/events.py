@@ -12,6 +12,7 @@ from blockwright.policies.memory.packed_tensor import Shortage, TensorPlace, Wan
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
+from blockwright.policies.sweep.page_events import Export, Exported, PagesArrived, PagesTaken, PagesUnsent, SendPages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +107,12 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWanted:
-    """home -> host: reserve a row and pages for a whole sequence. Answered by LeaseGranted, sooner or later."""
+    """home -> host: reserve a row and pages for the start of a sequence. Answered by LeaseGranted, sooner or later."""
 
     home: str
     lease: int  # unique at the home
     submission: Submission
+    pages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,30 @@ class LeaseGranted:
     lease: int
     cached: int
     refused: str = ""  # a sentence when it can never be granted
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthWanted:
+    """home -> host: leases are to grow. Answered by GrowthGranted, each in its own time."""
+
+    home: str
+    leases: list[tuple[int, int]]  # number, and pages that it is to have in all
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthGranted:
+    """host -> home: these leases have the pages that were asked for last."""
+
+    host: str
+    leases: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRevoked:
+    """host -> home: an older sequence needs the memory. It stays reserved until LeaseReturned."""
+
+    host: str
+    lease: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +181,10 @@ class FlightDone:
     scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and what came of scoring its prompt tokens
 
 
+PeerMessage = (
+    LeaseWanted | LeaseGranted | LeaseReturned | LeaseRevoked | GrowthWanted | GrowthGranted | FlightDone | PagesTaken
+)
+
 Event = (
     Started
     | Submission
@@ -163,11 +193,11 @@ Event = (
     | PeerLost
     | ComponentsWanted
     | ComponentsReleased
-    | LeaseWanted
-    | LeaseGranted
-    | LeaseReturned
+    | PeerMessage
     | Flight
-    | FlightDone
+    | Export
+    | PagesArrived
+    | PagesUnsent
 )
 
 
@@ -233,7 +263,7 @@ class Send:
     """Effect: a message to another worker."""
 
     worker: str
-    message: LeaseWanted | LeaseGranted | LeaseReturned | FlightDone
+    message: PeerMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +302,8 @@ Effect = (
     | GivenBack
     | Preempted
     | Send
+    | SendPages
+    | Exported
     | ComponentsPlaced
     | ComponentsRefused
     | ComponentGone

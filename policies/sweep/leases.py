@@ -1,11 +1,12 @@
 """The lease book: reservations of rows and pages for sequences that cross workers, and what of them is on its way.
 
 A sequence is planned by its home alone. Before it starts, the home asks each host of the route for a *lease*: a row and
-pages for the whole sequence, so that a row in flight never waits for memory. The protocol is in ``pipeline.py``; here is
-who holds what. The life of a lease, seen from the home (above) and from a host (below):
+pages for its prompt. Before it goes beyond them the lease grows, so that a row in flight never waits for memory. The
+protocol is in ``pipeline.py``; here is who holds what. The life of a lease, seen from the home (above) and from a host
+(below):
 
     ASKED -> GRANTED -> ASKED (the next host) ... GRANTED -> HELD <-> PLANNED -> IN_FLIGHT -> HELD ... -> gone
-    QUEUED -> LENT -> gone
+    QUEUED -> LENT (-> REVOKED) -> gone
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Stage(IntEnum):
     IN_FLIGHT = 5  # home: the plan has run, the last host will tell what became of the row
     QUEUED = 6  # host: asked for, waits for room
     LENT = 7  # host: row and pages are reserved
+    REVOKED = 8  # host: the same until the home returns them, which it has been told to do
 
 
 class LeaseStep(IntEnum):
@@ -40,6 +42,7 @@ class LeaseStep(IntEnum):
     COMMIT = 4
     RETURN = 5  # the row has come back, or never will
     QUEUE = 6
+    REVOKE = 7
 
 
 _NEXT: dict[tuple[Stage, LeaseStep], Stage] = {
@@ -53,6 +56,7 @@ _NEXT: dict[tuple[Stage, LeaseStep], Stage] = {
     (Stage.IN_FLIGHT, LeaseStep.RETURN): Stage.HELD,
     (Stage.NEW, LeaseStep.QUEUE): Stage.QUEUED,
     (Stage.QUEUED, LeaseStep.START): Stage.LENT,
+    (Stage.LENT, LeaseStep.REVOKE): Stage.REVOKED,
 }
 
 
@@ -66,6 +70,10 @@ class Lease:
     granted: int = 0  # home: hosts that have made room, in the order of asking
     cached: int = 1 << 30  # home: leading pages that all hosts so far have in their prefix caches
     plan: int = 0  # home, PLANNED or IN_FLIGHT: number of the plan with which the row left
+    pages: int = 0  # that every host asked so far has (home), or that this one has (host)
+    wanted: int = 0  # the same once what was asked for last is granted
+    growing: int = 0  # home: hosts that have not granted it yet
+    urgent: bool = False  # waits for memory here, and others may wait for what it has
 
     def take(self, step: LeaseStep) -> None:
         """Go on in the table. Raises AssertionError for a step that cannot come now."""
@@ -82,6 +90,7 @@ class LeaseBook:
         self._next = 1  # number of the next lease asked for
         self._leases: dict[int, Lease] = {}  # by sequence
         self._sequences: dict[tuple[str, int], int] = {}  # (home, number) -> sequence
+        self._urgent: set[int] = set()  # see ``Lease.urgent``
         self._away: dict[int, int] = {}  # plan number -> rows that left with it and are not back
         self._flights: list[tuple[Flight, list[int]]] = []  # arrived, not planned: with the guest of each row
         self._void: list[int] = []  # numbers of flights that no plan will take: the device may forget them
@@ -92,26 +101,47 @@ class LeaseBook:
 
     # at the home -----------------------------------------------------------------------------------------------------
 
-    def ask(self, s: int) -> Lease:
-        """One more host is asked to make room for ``s``."""
+    def ask(self, s: int, pages: int) -> Lease:
+        """One more host is asked to make room for ``s``; all for as many ``pages`` as the first."""
         lease = self._leases.get(s)
         if lease is None:
-            lease = self._enter(s, Lease(self._worker, self._next))
+            lease = self._enter(s, Lease(self._worker, self._next, pages=pages, wanted=pages))
             self._next += 1
         lease.take(LeaseStep.ASK)
         return lease
 
-    def grant(self, s: int, cached: int) -> None:
-        """The host that was asked has made room; it has ``cached`` leading pages."""
+    def grant(self, s: int, cached: int) -> int:
+        """The host that was asked has made room; it has ``cached`` leading pages. How many hosts have."""
         lease = self._leases[s]
         lease.take(LeaseStep.GRANT)
         lease.granted += 1
         lease.cached = min(lease.cached, cached)
+        return lease.granted
 
-    def granted(self, s: int) -> int:
-        """Hosts that have made room for ``s``."""
-        lease = self._leases.get(s)
-        return lease.granted if lease is not None else 0
+    def hold(self, s: int) -> None:
+        """All hosts have made room: ``s`` is to start."""
+        lease = self._leases[s]
+        lease.urgent = True
+        self._urgent.add(s)
+
+    def want(self, s: int, pages: int, hosts: int) -> bool:
+        """Whether so many hosts are to be asked for more, that ``s`` has so many ``pages`` there. Not twice at a time."""
+        lease = self._leases[s]
+        if lease.growing or pages <= lease.wanted:
+            return False
+        lease.wanted, lease.growing = pages, hosts
+        return True
+
+    def grow(self, s: int) -> None:
+        """One of the hosts that were asked for more has granted it."""
+        lease = self._leases[s]
+        lease.growing -= 1
+        if not lease.growing:
+            lease.pages = lease.wanted
+
+    def pages(self, s: int) -> int:
+        """See ``Lease.pages``."""
+        return self._leases[s].pages
 
     def cached(self, s: int) -> int:
         """Leading pages of ``s`` that all its hosts have."""
@@ -157,14 +187,55 @@ class LeaseBook:
 
     # at a host -------------------------------------------------------------------------------------------------------
 
-    def queue(self, s: int, home: str, number: int) -> None:
-        """``home`` wants a row and pages for ``s``, which waits for them."""
-        self._enter(s, Lease(home, number)).take(LeaseStep.QUEUE)
+    def queue(self, s: int, home: str, number: int, pages: int, *, urgent: bool) -> None:
+        """``home`` wants a row and pages for ``s``, which waits for them. ``urgent``: it has those of other hosts."""
+        self._enter(s, Lease(home, number, wanted=pages)).take(LeaseStep.QUEUE)
+        if urgent:
+            self.hold(s)
+
+    def await_pages(self, s: int, pages: int) -> None:
+        """The home wants so many in all."""
+        lease = self._leases[s]
+        if lease.stage is Stage.LENT:
+            lease.wanted, lease.urgent = pages, True
+            self._urgent.add(s)
+
+    def extend(self, s: int) -> int:
+        """The guest has got all pages that were wanted; the number of its lease."""
+        lease = self._leases[s]
+        lease.pages, lease.urgent = lease.wanted, False
+        self._urgent.discard(s)
+        return lease.number
+
+    def wanted(self, s: int) -> int:
+        """See ``Lease.wanted``."""
+        return self._leases[s].wanted
+
+    def revoke(self, s: int) -> None:
+        """Its home is told to give the lease back."""
+        lease = self._leases[s]
+        lease.take(LeaseStep.REVOKE)
+        lease.urgent = False
+        self._urgent.discard(s)
+
+    def lent(self) -> list[int]:
+        """Guests whose leases may be revoked."""
+        return [s for s, lease in self._leases.items() if lease.stage is Stage.LENT]
+
+    @property
+    def revoked(self) -> bool:
+        """Whether a home is still to return what was revoked."""
+        return any(lease.stage is Stage.REVOKED for lease in self._leases.values())
 
     def arrive(self, flight: Flight) -> list[int] | None:
-        """Rows have come: their guests. None when leases are gone (the route vanished meanwhile): the flight is void."""
+        """Rows have come: their guests. None when their leases are gone, as the route vanished meanwhile: it is void.
+
+        Of all or of none: a host ends a lease for its route alone, which all rows of a flight have; whatever else needs the
+        memory has to wait until the home returns the lease.
+        """
         guests = [s for row in flight.rows if (s := self.find(flight.home, row.lease)) is not None]
         if len(guests) < len(flight.rows):
+            assert not guests, f"flight {flight.number} of {flight.home} has rows whose leases are gone, and others"
             self._void.append(flight.number)
             return None
         self._flights.append((flight, guests))
@@ -216,6 +287,12 @@ class LeaseBook:
         """``s`` has a row and pages here."""
         if (lease := self._leases.get(s)) is not None:
             lease.take(LeaseStep.START)
+            self.extend(s)
+
+    @property
+    def urgent(self) -> set[int]:
+        """Who waits here while others may wait for what it has: see ``Lease``."""
+        return self._urgent
 
     def find(self, home: str, number: int) -> int | None:
         """The sequence that a lease is for."""
@@ -231,6 +308,7 @@ class LeaseBook:
     def end(self, s: int) -> Lease | None:
         """The sequence has left, or begins again: its lease is over. None: it had none."""
         lease = self._leases.pop(s, None)
+        self._urgent.discard(s)
         if lease is not None:
             del self._sequences[lease.home, lease.number]
         return lease
@@ -244,7 +322,7 @@ class LeaseBook:
         copy = LeaseBook(self._worker)
         copy._next, copy._sequences, copy._away = self._next, self._sequences.copy(), self._away.copy()
         copy._leases = {s: replace(lease) for s, lease in self._leases.items()}
-        copy._flights, copy._void = self._flights.copy(), self._void.copy()
+        copy._flights, copy._void, copy._urgent = self._flights.copy(), self._void.copy(), self._urgent.copy()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -264,6 +342,8 @@ class LeaseBook:
             lease = book._enter(s, from_plain(Lease, ["Lease", *fields]))
             if lease.plan:
                 book._away[lease.plan] = book._away.get(lease.plan, 0) + 1
+            if lease.urgent:
+                book._urgent.add(s)
         book._flights = [(from_plain(Flight, flight), list(guests)) for flight, guests in data["flights"]]
         return book
 
@@ -282,7 +362,12 @@ class LeaseBook:
             if lease.home == self._worker:
                 assert lease.stage < Stage.QUEUED, f"lease {lease.number} is our own and queued"
                 assert lease.number < self._next, f"lease {lease.number} is numbered beyond the next"
+                assert not lease.urgent or lease.stage is Stage.GRANTED, f"lease {lease.number} waits to start, and has"
+                assert (lease.wanted > lease.pages) == (lease.growing > 0), f"nobody is asked to extend lease {lease.number}"
             else:
                 assert lease.stage >= Stage.QUEUED, f"lease {lease.number} of {lease.home} is at the wrong end"
+                assert lease.stage is Stage.REVOKED or lease.urgent >= (lease.wanted > lease.pages > 0), "nobody extends it"
+                assert lease.stage is not Stage.REVOKED or not lease.urgent, "a revoked lease grows"
+        assert self._urgent == {s for s, lease in self._leases.items() if lease.urgent}, "who is urgent is not known"
         assert self._away == away, "rows that are away are counted wrongly"
         assert all(s in self._leases for _, guests in self._flights for s in guests), "a flight is of nobody"

@@ -12,11 +12,17 @@ from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.countdown import Absences
 from blockwright.policies.sweep.events import ComponentsPlaced, Effect
+from blockwright.policies.sweep.exchange import ExchangeBook
 from blockwright.policies.sweep.fair_share import FairShare
 from blockwright.policies.sweep.leases import LeaseBook
 from blockwright.policies.sweep.local_routes import LocalRoutes
 from blockwright.policies.sweep.queue import SequenceQueue
 from blockwright.policies.sweep.rows import RowTable
+
+COUNTERS = (
+    "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
+    "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
+)  # fmt: skip
 
 
 class Outgoing:
@@ -27,9 +33,7 @@ class Outgoing:
         self._with_plan: list[ComponentsPlaced] = []  # told once the plan that maps their memory has been made
         self._edits: list[Edit] = []
         self.edited = True  # False: no device has the plans, nobody wants table edits
-        self.counters = dict.fromkeys(
-            ("prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired"), 0
-        )
+        self.counters = dict.fromkeys(COUNTERS, 0)
 
     def tell(self, effect: Effect) -> None:
         self._effects.append(effect)
@@ -48,6 +52,10 @@ class Outgoing:
     def plan_made(self) -> None:
         self._effects += self._with_plan
         self._with_plan = []
+
+    def leave_edits(self) -> None:
+        """Nobody wants table edits from now on."""
+        self.edited = False
 
     def edit(self, edit: Edit) -> None:
         if self.edited:
@@ -95,6 +103,7 @@ class Parts:
         shares, reserve = config.tenant_kv_share, config.kv_reserve
         self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule, shares, reserve)
         self.leases = LeaseBook(config.worker)
+        self.exchange = ExchangeBook()
         self.absences = Absences()
         self.announcements = Announcements()
         self.routes = LocalRoutes(config.worker, config.numerics)
@@ -112,6 +121,7 @@ class Parts:
         copy = Parts(self.config)
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
         copy.memory, copy.leases, copy.absences = self.memory.fork(), self.leases.fork(), self.absences.fork()
+        copy.exchange = self.exchange.fork()
         copy.announcements, copy.routes, copy.outgoing = self.announcements.fork(), self.routes.fork(), self.outgoing.fork()
         return copy
 
@@ -123,6 +133,7 @@ class Parts:
             "queue": self.queue.snapshot(),
             "memory": self.memory.snapshot(),
             "leases": self.leases.snapshot(),
+            "exchange": self.exchange.snapshot(),
             "absences": self.absences.snapshot(),
             "announcements": self.announcements.snapshot(),
             "routes": self.routes.snapshot(),
@@ -137,6 +148,7 @@ class Parts:
         parts.rows = RowTable.restore(data["rows"])
         parts.memory = WorkerMemory.restore(data["memory"])
         parts.leases = LeaseBook.restore(data["leases"])
+        parts.exchange = ExchangeBook.restore(data["exchange"])
         parts.absences = Absences.restore(data["absences"])
         parts.announcements = Announcements.restore(data["announcements"])
         parts.routes = LocalRoutes.restore(data["routes"])
@@ -149,13 +161,14 @@ class Parts:
         rows.check(self.config.max_rows)
         self.routes.check()
         self.leases.check(set(live))
+        self.exchange.check()
         self.absences.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]
         self.queue.check(waiting, [rows.key(s) for s in running])
         makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s)}
         self.announcements.check(makers, set(rows.with_status(Status.PARKED)))
-        listed: dict[int, int] = {}
+        listed = {handle: 1 for landing in self.exchange.landings() for handle in landing.handles}
         for s in live:
             for handle in rows.handles(s):
                 listed[handle] = listed.get(handle, 0) + 1

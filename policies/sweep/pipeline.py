@@ -1,8 +1,17 @@
 """Pipeline parallelism: sequences whose route crosses workers, as the home plans them and as a host serves them.
 
 Before a sequence starts, its home asks each host of the route for a lease (``leases.py``), one after the other. The grant
-says which pages the host has already. Hosts grant in the order of their queues, among their own sequences. Rows leave with
-a flight, the last host says what became of them, and each host publishes what it computed.
+says which pages the host has already. Rows leave with a flight, the last host says what became of them, and each host
+publishes what it computed. While a sequence decodes, its home asks all hosts for the next page when it begins the last one.
+
+Nobody waits in a circle, because whoever holds memory anywhere waits for older sequences alone (wound-wait: Rosenkrantz,
+Stearns and Lewis, "System Level Concurrency Control for Distributed Database Systems", 1978). There is one order of all
+sequences of the cluster, by class, arrival and name (``preemption.py``). Whoever needs memory and has some already, here or
+elsewhere (a row that decodes, a guest that grows, a sequence that has leases and starts), takes it from a younger one: the
+home preempts its own, a host revokes the lease of a guest, and that one's home preempts it everywhere. It cannot refuse, and
+what it has in flight comes back first, waiting for nothing, as all that it needs was granted before it left. So the oldest
+sequence of all waits for nothing that does not come, is never preempted, and ends; then the next is the oldest. Who waits in
+a queue, or for a page that another one makes, has no memory, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -16,14 +25,21 @@ from blockwright.policies.sweep.columns import FOREVER, Place, Status
 from blockwright.policies.sweep.events import (
     Flight,
     FlightDone,
+    GrowthGranted,
+    GrowthWanted,
     LeaseGranted,
     LeaseReturned,
+    LeaseRevoked,
     LeaseWanted,
     PeerLost,
     Send,
 )
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.sequences import Sequences, hosts
+
+# Pages that a lease has beyond what is being filled. One is enough for a row never to wait: it has as many round trips to
+# come as a page has tokens, and a row goes round once for each token. A second one would be held, and mostly never used.
+STEP = 1
 
 
 class Pipeline:
@@ -35,23 +51,59 @@ class Pipeline:
     # at the home -----------------------------------------------------------------------------------------------------
 
     def ask(self, s: int) -> bool:
-        """True when ``s`` needs one more host's lease: it has been asked for, and ``s`` waits for the grant."""
-        parts, rows = self._parts, self._parts.rows
+        """True when ``s`` needs leases of other workers: the first one has been asked for, and ``s`` waits for all."""
+        rows = self._parts.rows
         if rows.place[s] != Place.FORWARD:
             return False
-        asked = hosts(rows.route[s].route)
-        granted = parts.leases.granted(s)
-        if granted == len(asked):
-            return False
-        lease = parts.leases.ask(s)
         rows.lease(s)
         self._sequences.announce(s)
-        submission = replace(rows.submission[s], tokens=rows.tokens_of(s), page_hashes=rows.hashes_of(s))
-        parts.outgoing.tell(Send(asked[granted], LeaseWanted(lease.home, lease.number, submission)))
+        self._ask_next(s)
         return True
 
+    def _ask_next(self, s: int) -> None:
+        parts, rows = self._parts, self._parts.rows
+        lease = parts.leases.ask(s, self._pages(s, rows.length[s]))
+        submission = replace(rows.submission[s], tokens=rows.tokens_of(s), page_hashes=rows.hashes_of(s))
+        wanted = LeaseWanted(lease.home, lease.number, submission, lease.wanted)
+        parts.outgoing.tell(Send(hosts(rows.route[s].route)[lease.granted], wanted))
+
+    def _pages(self, s: int, positions: int) -> int:
+        """What hosts should have for so many."""
+        rows = self._parts.rows
+        return min(-(-positions // rows.page_size) + STEP, -(-rows.limit[s] // rows.page_size))
+
+    def covers(self, s: int, positions: int, growing: list[int]) -> bool:
+        """Whether all hosts have pages for so many positions of ``s``, which joins ``growing`` when they are to be asked for
+        more."""
+        leases, rows = self._parts.leases, self._parts.rows
+        if leases.want(s, self._pages(s, positions), len(rows.route[s].route.hops) - 1):
+            growing.append(s)
+        return leases.pages(s) * rows.page_size >= positions
+
+    def ask_pages(self, growing: Sequence[int]) -> None:
+        """One message to each host for all of a plan that want more of it."""
+        parts, rows = self._parts, self._parts.rows
+        asked: dict[str, list[tuple[int, int]]] = {}
+        for s in growing:
+            if rows.status[s] == Status.RUNNING:  # it may have been preempted since
+                for host in hosts(rows.route[s].route):
+                    asked.setdefault(host, []).append((parts.leases.number(s), parts.leases.wanted(s)))
+        parts.outgoing.tell_all([Send(host, GrowthWanted(parts.config.worker, wanted)) for host, wanted in asked.items()])
+
+    def extended(self, event: GrowthGranted) -> None:
+        """A host has all pages that it was asked for."""
+        for number in event.leases:
+            if (s := self._parts.leases.find(self._parts.config.worker, number)) is not None:
+                self._parts.leases.grow(s)
+
+    def revoked(self, event: LeaseRevoked) -> None:
+        """A host needs the memory for an older sequence: this one begins again, everywhere."""
+        s = self._parts.leases.find(self._parts.config.worker, event.lease)
+        if s is not None and self._parts.rows.status[s] != Status.LEAVING:
+            self._sequences.preempt(s)
+
     def granted(self, event: LeaseGranted) -> None:
-        """A host has made room: back to the queue, for the next host or to start."""
+        """A host has made room: the next is asked, or the sequence starts."""
         parts, rows, worker = self._parts, self._parts.rows, self._parts.config.worker
         s = parts.leases.find(worker, event.lease)
         if event.refused:
@@ -60,9 +112,10 @@ class Pipeline:
         elif s is None:  # it has left meanwhile, or was asked for by an earlier life of this worker
             parts.outgoing.tell(Send(event.host, LeaseReturned(worker, event.lease)))
         elif rows.status[s] == Status.LEASING:
-            parts.leases.grant(s, event.cached)
-            rows.wait(s)
-            parts.queue.push(rows.key(s), rows.tenant[s])
+            if parts.leases.grant(s, event.cached) < len(rows.route[s].route.hops) - 1:
+                self._ask_next(s)
+            else:
+                parts.leases.hold(s)
 
     def abandon(self, s: int, reason: str) -> None:
         """A sequence at home cannot go on: back to its gateway, whatever it has in flight."""
@@ -102,14 +155,14 @@ class Pipeline:
                 parts.outgoing.edit(WriteTokens(rows.row[s], rows.length[s], tokens))
             if place in scores:
                 sequences.score(s, row.start, scores[place])
-            sequences.advance(s, row.start + row.count, tokens, [] if logprob is None else [logprob])
+            sequences.advance(s, row.start, row.start + row.count, tokens, [] if logprob is None else [logprob])
             rows.close(s)
             sequences.settle(s)
 
     # at a host -------------------------------------------------------------------------------------------------------
 
     def wanted(self, event: LeaseWanted) -> None:
-        """A home asks for a lease: it queues with our own sequences, and its account pays here, too."""
+        """A home asks for a lease. The first of a sequence queues with our own, and its account pays here, too."""
         parts, submission = self._parts, event.submission
         local = parts.routes.guest(submission.route)
         if local is None:
@@ -118,8 +171,34 @@ class Pipeline:
             self._refuse(event.home, event.lease, "refused: " + reason)
         else:
             s = parts.rows.add(submission, local, FOREVER, guest=True)
-            parts.leases.queue(s, event.home, event.lease)
-            parts.queue.push(parts.rows.key(s), submission.tenant)
+            urgent = local.next_worker is not None  # the hosts behind have granted theirs
+            parts.leases.queue(s, event.home, event.lease, event.pages, urgent=urgent)
+            if urgent:
+                parts.rows.lease(s)
+            else:
+                parts.queue.push(parts.rows.key(s), submission.tenant)
+
+    def pages_wanted(self, event: GrowthWanted) -> None:
+        """A home asks for more: the next plan has it, or makes room."""
+        for number, pages in event.leases:
+            if (s := self._parts.leases.find(event.home, number)) is not None:
+                self._parts.leases.await_pages(s, pages)
+
+    def grant_pages(self, guests: Sequence[int]) -> None:
+        """These have got what was wanted: one message to each home."""
+        parts = self._parts
+        granted: dict[str, list[int]] = {}
+        for s in guests:
+            granted.setdefault(parts.leases.home(s), []).append(parts.leases.extend(s))
+        parts.outgoing.tell_all(
+            [Send(home, GrowthGranted(parts.config.worker, numbers)) for home, numbers in granted.items()]
+        )
+
+    def revoke(self, s: int) -> None:
+        """A guest gives way. Its memory returns when its home has called back what is on its way."""
+        leases = self._parts.leases
+        leases.revoke(s)
+        self._parts.outgoing.tell(Send(leases.home(s), LeaseRevoked(self._parts.config.worker, leases.number(s))))
 
     def _refuse(self, home: str, lease: int, reason: str) -> None:
         self._parts.outgoing.tell(Send(home, LeaseGranted(self._parts.config.worker, lease, 0, reason)))

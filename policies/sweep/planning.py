@@ -1,7 +1,8 @@
 """One plan: which rows run, and with which memory.
 
-Order within the token budget: guests whose hidden states have arrived (their memory is leased, their home waits), one token
-for each decoding sequence by age, prompt chunks by age, then admissions. Of several accounts, one that was given less than
+Memory goes first to those for whose memory others may wait (``pipeline.py``). Order within the token budget: guests whose
+hidden states have arrived (their memory is leased, their home waits), one token for each decoding sequence by age, prompt
+chunks by age, then admissions. Of several accounts, one that was given less than
 those whose prompts run goes before them (``fair_share.py``), and while its rows decode, their prompts get a part of the
 budget. Memory is taken page by page; when there is none, or when an account is at its cap, a younger sequence is preempted
 (``preemption.py`` says which).
@@ -13,7 +14,8 @@ from blockwright.policies.model.runs import Span
 from blockwright.policies.plan.sweep_plan import SetPages, SetSampling, WriteTokens
 from blockwright.policies.sweep.batch import BatchBuilder
 from blockwright.policies.sweep.columns import Place, Status
-from blockwright.policies.sweep.events import LeaseGranted, Preempted, Progressed, Send
+from blockwright.policies.sweep.events import LeaseGranted, Progressed, Send
+from blockwright.policies.sweep.meeting import Meeting
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline
 from blockwright.policies.sweep.preemption import Promises, choose_victim, overdue_guest
@@ -28,7 +30,7 @@ class Planner:
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline) -> None:
         self._parts, self._sequences, self._pipeline = parts, sequences, pipeline
-        self._rows = parts.rows
+        self._rows, self._meeting = parts.rows, Meeting(parts, self._list_page)
         self._now = 0.0  # of the plan being made
 
     def pick(self, now: float) -> BatchBuilder:
@@ -36,6 +38,8 @@ class Planner:
         self._now = now
         batch = BatchBuilder(self._parts.config.sweep_tokens)
         self._take_flights(batch)
+        if self._parts.leases.urgent:
+            self._serve_urgent(batch)
         prompts = self._pick_decodes(batch)
         if prompts or (self._parts.queue.waiting and self._rows.free_rows):
             decoding = {self._rows.tenant[s]: s for s in batch.picked}
@@ -44,6 +48,7 @@ class Planner:
             self._admit(batch, prompts)
         self._pick_prompts(batch, prompts)
         self._admit(batch, [])
+        self._pipeline.ask_pages(batch.growing)
         return batch
 
     def _take_flights(self, batch: BatchBuilder) -> None:
@@ -81,7 +86,7 @@ class Planner:
                 paged = not waits and batch.budget > 0 and self._grow(batch, s, start + 1)
                 at = _place_after(running, at, s, size) + (not paged)  # with its page the loop picks it
                 continue
-            if not waits and batch.budget > 0 and not self._parts.leases.is_away(s):
+            if not waits and batch.budget > 0 and not self._parts.leases.is_away(s) and self._covered(batch, s, start + 1):
                 quota = self._pipeline.microbatch() if quota < 0 else quota
                 if quota:
                     quota -= 1
@@ -105,11 +110,13 @@ class Planner:
 
     def _pick_chunk(self, batch: BatchBuilder, s: int) -> None:
         rows = self._rows
+        self._meeting.jump(s)
         delays = self._delays(batch, s)
         room = min(batch.budget, batch.spare) if delays else batch.budget
         count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room)
         if count <= 0:
             return
+        count = self._meeting.until_found(s, count)
         if delays:
             batch.spare -= count
         self._pick(batch, s, count)
@@ -126,10 +133,38 @@ class Planner:
         """Give ``s`` pages for ``count`` more tokens and a place in the batch, or leave it for a later sweep."""
         rows = self._rows
         start = rows.planned[s]
-        if self._grow(batch, s, start + count):
+        if self._covered(batch, s, start + count) and self._grow(batch, s, start + count):
             batch.add(s, start, count, rows.plan(s, count), rows.place[s] == Place.LOCAL)
 
     # memory ----------------------------------------------------------------------------------------------------------
+
+    def _covered(self, batch: BatchBuilder, s: int, positions: int) -> bool:
+        """Whether other workers of the route of ``s`` have pages for ``positions``."""
+        return self._rows.place[s] == Place.LOCAL or self._pipeline.covers(s, positions, batch.growing)
+
+    def _serve_urgent(self, batch: BatchBuilder) -> None:
+        """Those that have memory elsewhere and need some here, oldest first; one that waits is not overtaken."""
+        rows, leases = self._rows, self._parts.leases
+        grown: list[int] = []
+        for s in sorted(leases.urgent, key=rows.age):
+            if rows.status[s] == Status.LEASING:
+                self._start_urgent(batch, s)
+            elif rows.status[s] == Status.RUNNING and self._grow(batch, s, leases.wanted(s) * rows.page_size):
+                grown.append(s)
+            if batch.starved:
+                break
+        self._pipeline.grant_pages(grown)
+
+    def _start_urgent(self, batch: BatchBuilder, s: int) -> None:
+        """All hosts of ``s`` have made room, or all behind this one; here it takes what it needs from younger ones."""
+        while True:
+            found, promises = self._look_up(s), self._promises()
+            capped = not self._within_cap(s, found, promises)
+            if self._rows.free_rows and not capped and self._fits(s, found, promises):
+                self._start(s, found)
+                return
+            if not self._make_room(batch, s, at_cap=capped):
+                return
 
     def _grow(self, batch: BatchBuilder, s: int, positions: int) -> bool:
         """Pages of ``s`` cover ``positions``, at the cost of younger sequences where need be."""
@@ -140,8 +175,11 @@ class Planner:
         if need > rows.paged[s] + 1:
             self._add_pages(s, need - rows.paged[s])
         while rows.paged[s] < need:
-            if not self._add_page(s) and not self._make_room(batch, s):
-                return False
+            if not self._add_page(s):
+                memory, spans = self._parts.memory, rows.route[s].spans
+                at_cap = not memory.within_cap(rows.tenant[s], memory.page_bytes(spans))
+                if not self._make_room(batch, s, at_cap=at_cap):
+                    return False
         return True
 
     def _add_pages(self, s: int, count: int) -> None:
@@ -175,30 +213,30 @@ class Planner:
         slots = self._parts.memory.pages.slots(handle)
         self._parts.outgoing.edit(SetPages(self._rows.row[s], span.layer, page, slots))
 
-    def _make_room(self, batch: BatchBuilder, s: int) -> bool:
+    def _make_room(self, batch: BatchBuilder, s: int, *, at_cap: bool) -> bool:
         """Preempt one sequence for ``s``. True when its memory is free now; False: ``s`` must wait.
 
         An account at its cap finds room among its own sequences, and the others do not notice.
         """
         parts, rows, account = self._parts, self._rows, self._rows.tenant[s]
-        running = parts.queue.running
-        if at_cap := not parts.memory.within_cap(account, parts.memory.page_bytes(rows.route[s].spans)):
+        running = [*parts.queue.running, *parts.leases.lent()]
+        if at_cap:
             batch.capped.add(account)
             batch.squeezed = True
             running = [other for other in running if rows.tenant[other] == account]
         else:
             batch.starved = True
-        if rows.leaving:
+        if rows.leaving or parts.leases.revoked or parts.exchange.landing:
             return False  # memory is on its way
         victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))
         if victim is None:
             return False
         if at_cap:
             parts.memory.hit_cap(account)
-        of = rows.submission[victim]
-        parts.outgoing.count("preemptions")
-        parts.outgoing.tell(Preempted(of.gateway, of.request))
-        self._sequences.leave(victim, requeue=True)
+        if rows.is_guest(victim):
+            self._pipeline.revoke(victim)
+            return False
+        self._sequences.preempt(victim)
         return rows.status[victim] != Status.LEAVING
 
     # admissions ------------------------------------------------------------------------------------------------------
@@ -220,15 +258,12 @@ class Planner:
                 continue
             found = self._look_up(s)
             if promises is None:
-                promises = Promises(rows.page_size, self._parts.memory)
-                for running in queue.running:
-                    promises.add(rows, running)
-            if self._parts.memory.capped and not self._within_cap(s, found, promises):
+                promises = self._promises()
+            if not self._within_cap(s, found, promises):
                 batch.capped.add(rows.tenant[s])
                 continue
             if not self._fits(s, found, promises):
-                if self._dismiss_overdue(s):
-                    continue
+                self._revoke_overdue(s)
                 break
             queue.remove(rows.key(s), rows.tenant[s])
             self._start(s, found)
@@ -236,14 +271,19 @@ class Planner:
                 self._pick_chunk(batch, s)
                 promises.add(rows, s)
 
-    def _dismiss_overdue(self, s: int) -> bool:
-        """Make room for the start of ``s`` at the cost of a guest that should have been back; its home starts it again."""
-        guest = overdue_guest(self._rows, self._parts.absences.overdue(self._now), s)
-        if guest is None:
-            return False
-        self._parts.outgoing.count("preemptions")
-        self._pipeline.dismiss(guest)
-        return True
+    def _promises(self) -> Promises:
+        promises = Promises(self._rows.page_size, self._parts.memory)
+        for running in self._parts.queue.running:
+            promises.add(self._rows, running)
+        return promises
+
+    def _revoke_overdue(self, s: int) -> None:
+        """Make room for the start of ``s`` at the cost of a guest that should have been back."""
+        leases = self._parts.leases
+        lent = set() if leases.revoked else set(leases.lent())
+        overdue = [guest for guest in self._parts.absences.overdue(self._now) if guest in lent]
+        if (guest := overdue_guest(self._rows, overdue, s)) is not None:
+            self._pipeline.revoke(guest)
 
     def _overtakes(self, s: int, running: int) -> bool:
         """Whether ``s`` starts before the prompt of ``running`` goes on: its account was given less."""
@@ -263,7 +303,7 @@ class Planner:
         return found
 
     def _fits(self, s: int, found: Found, promises: Promises) -> bool:
-        """Room for the whole prompt and a token, besides what running prompts will still take. A guest: for all of it."""
+        """Room for the whole prompt and a token, besides what running prompts will still take. A guest: for its lease."""
         rows, pages = self._rows, self._parts.memory.pages
         total = self._pages_to_start(s)
         need, kept = promises.slots.copy(), dict[str, int]()
@@ -275,11 +315,14 @@ class Planner:
         return self._parts.memory.make_room(need, kept)
 
     def _pages_to_start(self, s: int) -> int:
-        tokens = self._rows.limit[s] if self._rows.is_guest(s) else self._rows.known[s] + 1
-        return -(-tokens // self._rows.page_size)
+        if self._rows.is_guest(s):
+            return self._parts.leases.wanted(s)
+        return -(-(self._rows.known[s] + 1) // self._rows.page_size)
 
     def _within_cap(self, s: int, found: Found, promises: Promises) -> bool:
         """The same, of what the account of ``s`` may have."""
+        if not self._parts.memory.capped:
+            return True
         rows, memory, account = self._rows, self._parts.memory, self._rows.tenant[s]
         pages = memory.pages
         need = promises.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
@@ -319,9 +362,9 @@ class Planner:
         outgoing.tell(Progressed(of.gateway, of.request, of.attempt, skipped, skipped))
 
     def _start_guest(self, s: int, whole: int) -> None:
-        """All pages of a guest at once, so that none of its rows ever waits; then its home may send them."""
+        """All pages of the lease at once, so that none of the guest's rows ever waits; then its home may send them."""
         parts, rows = self._parts, self._rows
-        while rows.route[s].spans and rows.paged[s] * rows.page_size < rows.limit[s]:
+        while rows.route[s].spans and rows.paged[s] < parts.leases.pages(s):
             added = self._add_page(s)
             assert added, "the lease fitted a moment ago"
         grant = LeaseGranted(parts.config.worker, parts.leases.number(s), whole)

@@ -7,12 +7,12 @@ chunks is cheap beside what swapping would cost every plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.memory.worker_memory import WorkerMemory
 from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.columns import Place
 from blockwright.policies.sweep.queue import SequenceQueue
 from blockwright.policies.sweep.rows import RowTable
 
@@ -20,17 +20,15 @@ from blockwright.policies.sweep.rows import RowTable
 def choose_victim(
     rows: RowTable, pages: PageTable, queue: SequenceQueue, running: Sequence[int], s: int, busy: set[int]
 ) -> int | None:
-    """The running sequence that gives its memory up for ``s``; None: ``s`` has to wait.
+    """The sequence that gives its memory up for ``s``; None: ``s`` has to wait.
 
-    Only later ones than ``s`` may be chosen: of its own account by priority, then arrival, of others by arrival alone, as
-    anybody may name any priority. The first of the account that has the oldest is never chosen and may choose anybody, so it
-    always ends, and then the next: the work done grows. Among the candidates the one that loses the least of its own work
-    goes; of equals the youngest. Where they are of several accounts, one goes of that which was given most. ``running``:
-    those who may give way, or all. ``busy`` ones are in the plan that is being made: their pages are about to be written.
+    Only younger ones than ``s`` may be chosen (see ``ages``), so that the oldest always ends, and then the next: the work
+    done grows. Among the candidates the one that loses the least of its own work goes; of equals the youngest. Where they
+    are of several accounts, one goes of that which was given most. ``running``: those who may give way, or all. Those that
+    are ``busy`` are in the plan that is being made: their pages are about to be written.
     """
-    oldest = rows.tenant[min(running, key=rows.age)]
-    first = min([v for v in running if rows.tenant[v] == oldest], key=rows.key)
-    victims = [v for v in running if v not in (s, first) and v not in busy and (s == first or _is_later(rows, v, s))]
+    found = ages(rows, {s, *running})
+    victims = [v for v in running if v not in busy and found[v] > found[s]]
     if not victims:
         return None
     if len({rows.tenant[v] for v in victims}) > 1:
@@ -39,14 +37,27 @@ def choose_victim(
     return min(victims, key=lambda v: (private_work(rows, pages, v), -rows.priority[v], -rows.submission[v].arrival))
 
 
-def _is_later(rows: RowTable, v: int, s: int) -> bool:
-    return rows.key(v) > rows.key(s) if rows.tenant[v] == rows.tenant[s] else rows.age(v) > rows.age(s)
+def ages(rows: RowTable, sequences: Iterable[int]) -> dict[int, tuple[int, float, str]]:
+    """The place of each in one order of all sequences of the cluster: by class, arrival, name.
+
+    Priorities do not count between accounts, as anybody may name any. Within an account they do, where nobody else can see
+    it: its sequences that are on this worker alone trade their ages, and the first in the account's own order gets the
+    oldest.
+    """
+    found = {s: rows.age(s) for s in sequences}
+    accounts: dict[str, list[int]] = {}
+    for s in found:
+        if rows.place[s] == Place.LOCAL:
+            accounts.setdefault(rows.tenant[s], []).append(s)
+    for own in accounts.values():
+        found.update(zip(sorted(own, key=rows.key), sorted([found[s] for s in own]), strict=True))
+    return found
 
 
 def overdue_guest(rows: RowTable, overdue: Sequence[int], s: int) -> int | None:
     """The guest that gives its memory up for the start of ``s``: of those whose countdowns are over and that are younger,
     the one that left first."""
-    return next((g for g in overdue if rows.status[g] == Status.RUNNING and _is_later(rows, g, s)), None)
+    return next((guest for guest in overdue if rows.age(guest) > rows.age(s)), None)
 
 
 def private_work(rows: RowTable, pages: PageTable, s: int) -> int:

@@ -113,6 +113,13 @@ class RowTable(Columns):
         self.computed[s] = self.planned[s] = self.cached[s] = positions
         self.known[s] = self.length[s]
 
+    def jump(self, s: int, positions: int) -> None:
+        """So many positions more were found in the prefix cache, behind those that are planned."""
+        self.planned[s] += positions
+        self.cached[s] += positions
+        if not self.open[s]:
+            self.computed[s] = self.planned[s]
+
     def charge(self, s: int, position: int) -> int:
         """Positions below ``position`` are paid for now. How many of them were not."""
         unpaid = max(0, position - self.charged[s])

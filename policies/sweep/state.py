@@ -6,9 +6,10 @@ stand for tensors. Work per call follows what changed and the rows of one sweep,
 
 Sub-states own the data (``parts.py`` has one of each): ``rows.py`` (sequences as columns), ``queue.py`` (who starts next,
 who runs), ``memory/worker_memory.py`` (chunks, KV pages, components), ``leases.py`` (sequences that cross workers),
-``announcements.py`` (pages about to be made), ``local_routes.py``, ``open_plans.py``. What happens to them, in which order:
-``sequences.py`` (a sequence comes, runs, leaves), ``pipeline.py`` (leases and flights), ``planning.py`` (one plan),
-``preemption.py`` and ``memory/eviction.py`` (who gives way), ``forecast.py`` (jumps).
+``exchange.py`` (pages on their way between workers), ``announcements.py`` (pages about to be made), ``local_routes.py``,
+``open_plans.py``. What happens to them, in which order: ``sequences.py`` (a sequence comes, runs, leaves), ``pipeline.py``
+(leases and flights), ``migration.py`` (pages that move), ``planning.py`` (one plan), ``preemption.py`` and
+``memory/eviction.py`` (who gives way), ``forecast.py`` (jumps).
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ from blockwright.policies.sweep.events import (
     Event,
     Flight,
     FlightDone,
+    GrowthGranted,
+    GrowthWanted,
     LeaseGranted,
     LeaseReturned,
+    LeaseRevoked,
     LeaseWanted,
     PeerLost,
     RoutesChanged,
@@ -45,7 +49,9 @@ from blockwright.policies.sweep.events import (
     TokensEmitted,
 )
 from blockwright.policies.sweep.local_routes import layouts
+from blockwright.policies.sweep.migration import Migration
 from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
+from blockwright.policies.sweep.page_events import Export, PagesArrived, PagesTaken, PagesUnsent
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline, Returns
 from blockwright.policies.sweep.planning import Planner
@@ -63,6 +69,7 @@ class SweepState:
         self._sequences = Sequences(parts)
         self._pipeline = Pipeline(parts, self._sequences)
         self._planner = Planner(parts, self._sequences, self._pipeline)
+        self._migration = Migration(parts)
 
     # events ----------------------------------------------------------------------------------------------------------
 
@@ -77,14 +84,22 @@ class SweepState:
                 self._change_routes(event)
             case Started():
                 self.parts.leases.begin(event.incarnation)
+                self.parts.exchange.begin(event.incarnation)
             case PeerLost():
                 self._pipeline.lost(event)
+                self._migration.lost(event.worker)
             case LeaseWanted():
                 self._pipeline.wanted(event)
             case LeaseGranted():
                 self._pipeline.granted(event)
             case LeaseReturned():
                 self._pipeline.given_back(event)
+            case LeaseRevoked():
+                self._pipeline.revoked(event)
+            case GrowthWanted():
+                self._pipeline.pages_wanted(event)
+            case GrowthGranted():
+                self._pipeline.extended(event)
             case Flight():
                 self._pipeline.arrived(event, now)
             case FlightDone():
@@ -93,6 +108,14 @@ class SweepState:
                 self._place_components(event)
             case ComponentsReleased():
                 self._release_components(event)
+            case Export():
+                self._migration.export(event)
+            case PagesArrived():
+                self._migration.arrived(event)
+            case PagesTaken():
+                self._migration.taken(event)
+            case PagesUnsent():
+                self._migration.unsent(event)
             case _:
                 assert_never(event)
 
@@ -114,7 +137,9 @@ class SweepState:
         for layout in layouts(event):
             parts.memory.add_layout(layout)
         if len(parts.routes.borders) > len(kept):
-            rows.cut(parts.routes.borders, parts.memory.pages.cut(parts.routes.borders))
+            pieces = parts.memory.pages.cut(parts.routes.borders)
+            rows.cut(parts.routes.borders, pieces)
+            parts.exchange.cut(pieces)
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
             if local is not None and local.is_like(rows.route[s]):
@@ -144,14 +169,12 @@ class SweepState:
         if isinstance(answer, Shortage):
             outgoing.tell(ComponentsRefused(event.load, answer))
         else:
-            ids = [component.id for component in event.components]
-            outgoing.tell_placed(ComponentsPlaced(event.load, ids, answer), memory.pending)
+            outgoing.tell_placed(ComponentsPlaced(event.load, [c.id for c in event.components], answer), memory.pending)
 
     def _release_components(self, event: ComponentsReleased) -> None:
-        outgoing = self.parts.outgoing
         for component, tensors in self.parts.memory.release(event.components, event.holder):
-            outgoing.withdraw(component)
-            outgoing.tell(ComponentGone(component, tensors))
+            self.parts.outgoing.withdraw(component)
+            self.parts.outgoing.tell(ComponentGone(component, tensors))
         self.parts.forget()
 
     # plans -----------------------------------------------------------------------------------------------------------
@@ -163,7 +186,8 @@ class SweepState:
         batch = self._planner.pick(now)
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
-        if not sequences and not parts.memory.pending and not parts.leases.pending:
+        plan.imports = parts.exchange.take(plan.number)
+        if not sequences and not plan.imports and not parts.memory.pending and not parts.leases.pending:
             return None
         plan.memory = parts.memory.take_edits()
         plan.arrivals += [Arrival(flight, []) for flight in parts.leases.take_void()]
@@ -181,6 +205,7 @@ class SweepState:
         """The same; of sequences that only go on decoding there are effects of those in ``tell``, or None: of all. For how
         many there were none."""
         ended = self._plans.end(plan.number)
+        self._migration.landed(plan.number)
         batch, rows = ended.sequences, self.parts.rows
         tokens, logprobs = result.tokens, result.logprobs
         assert len(tokens) == len(ended.sample), f"plan {plan.number} samples {len(ended.sample)} rows, not {len(tokens)}"
@@ -230,7 +255,7 @@ class SweepState:
                 returns.add(s, start, count, tokens, logprob, scores)
         elif scores is not None:
             sequences.score(s, start, scores)
-        sequences.advance(s, start + count, tokens, [] if logprob is None else [logprob])
+        sequences.advance(s, start, start + count, tokens, [] if logprob is None else [logprob])
         rows.close(s)
         if rows.is_guest(s):
             self._pipeline.passed(s, now)
@@ -240,12 +265,12 @@ class SweepState:
 
     def without_device(self) -> None:
         """From now on plans are without table edits, as nobody runs them."""
-        self.parts.outgoing.edited = False
+        self.parts.outgoing.leave_edits()
 
     def repeat(self, plan: SweepPlan) -> int:
         """How many sweeps from the open ``plan`` on have the same rows, as long as memory lasts, if no event comes."""
         only = self._plans.only(plan.number)
-        return forecast.most(self.parts, only) if only is not None else 1
+        return forecast.most(self.parts, only) if only is not None and not self.parts.exchange.landing else 1
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float, *, tell: bool = True) -> int:
         """Take ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; ends the plan. Returns their number.
@@ -321,8 +346,7 @@ class SweepState:
     @property
     def counters(self) -> dict[str, int]:
         """Totals since the start."""
-        pages, parked = self.parts.memory.pages, self.parts.announcements.parked
-        own = self.parts.outgoing.counters
+        own, pages, parked = self.parts.outgoing.counters, self.parts.memory.pages, self.parts.announcements.parked
         return {**own, "parked": parked, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
 
     def batch(self, number: int) -> list[int]:
@@ -342,8 +366,7 @@ class SweepState:
     @classmethod
     def restore(cls, snapshot: dict[str, Plain]) -> SweepState:
         """The state that a snapshot was taken of: equal digest, equal plans from here on."""
-        parts = Parts.restore(snapshot)
-        return cls(parts.config, parts, OpenPlans.restore(snapshot["plans"]))
+        return cls((parts := Parts.restore(snapshot)).config, parts, OpenPlans.restore(snapshot["plans"]))
 
     def digest(self) -> bytes:
         """16 bytes, equal for equal states."""

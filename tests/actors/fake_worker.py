@@ -21,6 +21,7 @@ from blockwright.actors.worker.messages import (
     WorkerStatus,
 )
 from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.sweep.page_events import Export
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.tests.actors.fake_fleet import FakeWorker
 
@@ -92,6 +93,10 @@ class StandIn(Actor):
 
     def _send(self, report: SweepReport) -> None:
         self.node.ref(self.gateway).tokens.cast(report)
+
+    @endpoint
+    async def export(self, wanted: Export) -> None:
+        """It never ends."""
 
     @endpoint(urgent=True)
     async def cancel(self, requests: list[str]) -> None:

@@ -74,10 +74,10 @@ def choices(count: int, predictors: How, **settings: Any) -> tuple[list[Chosen],
     async def setup(node: Node) -> None:
         for worker, fake in fakes.items():
             await node.spawn(fake, name=predictor_of(worker).partition("/")[2])
+        await node.spawn(Dispatcher(Settings(**{"dispatch_sample": 0.0, **settings}), 0), name="dispatcher-0")
 
     async def scenario(sim: Simulation) -> tuple[list[Chosen], float]:
-        ref = await sim.head.spawn(Dispatcher(Settings(**{"dispatch_sample": 0.0, **settings}), 0), name="dispatcher-0")
-        began = sim.time
+        ref, began = sim.head.ref(f"{NODE}/dispatcher-0", Dispatcher), sim.time
         found = await asyncio.gather(*[ref.choose(Ask(submission(f"r{number}"), ROUTES)) for number in range(count)])
         spent = sim.time - began
         await asyncio.sleep(0.01)  # until the last word has come
@@ -158,6 +158,12 @@ def test_requests_that_no_worker_shows_yet_do_not_herd() -> None:
     found, _, _ = choices(8, {worker: {"last": 1.0} for worker in WORKERS}, dispatch="llumnix-minus-code")
     routes = [chosen.route for chosen in found]
     assert [routes.count(route) for route in ROUTES] == [2] * 4
+
+
+def test_requests_that_come_together_wait_no_longer_than_one() -> None:
+    """Between two of them no message crosses a process."""
+    alone, together = (choices(count, LASTS, dispatch="ours")[2] for count in (1, 16))
+    assert 0 < together < 1.5 * alone
 
 
 async def test_dispatchers_are_asked_by_turns_and_the_death_of_one_is_no_matter(checkpoint: Callable[..., Path]) -> None:

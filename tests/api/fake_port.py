@@ -18,9 +18,12 @@ from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
     DispatchFigures,
+    DrainAnswered,
     Generation,
     LengthFigures,
     ModelInfo,
+    MoveBegun,
+    MoveFigures,
     NewApplication,
     Readiness,
     RequestView,
@@ -79,7 +82,7 @@ class FakePort:
         self.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
         self.streams: list[FakeStream] = []
         self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
-        self.figures = DispatchFigures()
+        self.figures, self.move_figures = DispatchFigures(), MoveFigures()
         self.views: dict[str, RequestView] = {}
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
@@ -122,6 +125,15 @@ class FakePort:
             stream.cancel()
         return bool(streams)
 
+    def move(self, request: str, worker: str, route: str) -> list[MoveBegun]:
+        if self.refuse is not None:
+            raise self.refuse
+        moves = [MoveBegun(request, "w0", worker or "w1", route or "m@w1", 3, 3072)]
+        return moves if request in self.views else []
+
+    def moves(self) -> MoveFigures:
+        return self.move_figures
+
     async def add_application(self, new: NewApplication) -> ApplicationView:
         self.added.append(new)
         if self.refuse is not None:
@@ -143,6 +155,11 @@ class FakePort:
 
     async def limit(self, tenant: str, name: str) -> int:
         return self.quotas.limit(tenant, name)
+
+    async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
+        if self.refuse is not None:
+            raise self.refuse
+        return DrainAnswered(running=3, waiting=2)
 
     async def cluster(self) -> dict[str, Any]:
         return self.body

@@ -168,9 +168,11 @@ async def test_pages_that_other_prompts_and_answers_wrote(case: Case) -> None:
             assert await scored(fresh, fields) == found
 
 
-async def test_preempted_sequences(case: Case) -> None:
-    memory = tight(case.path, 16, LONGEST, dtype=case.dtype)
-    async with case.serve(memory=memory) as server:
+@pytest.mark.parametrize(("stages", "part"), [(1, 1.0), (2, 0.6)])
+async def test_preempted_sequences(case: Case, stages: int, part: float) -> None:
+    """Over a pipeline leases grow, and hosts revoke some of them."""
+    memory = int(part * tight(case.path, 16, LONGEST, dtype=case.dtype))
+    async with case.serve(memory=memory, workers=stages, pipeline=stages) as server:
         found = await asyncio.gather(*(scored(server, fields) for fields in REQUESTS))
         assert await server.counters("preemptions") > 0
     assert found == case.expected

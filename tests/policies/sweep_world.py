@@ -1,22 +1,15 @@
-"""A world of sweep states without tensors: a fake device that obeys plans, and workers that exchange messages.
-
-The fake device keeps, for each slot and offset, what a real one would compute: a digest of the lineage and of all tokens up
-to the position. A row may be computed only if every earlier position of every local layer holds the digest of its own
-prefix, so a page that is shared wrongly, freed early or written late is seen at once. The "model" samples a token that
-depends on the whole prefix.
-"""
+"""A world of sweep states without tensors: workers with fake devices (``fake_device.py``) that exchange messages."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from blockwright.policies.memory.slots import SlotAllocator
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-from blockwright.policies.model.lineage import lineages, page_hashes
-from blockwright.policies.model.runs import Run
+from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import SetPages, Step, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.requests.moving import page_targets
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
@@ -28,16 +21,9 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
+from blockwright.policies.sweep.page_events import Export, Exported, PagesUnsent, PageTarget, SendPages
 from blockwright.policies.sweep.state import SweepState
-
-VOCABULARY = 50
-CHUNK = 64 * 1024
-
-
-def next_token(application: str, tokens: tuple[int, ...]) -> int:
-    """The fake model."""
-    # Of numbers alone, which hash alike in every process.
-    return hash((*application.encode(), tokens)) % VOCABULARY
+from blockwright.tests.policies.fake_device import FakeDevice, PagesOnTheWay, next_token
 
 
 def generate(application: str, prompt: list[int], limit: int, stop: list[int]) -> list[int]:
@@ -89,105 +75,6 @@ def submission(
 
 
 @dataclass
-class FakeDevice:
-    """Obeys plans in order; asserts that what it reads is what was written for that very prefix."""
-
-    state: SweepState
-    applications: dict[str, str]  # route -> application
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-    slots: dict[tuple[int, int, int], int] = field(default_factory=dict)  # (row, layer, page) -> slot
-    kv: dict[tuple[str, int, int], int] = field(default_factory=dict)  # (arena, slot, offset) -> digest of the prefix
-    backed: set[tuple[str, int]] = field(default_factory=set)  # (arena, chunk unit)
-    computed_tokens: int = 0
-    composed: set[Run] = field(default_factory=set)
-    lines: dict[str, list[bytes]] = field(default_factory=dict)  # by application
-
-    def compose(self) -> None:
-        """What the routes in force need; everything else is dropped, as after unloading."""
-        self.composed = {run for local in self.state.parts.routes.all_in_force() for run in local.runs}
-
-    def execute(self, plan: SweepPlan, sequences: list[int]) -> SweepResult:
-        for edit in plan.memory:
-            for unit in range(edit.offset, edit.offset + len(edit.chunks)):
-                if edit.back:
-                    self.backed.remove((edit.arena, unit))
-                else:
-                    assert (edit.arena, unit) not in self.backed
-                    self.backed.add((edit.arena, unit))
-        for change in plan.edits:
-            if isinstance(change, WriteTokens):
-                column = self.tokens.setdefault(change.row, [])
-                column[change.position :] = change.tokens
-            elif isinstance(change, SetPages):
-                for i, slot in enumerate(change.slots):
-                    self.slots[change.row, change.layer + i, change.page] = slot
-        by_id = self.state.parts.routes.runs
-        for step in plan.steps:
-            assert by_id[step.run] in self.composed, "a plan names a run that was dropped"
-            self._check_deltas(by_id[step.run], step, sequences)
-            self._step(plan, by_id[step.run], step.batch, sequences)
-        self.computed_tokens += plan.tokens
-        return self._sample(plan, sequences)
-
-    def _check_deltas(self, run: Run, step: Step, sequences: list[int]) -> None:
-        """Every row meets the deltas of its route in the run, and no others."""
-        rows = self.state.parts.rows
-        for i, number in zip(step.batch, step.delta or [0] * len(step.batch), strict=True):
-            local = rows.route[sequences[i]]
-            inside = [d for d, _ in local.deltas if run.depth <= d < run.depth + len(run.components)]
-            assert number == (local.delta if inside else 0), "a row meets other deltas than its route has"
-
-    def _step(self, plan: SweepPlan, run: Run, batch: list[int], sequences: list[int]) -> None:
-        if run.head:
-            return
-        layers: list[tuple[int, int]] = []  # KV layer, depth
-        allocator: SlotAllocator | None = None
-        for local in self.state.parts.routes.planned():
-            if run in local.runs:
-                parts = self.state_components(local.route.application)
-                attentions = [d for d, c in enumerate(parts) if c.kv]
-                layers = [(n, d) for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
-                allocator = self.state.parts.memory.pages.allocator(parts[attentions[0]].kv.key)  # type: ignore[union-attr]
-        size = self.state.config.page_size
-        assert allocator is not None, "a plan names a run of no route"
-        for i in batch:
-            row, start, count = plan.row[i], plan.start[i], plan.count[i]
-            tokens = self.tokens[row]
-            lines = self._lineages(self.state.parts.rows.route[sequences[i]].route.application)
-            for layer, depth in layers:
-                digest = hash(lines[depth])
-                for position in range(start + count):
-                    if position < len(tokens):  # between the first and the last worker nobody is told any
-                        digest = hash((digest, tokens[position]))
-                    slot = self.slots[row, layer, position // size]
-                    unit = slot * allocator.slot_bytes // CHUNK
-                    assert (allocator.arena, unit) in self.backed, "a slot without memory is used"
-                    if position >= start:
-                        self.kv[allocator.arena, slot, position % size] = digest
-                    found = self.kv.get((allocator.arena, slot, position % size))
-                    assert found == digest, "attention reads a foreign or missing position"
-
-    def _lineages(self, application: str) -> list[bytes]:
-        return self.lines.setdefault(application, lineages(self.state_components(application), ""))
-
-    def state_components(self, application: str) -> tuple[Component, ...]:
-        return self.chains[application].components
-
-    chains: dict[str, Chain] = field(default_factory=dict)
-
-    def _sample(self, plan: SweepPlan, sequences: list[int]) -> SweepResult:
-        result = SweepResult(plan.number)
-        for i in plan.sample:
-            end = plan.start[i] + plan.count[i]
-            tokens = self.tokens[plan.row[i]]
-            application = self.state.parts.rows.route[sequences[i]].route.application
-            token = next_token(application, tuple(tokens[:end]))
-            tokens[end:] = [token]
-            result.tokens.append(token)
-        return result
-
-
-@dataclass
 class FakeWorker:
     """A state, its device, and up to two open plans, as in the live worker."""
 
@@ -223,6 +110,9 @@ class World:
         self.emitted: dict[str, list[int]] = {}
         self.finished: dict[str, str] = {}
         self.returned: list[GivenBack] = []
+        self.submitted: dict[str, Submission] = {}  # the current attempt of each request
+        self.exports: dict[int, tuple[str, str, set[str]]] = {}  # number -> request, next route, workers that have to answer
+        self.moved: list[tuple[str, int]] = []  # requests that began anew elsewhere, and pages that were copied for each
 
     def start(self, name: str) -> None:
         """A worker, or the next life of one that was killed."""
@@ -255,6 +145,7 @@ class World:
 
     def submit(self, sub: Submission) -> None:
         self.emitted.setdefault(sub.request, sub.tokens[sub.prompt_length :])
+        self.submitted[sub.request] = sub
         worker = self.workers[self.routes[sub.route].home]
         worker.state.apply(sub, self.now)
         self.collect(worker)
@@ -263,6 +154,37 @@ class World:
         for worker in self.workers.values():
             worker.state.apply(Cancelled(request), self.now)
             self.collect(worker)
+
+    def move(self, request: str, route: str) -> None:
+        """As a gateway does it: have pages copied, then begin anew there."""
+        of, number = self.submitted[request], 1 + max(self.exports, default=0)
+        source, size = self.routes[of.route], self.numbers["page_size"]
+        tokens = [*of.tokens[: of.prompt_length], *self.emitted[request]]
+        hashes = page_hashes(tokens[:-1], size)  # type: ignore[arg-type]
+        found = page_targets(self.chains[source.application].components, source, self.routes[route])
+        asked = {worker: [PageTarget(*layers) for layers in to] for worker, to in found.items() if worker in self.workers}
+        self.exports[number] = (request, route, set(asked))
+        for worker, to in asked.items():
+            wanted = Export(f"head/{worker}", request, of.attempt, number, of.route, of.tenant, hashes, 0, to)
+            self.workers[worker].state.apply(wanted, self.now)
+        for worker in asked:
+            self.collect(self.workers[worker])
+
+    def _exported(self, news: Exported, worker: str) -> None:
+        request, route, waiting = self.exports[news.number]
+        waiting.discard(worker)
+        if waiting or request in self.finished or self.routes[route].home not in self.workers:
+            return
+        self.moved.append((request, news.pages))
+        self.hand_over(request, route)
+
+    def hand_over(self, request: str, route: str) -> None:
+        """Begin anew there, with what is known."""
+        of = self.submitted[request]
+        self.cancel(request)
+        tokens = [*of.tokens[: of.prompt_length], *self.emitted[request]]
+        hashes = page_hashes(tokens, self.numbers["page_size"])  # type: ignore[arg-type]
+        self.submit(replace(of, attempt=of.attempt + 1, route=route, tokens=tokens, page_hashes=hashes))
 
     def start_plan(self, worker: FakeWorker) -> bool:
         """Plan and execute; the commit comes later, so that the next plan is made before the tokens are known."""
@@ -295,6 +217,10 @@ class World:
         if isinstance(message, Flight):
             worker.flight_numbers += 1
             worker.state.apply(Flight(message.home, worker.flight_numbers, message.width, message.rows), self.now)
+        elif isinstance(message, PagesOnTheWay):
+            worker.flight_numbers += 1
+            worker.device.pages[worker.flight_numbers] = message
+            worker.state.apply(replace(message.event, source=pair[0], number=worker.flight_numbers), self.now)
         else:
             worker.state.apply(message, self.now)  # type: ignore[arg-type]
         if isinstance(message, RoutesChanged):
@@ -323,6 +249,13 @@ class World:
                 if effect.finish:
                     assert effect.request not in self.finished
                     self.finished[effect.request] = effect.finish
+            elif isinstance(effect, SendPages) and effect.worker in self.workers:
+                self.wire.setdefault((worker.name, effect.worker), []).append(worker.device.export(effect))
+            elif isinstance(effect, SendPages):
+                worker.state.apply(PagesUnsent(effect.batch), self.now)
+                self.collect(worker)
+            elif isinstance(effect, Exported):
+                self._exported(effect, worker.name)
             elif isinstance(effect, GivenBack):
                 self.returned.append(effect)
         return bool(effects)
@@ -361,6 +294,8 @@ class World:
             assert not state.waiting
             assert not state.running
             assert not len(state.parts.leases)
+            assert not state.parts.exchange.exports
+            assert not state.parts.exchange.landing
             assert not state.open_plans
             state.check()
 

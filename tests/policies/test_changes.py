@@ -11,6 +11,7 @@ from blockwright.policies.model.chain import Route
 from blockwright.policies.plan.sweep_plan import Arrival, SweepResult
 from blockwright.policies.sweep.events import LeaseGranted, LeaseReturned, PeerLost, Send
 
+from .fake_device import CHUNK
 from .sweep_world import World, chain, generate, pipeline, replica, submission
 
 WORKERS = ["w0", "w1", "w2"]
@@ -87,10 +88,10 @@ def routes() -> list[Route]:
     return [pipeline(g, c) if len(g) > 1 else replica(g[0], c) for g in groups for c in (BASE, TUNED)]
 
 
-@given(seed=st.integers(0, 10_000), moves=st.integers(0, 60))
+@given(seed=st.integers(0, 10_000), moves=st.integers(0, 60), chunks=st.sampled_from((16, 40)))
 @settings(max_examples=80)
-def test_routes_change_under_load(seed: int, moves: int) -> None:
-    world = World(WORKERS, [BASE, TUNED], routes(), budget=40 * 64 * 1024, chunk_size=8, max_rows=5, sweep_tokens=32)
+def test_routes_change_under_load(seed: int, moves: int, chunks: int) -> None:
+    world = World(WORKERS, [BASE, TUNED], routes(), budget=chunks * CHUNK, chunk_size=8, max_rows=5, sweep_tokens=32)
     gate, chance = Gate(world, seed, 12), random.Random(seed)
     for _ in range(5):
         gate.moves(moves)
@@ -100,10 +101,10 @@ def test_routes_change_under_load(seed: int, moves: int) -> None:
     gate.end(seed)
 
 
-@given(seed=st.integers(0, 10_000), moves=st.integers(0, 60))
+@given(seed=st.integers(0, 10_000), moves=st.integers(0, 60), chunks=st.sampled_from((16, 40)))
 @settings(max_examples=80)
-def test_workers_die_and_return_under_load(seed: int, moves: int) -> None:
-    world = World(WORKERS, [BASE, TUNED], routes(), budget=40 * 64 * 1024, chunk_size=8, max_rows=5, sweep_tokens=32)
+def test_workers_die_and_return_under_load(seed: int, moves: int, chunks: int) -> None:
+    world = World(WORKERS, [BASE, TUNED], routes(), budget=chunks * CHUNK, chunk_size=8, max_rows=5, sweep_tokens=32)
     gate, chance = Gate(world, seed, 12), random.Random(seed)
     for _ in range(4):
         gate.moves(moves)

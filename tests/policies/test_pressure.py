@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from .fake_device import CHUNK
 from .sweep_world import World, chain, generate, pipeline, replica, submission
 
 BASE = chain("base")
-CHUNK = 64 * 1024
 
 
 def fill(world: World, seed: int, count: int, routes: list[str], *, new: int, longest: int = 20) -> dict[str, list[int]]:

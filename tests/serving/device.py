@@ -20,7 +20,7 @@ import torch
 
 from blockwright.actors.worker.device_thread import Swept
 from blockwright.policies.model.chain import Component, Kind, KvLayout
-from blockwright.policies.plan.sweep_plan import MapGroup, SetPages, Step, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.plan.sweep_plan import MapGroup, PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
 from blockwright.policies.sweep.config import SweepConfig
 
 VOCABULARY = 97
@@ -94,6 +94,37 @@ class SimulatedBackend:
         return [SimulatedPart(kind, 60), SimulatedPart(component.id, CHUNK - 256), SimulatedPart(kind + b" too", 100)]
 
 
+class SimulatedPages:
+    """KV of slots as bytes, and back. ``kv``: the executor's."""
+
+    def __init__(self, kv: dict[tuple[str, int], list[Hidden | None]]) -> None:
+        self._kv = kv
+        self._arrived: dict[int, bytes] = {}
+
+    def export(self, groups: Sequence[tuple[str, Sequence[int]]], memory: bytearray) -> None:
+        at = 0
+        for arena, slots in groups:
+            for slot in slots:
+                held = self._kv[arena, slot]
+                assert None not in held, "a page that is not full is sent"
+                for number, state in enumerate(held):
+                    HIDDEN.pack_into(memory, at + number * HIDDEN.size, *state)  # type: ignore[misc]
+                at += SLOT
+        assert at == len(memory), "pages have other sizes than was told"
+
+    def put(self, number: int, pages: bytes) -> None:
+        self._arrived[number] = pages
+
+    def perform(self, imports: Sequence[PageImport]) -> None:
+        for one in imports:
+            pages = self._arrived.pop(one.number)
+            for group in one.groups:
+                size = int(group.arena.rpartition("-")[2])
+                for place, slot in zip(group.places, group.slots, strict=True):
+                    at = group.offset + place * SLOT
+                    self._kv[group.arena, slot] = list(HIDDEN.iter_unpack(pages[at : at + size * HIDDEN.size]))  # type: ignore[arg-type]
+
+
 class SimulatedExecutor:
     """Obeys plans as ``gpu.executor.Executor`` does; what does not fit raises AssertionError."""
 
@@ -106,6 +137,7 @@ class SimulatedExecutor:
         self._tokens: dict[int, list[int]] = {}  # by row
         self._slots: dict[tuple[int, int, int], int] = {}  # (row, layer, page) -> slot
         self._kv: dict[tuple[str, int], list[Hidden | None]] = {}  # (arena, slot) -> by offset
+        self.pages = SimulatedPages(self._kv)
         self._flights: dict[int, list[Hidden]] = {}
         self._departed: dict[tuple[int, int], bytes] = {}
 
@@ -179,6 +211,7 @@ class SimulatedExecutor:
     def execute(self, plan: SweepPlan) -> SweepResult:
         for group in plan.memory:
             self.map(group)
+        self.pages.perform(plan.imports)
         for edit in plan.edits:
             if isinstance(edit, WriteTokens):
                 self._tokens.setdefault(edit.row, [])[edit.position :] = edit.tokens

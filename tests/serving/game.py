@@ -51,7 +51,8 @@ STALLS = 0.1  # of the seeds, in which a device hangs
 FAULTS = 1  # besides, of any kind, on everything between two nodes
 # And what they ask: there must be a second one.
 AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit", "choose", "answer to choose"}
-RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "up", "down", "cancel"}
+RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "up", "down", "cancel", "LeaseRevoked"}
+CROWDED = {"LeaseRevoked", "GrowthWanted", "GrowthGranted"}  # kinds that come where long sequences cross full workers
 GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -129,7 +130,10 @@ class Game:
         )
         parameters = len({c.id for a in applications for c in a.components})
         room = random.choice((13, 13, 15, 24, 100))  # chunks for KV; the longest sequence takes 12
-        return Plan(workers, gateways, applications, (parameters + room) * CHUNK, random.choice((3, 6, 16)),
+        rows = random.choice((3, 6, 16))
+        if self.kinds & CROWDED:
+            room, rows = 13, 16
+        return Plan(workers, gateways, applications, (parameters + room) * CHUNK, rows,
                     random.choice((5, 16, 64)), dispatch=self.dispatch, profile=self.profile)  # fmt: skip
 
     def _draw(self) -> list[Strike]:
@@ -160,10 +164,12 @@ class Game:
 
     def _request(self, number: int, gateway: str = "", application: str = "") -> Request:
         random, plan = self.random, self.house.plan
-        application = application or random.choice("aabbccc")
+        application = application or random.choice("aabbccc" if not self.kinds & CROWDED else "accccc")
         stem = [random.randrange(VOCABULARY) for _ in range(3)] if random.random() < 0.2 else [7, 1, 4] * 5
         prompt = stem[: random.randint(1, 15)] + [random.randrange(4) for _ in range(random.randint(0, 6))]
         most = random.randint(1, min(LONGEST - len(prompt), random.choice((6, 24, 40))))
+        if self.kinds & CROWDED:
+            most = LONGEST - len(prompt)
         expected = answer(plan.components(application), prompt, most, [])
         stop = [random.choice(expected)] if random.random() < 0.3 else []
         expected = answer(plan.components(application), prompt, most, stop)

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
+from typing import get_args
 
 import msgpack
 
-from blockwright.policies.sweep.events import FlightDone, LeaseGranted, LeaseReturned, LeaseWanted
+from blockwright.policies.sweep.events import PeerMessage
 from blockwright.runtime.base.codec import schema_tag
 from blockwright.runtime.base.envelope import CALL, CAST, FAULT, REPLY
 from blockwright.runtime.testing import Delay, Drop, Duplicate, Fault, Kill
@@ -25,14 +26,15 @@ from blockwright.transport.wire import Traffic
 
 HEAD = "head"
 TO_WORKERS = {kind.__name__: b"\xce" + schema_tag(kind).to_bytes(4, "big")
-              for kind in (LeaseWanted, LeaseGranted, LeaseReturned, FlightDone)}  # fmt: skip
+              for kind in get_args(PeerMessage)}  # fmt: skip
 LINK = {OPEN: "link open", WELCOME: "link welcome", CHUNK: "flight", ACK: "flight ack"}
 ENDPOINTS = ("submit", "cancel", "ack", "replay", "tokens", "load", "unload", "routes", "status", "unfit",
              "up", "down", "holds", "admit", "end")  # fmt: skip
 ANSWERS = ("submit", "load", "unload", "routes", "status", "admit", "unfit")
-KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *TO_WORKERS, *LINK.values())
+MOVED = ("export", "answer to export", "PagesTaken", "vacated")  # where requests move
+KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *sorted({*TO_WORKERS} - {*MOVED}), *LINK.values())
 ASKED = ("choose", "answer to choose")  # where dispatchers are asked
-_KNOWN = {*KINDS, *ASKED}
+_KNOWN = {*KINDS, *ASKED, *MOVED}
 ACTIONS = ("drop", "delay", "duplicate", "kill")
 Strike = tuple[str, str, int]  # kind, action, which of its kind (from 1)
 

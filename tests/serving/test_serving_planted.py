@@ -14,6 +14,7 @@ CAUGHT = {
     "deaths_end_no_attempt": "ended",
     "gaps_are_not_asked_for": "ended",
     "pages_are_not_chained": "device",
+    "rows_leave_before_their_pages": "device",
     "unsent_attempts_are_forgotten": "ended",
 }
 

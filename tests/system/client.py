@@ -119,6 +119,20 @@ class Client:
         async with self._session.post("/v1/completions", json=request, headers=headers) as response:
             return response.status, await response.json()
 
+    async def move(self, name: str, **to: str) -> tuple[int, Any]:
+        """Have a request go on on another worker."""
+        async with self._session.post(f"/admin/requests/{name}/move", json=to) as response:
+            return response.status, await response.json()
+
+    async def drain(self, worker: str, **options: bool) -> tuple[int, Any]:
+        """Have a worker emptied, or used again."""
+        async with self._session.post(f"/admin/workers/{worker}/drain", json=options) as response:
+            return response.status, await response.json()
+
+    async def empty(self, worker: str) -> bool:
+        """Nothing is at a worker."""
+        return (await self.workers())[worker]["queue"] == {"waiting": 0, "running": 0}
+
     async def request(self, name: str) -> dict[str, Any] | None:
         """``/v1/requests``; None while it is not known."""
         status, view = await self.get(f"/v1/requests/{name}")

@@ -90,6 +90,8 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         drawn = "[...document.querySelectorAll('canvas')].every(c => c.getContext('2d').getImageData(0, 0, c.width, "
         drawn += "c.height).data.some(v => v))"
         await browser.wait(drawn)
+        scale = "document.getElementById('forecast').ariaLabel"
+        assert re.fullmatch(r"seconds predicted .* and actual .*, from \d+ ms to \d.* m?s", await browser.look(scale))
         if PICTURES:
             await asyncio.sleep(14)  # a chart with something in it
         await browser.picture(pictures / "page-live.png")

@@ -71,32 +71,58 @@ export class Chart {
   }
 }
 
-// Pairs (predicted, actual) of several series on one scale; the line is where both are equal.
-export function scatter(canvas, series) {
+// Pairs (predicted, actual) of several series, in seconds, on one logarithmic scale: some answers are one token, others
+// hundreds. The line is where both are equal. The scale's ends are the canvas's label, for who does not see it.
+export function scatter(canvas, series, format) {
   const ratio = window.devicePixelRatio || 1;
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
-  if (!width) return;
+  const values = Object.values(series).flat(2).filter((v) => v > 0);
+  if (!width || !values.length) return;
   canvas.width = width * ratio;
   canvas.height = height * ratio;
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
-  const style = getComputedStyle(document.documentElement);
-  const top = Math.max(1e-9, ...Object.values(series).flat(2)) * 1.05;
-  const [left, bottom] = [4, height - 16];
-  const x = (v) => left + (v / top) * (width - left - 4);
-  const y = (v) => bottom - (v / top) * (bottom - 4);
-  pen.strokeStyle = style.getPropertyValue("--line");
-  pen.beginPath();
-  pen.moveTo(x(0), y(0));
-  pen.lineTo(x(top), y(top));
-  pen.stroke();
   pen.font = "11px system-ui, sans-serif";
-  let at = left;
+  const style = getComputedStyle(document.documentElement);
+  const [least, most] = [Math.min(...values) / 1.3, Math.max(...values) * 1.3];
+  canvas.ariaLabel = `seconds predicted (across) and actual (up), from ${format(least)} to ${format(most)}`;
+  const [left, right, top, bottom] = [48, width - 8, 6, height - 18];
+  const part = (v) => Math.log(Math.max(v, least) / least) / Math.log(most / least);
+  const x = (v) => left + part(v) * (right - left);
+  const y = (v) => bottom - part(v) * (bottom - top);
+  const line = (...points) => {
+    pen.beginPath();
+    points.forEach(([across, up]) => pen.lineTo(across, up));
+    pen.stroke();
+  };
+  pen.strokeStyle = style.getPropertyValue("--line");
+  pen.fillStyle = style.getPropertyValue("--quiet");
+  const ticks = [-3, -2, -1, 0, 1, 2, 3].flatMap((n) => [10 ** n, 3 * 10 ** n]).filter((v) => v > least && v < most);
+  for (const tick of ticks) {
+    line([x(tick), top], [x(tick), bottom]);
+    line([left, y(tick)], [right, y(tick)]);
+    pen.textAlign = "center";
+    pen.fillText(format(tick), x(tick), height - 4);
+    pen.textAlign = "right";
+    pen.fillText(format(tick), left - 5, y(tick) + 4);
+  }
+  pen.strokeStyle = pen.fillStyle;
+  line([x(least), y(least)], [x(most), y(most)]);
+  pen.fillText("predicted →", right - 4, bottom - 5);
+  pen.textAlign = "left";
+  pen.fillText("↑ actual", left + 5, top + 10);
+  let at = left + 64;
   Object.entries(series).forEach(([name, points], n) => {
     pen.fillStyle = style.getPropertyValue(["--one", "--two"][n]);
-    for (const [predicted, actual] of points) pen.fillRect(x(predicted) - 1.5, y(actual) - 1.5, 3, 3);
-    pen.fillText(name, at, height - 3);
+    pen.fillText(name, at, top + 10);
     at += pen.measureText(name).width + 12;
+    pen.globalAlpha = 0.6;
+    for (const [predicted, actual] of points) {
+      pen.beginPath();
+      pen.arc(x(predicted), y(actual), 2.5, 0, 7);
+      pen.fill();
+    }
+    pen.globalAlpha = 1;
   });
 }
 

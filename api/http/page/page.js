@@ -55,12 +55,12 @@ async function drawForecasts(found) {
   const { data } = await answer.json();
   if ($("forecasts").hidden) {
     $("forecasts").hidden = false;
-    $("forecasts").append(node("canvas", { id: "forecast" }));
+    $("forecasts").append(node("canvas", { id: "forecast", role: "img" }));
   }
   scatter($("forecast"), {
     "first token": data.map((p) => [p.predicted_first_token, p.first_token]),
     "last token": data.map((p) => [p.predicted_last_token, p.last_token]),
-  });
+  }, seconds);
   show("forecasts", `${data.length} requests`);
 }
 

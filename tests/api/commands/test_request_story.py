@@ -97,6 +97,19 @@ def test_stories_that_end_elsewhere(names: list[str], spent: list[tuple[str, flo
 
 
 def test_an_event_of_a_later_release_is_shown_as_it_is() -> None:
-    view = {**VIEW, "attempt": 1, "events": [{"at": 0.0, "event": "moved", "to": "w3"}, {"at": 1.0, "event": "rested"}]}
-    assert [line.partition(" s  ")[2] for line in report(view)[1:3]] == ["moved: to w3", "rested"]
+    view = {**VIEW, "attempt": 1, "events": [{"at": 0.0, "event": "taken", "to": "w3"}, {"at": 1.0, "event": "rested"}]}
+    assert [line.partition(" s  ")[2] for line in report(view)[1:3]] == ["taken: to w3", "rested"]
     assert "1 attempt" in report(view)[0]
+
+
+def test_a_move_is_told() -> None:
+    away = {"source": "w0", "target": "w1"}
+    events = [
+        {"at": 1.0, "event": "moving", **away, "pages": 9},
+        {"at": 2.0, "event": "moved", **away, "pages": 10, "bytes": 1, "recomputed": 7, "paused": 0.0369},
+        {"at": 3.0, "event": "not_moved", "reason": "worker w1 died"},
+    ]
+    lines = report({**VIEW, "events": events})
+    assert "moves from w0 to w1: 9 pages are copied meanwhile" in lines[1]
+    assert "moved from w0 to w1: 10 pages copied, 7 tokens recomputed, paused 37 ms" in lines[2]
+    assert "stays where it is: worker w1 died" in lines[3]

@@ -36,6 +36,38 @@ def test_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert again["digest"] == found["digest"]
 
 
+DROPPING = """
+workload = {rate = 12.0, count = 60, input_tokens = 40, output_tokens = 40}
+links = {bandwidth = 1e6}
+dispatch = {policy = "prefix-aware"}
+overload = {mode = "drop", layers = 4, throttled = 0.8}
+[[models]]
+name = "m"
+kv_bytes = 64
+parameters = 6400
+[[instances]]
+name = "i"
+count = 2
+profile = "p.json"
+memory = 17000
+memory_chunk = 64
+page_size = 4
+"""
+
+
+def test_parameters_that_are_dropped_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.json").write_text('{"coefficients": {"base": 0.03}}')
+    (tmp_path / "c.toml").write_text(DROPPING)
+    code, out, _ = simulate(capsys, tmp_path / "c.toml", "--json", tmp_path / "f.json")
+    found = json.loads((tmp_path / "f.json").read_text())
+    jsonschema.validate(found, json.loads((ROOT / "docs" / "schemas" / "simulate.json").read_text()))
+    assert (code, found["failed"], "\noverload: " in out) == (0, 0, True)
+    assert [change["what"] for change in found["overload"]["changes"]][:3] == ["drop", "dropped", "exchanged"]
+    assert found["overload"]["moved_bytes"] > 0
+    assert {"i-0", "i-1", "i-0+i-1"} == {one["name"] for one in found["instances"]}
+    assert all(one["sweeps"] for one in found["instances"])
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -12,13 +12,22 @@ from blockwright.policies.sweep.leases import LeaseBook, Stage
 def test_a_lease_at_its_home() -> None:
     book = LeaseBook("w0")
     book.begin(3)
-    lease = book.ask(7)
+    lease = book.ask(7, 4)
     assert (lease.number, book.find("w0", lease.number)) == ((3 << 32) + 1, 7)
-    book.grant(7, 5)
-    book.ask(7)
-    book.grant(7, 2)
-    assert (book.granted(7), book.cached(7)) == (2, 2)
+    assert book.grant(7, 5) == 1
+    book.ask(7, 4)
+    assert book.grant(7, 2) == 2
+    assert book.cached(7) == 2
+    book.hold(7)
+    assert book.urgent == {7}
     book.start(7)
+    assert not book.urgent
+    assert book.want(7, 5, 2)
+    assert not book.want(7, 6, 2), "they have been asked"
+    book.grow(7)
+    assert book.pages(7) == 4, "another host is still to grant it"
+    book.grow(7)
+    assert book.pages(7) == 5
     assert book.depart(7, 11) == lease.number
     assert book.is_away(7)
     assert not book.is_in_flight(7)
@@ -37,11 +46,11 @@ def test_a_lease_at_its_home() -> None:
 
 def test_steps_that_cannot_come_are_faults_that_name_the_lease() -> None:
     book = LeaseBook("w0")
-    book.ask(7)
-    for step in (book.ask, book.start, book.sent, book.bring_back, lambda s: book.depart(s, 1)):
+    book.ask(7, 1)
+    for step in (lambda s: book.ask(s, 1), book.start, book.sent, book.bring_back, lambda s: book.depart(s, 1)):
         with pytest.raises(AssertionError, match="lease 1 of w0 is ASKED"):
             step(7)
-    book.queue(8, "w1", 5)
+    book.queue(8, "w1", 5, 1, urgent=False)
     with pytest.raises(AssertionError, match="lease 5 of w1 is QUEUED"):
         book.grant(8, 0)
 
@@ -49,11 +58,13 @@ def test_steps_that_cannot_come_are_faults_that_name_the_lease() -> None:
 def test_a_flight_is_taken_by_a_plan_or_forgotten() -> None:
     book = LeaseBook("w1")
     for s in (0, 1):
-        book.queue(s, "w0", s + 5)
+        book.queue(s, "w0", s + 5, 1, urgent=False)
         book.start(s)
     rows = [FlightRow(5, 0, 1, True), FlightRow(6, 0, 1, True)]
     assert book.arrive(Flight("w0", 1, 8, rows)) == [0, 1]
-    assert book.arrive(Flight("w0", 2, 8, [*rows, FlightRow(9, 0, 1, True)])) is None, "a lease is gone"
+    assert book.arrive(Flight("w0", 2, 8, [FlightRow(9, 0, 1, True)])) is None, "its lease is gone"
+    with pytest.raises(AssertionError, match="rows whose leases are gone, and others"):
+        book.arrive(Flight("w0", 3, 8, [*rows, FlightRow(9, 0, 1, True)]))
     assert book.guests_in_flights() == [0, 1]
     assert book.cancel_flights({0}) == []
     assert book.cancel_flights({0, 1, 4}) == [0, 1]
@@ -64,9 +75,32 @@ def test_a_flight_is_taken_by_a_plan_or_forgotten() -> None:
 
 def test_a_copy_and_a_restored_book_go_their_own_ways() -> None:
     book = LeaseBook("w0")
-    book.ask(7)
+    book.ask(7, 1)
     for copy in (book.fork(), LeaseBook.restore(book.snapshot())):
         copy.grant(7, 1)
         copy.check({7})
-        assert book.granted(7) == 0
     assert book.snapshot()["leases"][0][3] == Stage.ASKED
+
+
+def test_a_lease_at_its_host_grows_and_is_revoked() -> None:
+    book = LeaseBook("w1")
+    book.queue(3, "w0", 5, 2, urgent=False)
+    book.queue(4, "w0", 6, 2, urgent=True)
+    assert book.urgent == {4}, "it has leases of other hosts"
+    book.await_pages(3, 3)
+    assert book.wanted(3) == 2, "it has none yet"
+    for s in (3, 4):
+        book.start(s)
+    book.await_pages(3, 3)
+    assert (book.urgent, book.pages(3), book.lent()) == ({3}, 2, [3, 4])
+    book.check({3, 4})
+    assert book.extend(3) == 5
+    assert (book.urgent, book.pages(3)) == (set(), 3)
+    book.await_pages(4, 3)
+    book.revoke(4)
+    assert (book.urgent, book.lent(), book.revoked) == (set(), [3], True)
+    book.await_pages(4, 4)
+    assert not book.urgent, "it is on its way back"
+    book.check({3, 4})
+    book.end(4)
+    assert not book.revoked

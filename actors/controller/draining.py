@@ -1,0 +1,23 @@
+"""Draining a worker because an operator wants it: what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blockwright.actors.controller.messages import DrainWorker, ScalingEvent
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.gateway.port import DrainAnswered, RefusedChange
+from blockwright.policies.requests.refusal import Refusal
+
+
+def drain_worker(
+    state: ControllerState, worker: str, drain: bool, handle: Callable[[ScalingEvent], object]
+) -> DrainAnswered:
+    """To ask for what is so already is no error."""
+    if (known := state.workers.get(worker)) is None:
+        message = f"worker {worker!r} does not exist; there are: {', '.join(state.workers)}"
+        return DrainAnswered(refused=RefusedChange(Refusal.UNKNOWN_WORKER, message, "id"))
+    if drain and worker not in state.scaling.drained and (why := state.scaling.undrainable(worker)):
+        return DrainAnswered(refused=RefusedChange(Refusal.CONFLICT, f"worker {worker} cannot be drained: {why}", "id"))
+    handle(DrainWorker(worker, drain))
+    return DrainAnswered(running=known.running, waiting=known.waiting)

@@ -1,0 +1,39 @@
+"""What a gateway asks of workers, by calls: what is said here must not be lost in a full mailbox.
+
+A worker's death is news of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from blockwright.actors.gateway.messages import Event, ExportAt, ExportUnsent, Submit, Unsent
+from blockwright.policies.sweep.page_events import Exported
+from blockwright.runtime.actor.actor import ActorNode
+from blockwright.runtime.base.errors import NodeDown, RuntimeFault
+from blockwright.runtime.base.scope import trace
+
+Handle = Callable[[Event], None]
+
+
+async def submit(effect: Submit, node: ActorNode, handle: Handle) -> None:
+    """Start an attempt at its home."""
+    submission = effect.submission
+    try:
+        with trace(submission.trace) if submission.trace else contextlib.nullcontext():
+            await node.ref(f"{effect.worker}/worker").submit(submission)
+    except NodeDown:
+        return
+    except RuntimeFault as fault:
+        handle(Unsent(submission.request, submission.attempt, f"not delivered: {fault}"))
+
+
+async def export(effect: ExportAt, node: ActorNode, handle: Handle) -> None:
+    """Have pages sent to other workers."""
+    wanted = effect.wanted
+    try:
+        await node.ref(f"{effect.worker}/worker").export(wanted)
+    except RuntimeFault as fault:
+        reason = f"worker {effect.worker} was not asked: {fault}"
+        handle(ExportUnsent(effect.worker, Exported(wanted.gateway, wanted.request, wanted.number, 0, 0, 0, reason)))

@@ -1,0 +1,44 @@
+"""What must hold of a gateway's state machine after every event; read by tests."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from blockwright.actors.gateway.asking import Asking
+from blockwright.actors.gateway.moving import MovedParts, Moving
+from blockwright.actors.gateway.uses import Uses
+from blockwright.actors.gateway.workers import Workers
+from blockwright.policies.requests.overload import Overload
+from blockwright.policies.requests.queue import WaitingQueue
+
+
+class CheckedParts(MovedParts, Protocol):
+    """All of a ``GatewayState`` that must agree."""
+
+    queue: WaitingQueue
+    workers: Workers
+    asking: Asking
+    moving: Moving
+    overload: Overload
+    uses: Uses
+
+
+def check_state(state: CheckedParts) -> None:
+    """Raise AssertionError when an invariant is broken."""
+    active, table = state.active.values(), state.table
+    table.check()
+    state.quarantine.check()
+    state.queue.check()
+    state.workers.check(table.alive)
+    waiting = {r.id for r in active if r.state == "waiting"}
+    assert set(state.queue.in_order(state.queue.applications())) == waiting
+    state.asking.check(waiting)
+    state.moving.check()
+    assert all(r.state == ("running" if r.workers else "waiting") for r in active)
+    assert set(state.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
+    assert all(r.counted == r.cost() for r in active)
+    state.overload.check([(r.account, r.counted) for r in active])
+    state.uses.check(r.application for r in active)
+    for worker, on in table.on.items():
+        assert on == {r.id for r in active if worker in r.workers}, worker
+        assert table.work[worker] == sum(state.active[request].counted for request in on), worker

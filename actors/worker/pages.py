@@ -1,0 +1,69 @@
+"""KV pages on their way to and from other workers, as bytes: copied by the device, carried by the links.
+
+What is sent, and what becomes of what comes, is decided by the sweep machine (``policies/sweep/migration.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from blockwright.actors.worker.device_thread import Device
+from blockwright.actors.worker.outbox import Outbox
+from blockwright.gpu.executor import Executor
+from blockwright.policies.sweep.events import Event
+from blockwright.policies.sweep.page_events import PagesArrived, PagesUnsent, SendPages
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.transport.link import Slot, Traffic
+
+log = logging.getLogger(__name__)
+
+
+class PageCarrier:
+    """See the module. ``apply``: tells the sweep machine; ``do``: an operation of the device that must succeed; ``fail``:
+    told what the device could not do."""
+
+    def __init__(
+        self,
+        device: Device,
+        outbox: Outbox,
+        apply: Callable[[Event], None],
+        do: Callable[[Callable[[Executor], object]], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._device, self._outbox, self._apply, self._do, self._fail = device, outbox, apply, do, fail
+        self._number = 0  # of the last that came
+
+    def send(self, effect: SendPages) -> None:
+        """Have the device copy the slots before any later plan; then they leave."""
+        pieces = [(group.arena, slots) for group, slots in zip(effect.groups, effect.slots, strict=True)]
+        size = sum(group.slot_bytes * len(slots) for group, slots in zip(effect.groups, effect.slots, strict=True))
+        room = self._outbox.room(effect.worker, size)
+        memory = room.view if isinstance(room, Slot) else room
+        copied = self._device.call(lambda ex: ex.pages.export(pieces, memory))
+        copied.add_done_callback(partial(self._copied, effect, room))
+
+    def _copied(self, effect: SendPages, room: bytearray | Slot, copied: asyncio.Future[None]) -> None:
+        if copied.cancelled():
+            return
+        if (error := copied.exception()) is not None:
+            self._fail(error)
+            return
+        header = PagesArrived("", effect.batch, 0, effect.account, effect.hashes, effect.groups)
+        try:
+            self._outbox.send(effect.worker, pack(encode(header, Sink())), room, Traffic.KV)
+        except Exception as error:
+            log.warning("%d pages for %s were not sent: %s", len(effect.hashes), effect.worker, error)
+            self._apply(PagesUnsent(effect.batch))
+
+    def arrived(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
+        """The device keeps them until a plan writes them, or tells it to forget them."""
+        pages: PagesArrived = decode(PagesArrived, unpack(header))
+        self._number += 1
+        number = self._number
+        self._do(lambda ex: ex.pages.put(number, buffers[0]))
+        self._apply(replace(pages, source=sender, number=number))

@@ -1,0 +1,68 @@
+"""Moving what runs: a request from one worker to another, or all that a worker has."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from aiohttp import web
+
+from blockwright.actors.gateway.port import accepted
+from blockwright.api.answers import DrainedAnswer, MoveAnswer
+from blockwright.api.checks import shown
+from blockwright.api.errors import ApiError, bad_request
+from blockwright.api.http.context import CALLER, FRONT, IGNORED, PEER
+from blockwright.api.openai.bodies import read_fields
+from blockwright.api.openai.field_types import Field, Flag, Text
+from blockwright.api.openai.request_body import read_body
+
+MOVE_FIELDS = (
+    Field("worker", Text(200), "Where to: a worker. Without worker and route: the best other route."),
+    Field("route", Text(4096), "Where to: the id of a route, as in /admin/cluster."),
+)
+DRAIN_FIELDS = (Field("drain", Flag(), "Whether it is to be empty; false: it may be used again.", default=True),)
+
+
+async def move(request: web.Request) -> web.Response:
+    """Have a running request go on on another worker; its answer does not show it."""
+    check = partial(read_fields, fields=MOVE_FIELDS, unknown=request.app[FRONT].settings.unknown_fields)
+    values, request[IGNORED] = await read_body(request, check) if request.can_read_body else ({}, ())
+    worker, route = values.get("worker") or "", values.get("route") or ""
+    if worker and route:
+        raise bad_request("worker and route are two ways to say where to; give one of them", "route")
+    id, key = request.match_info["id"], request[CALLER].key
+    peers = request.app[PEER]
+    if peers:
+        found = await peers[0].move_anywhere(id, key, worker, route)
+    else:
+        found = request.app[FRONT].move(id, key, worker, route)
+    accepted(found.refused)
+    if not found.moves:
+        raise ApiError(404, f"there is no request {shown(id)} that runs", param="id")
+    answer: MoveAnswer = {
+        "id": id,
+        "moves": [
+            {"request": m.request, "from": m.source, "to": m.target, "route": m.route, "pages": m.pages, "bytes": m.nbytes}
+            for m in found.moves
+        ],
+    }
+    return web.json_response(answer, status=202)
+
+
+async def drain(request: web.Request) -> web.Response:
+    """Empty a worker: what runs there goes on elsewhere, and nothing new comes."""
+    check = partial(read_fields, fields=DRAIN_FIELDS, unknown=request.app[FRONT].settings.unknown_fields)
+    values, request[IGNORED] = await read_body(request, check) if request.can_read_body else ({}, ())
+    return await _drain(request, values.get("drain", True))
+
+
+async def resume(request: web.Request) -> web.Response:
+    """A worker that was drained may be used again."""
+    return await _drain(request, False)
+
+
+async def _drain(request: web.Request, wanted: bool) -> web.Response:
+    worker = request.match_info["id"]
+    found = await request.app[FRONT].port.drain_worker(worker, wanted)
+    queue = {"running": found.running, "waiting": found.waiting}
+    answer: DrainedAnswer = {"worker": worker, "draining": wanted, "queue": queue}
+    return web.json_response(answer, status=202 if wanted else 200)

@@ -1,0 +1,62 @@
+"""KV pages that leave a worker or come from another: copied between an arena and the bytes that travel.
+
+Used by the executor, between sweeps. What is copied, and when, is said by others: pages that leave by whoever sends them,
+pages that come by the plan that writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from blockwright.gpu.backend import Backend
+from blockwright.gpu.errors import ExecutorError
+from blockwright.policies.model.chain import KvLayout
+from blockwright.policies.plan.sweep_plan import PageImport
+
+
+class PageExchange:
+    """Owns the bytes of pages that came and that no plan has written yet."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._layouts: dict[str, KvLayout] = {}  # by arena
+        self._arrived: dict[int, Any] = {}  # bytes-like, by number
+
+    def add_layout(self, layout: KvLayout) -> None:
+        self._layouts[layout.key] = layout
+
+    def size(self, arena: str, slots: int) -> int:
+        """Bytes of so many slots. Raises ExecutorError for an arena that does not exist."""
+        if arena not in self._layouts:
+            raise ExecutorError(f"arena {arena!r} does not exist (there are: {', '.join(self._layouts)}); add its layout")
+        return self._backend.slot_bytes(self._layouts[arena]) * slots
+
+    def export(self, groups: Sequence[tuple[str, Sequence[int]]], memory: Any) -> None:
+        """Copy slots, of each group (arena, slots), into ``memory`` (writable, bytes-like), which they fill."""
+        at, flat = 0, torch.from_numpy(np.frombuffer(memory, dtype=np.uint8))
+        for arena, slots in groups:
+            end = at + self.size(arena, len(slots))
+            self._backend.export(self._layouts[arena], slots, flat[at:end].view(len(slots), -1))
+            at = end
+
+    def put(self, number: int, pages: Any) -> None:
+        """Hand over pages from another worker (bytes-like); kept by reference until the plan that names ``number``."""
+        self._arrived[number] = pages
+
+    def perform(self, imports: Sequence[PageImport]) -> None:
+        """Write what came. Raises ExecutorError where it did not come, or is shorter than what it should be."""
+        for one in imports:
+            if (pages := self._arrived.pop(one.number, None)) is None:
+                raise ExecutorError(f"pages {one.number} are to be written and did not come; put them first")
+            flat = np.frombuffer(pages, dtype=np.uint8)
+            for group in one.groups:
+                slot = self.size(group.arena, 1)
+                block = flat[group.offset :][: len(flat[group.offset :]) // slot * slot].reshape(-1, slot)
+                if max(group.places) >= len(block):
+                    raise ExecutorError(f"pages {one.number} have {len(flat)} bytes, which is less than they should have")
+                memory = torch.from_numpy(block[group.places])  # a copy, of these slots alone
+                self._backend.import_(self._layouts[group.arena], group.slots, memory)

@@ -1,0 +1,161 @@
+"""What the cluster does about memory: readings of its instances come in, drops, restores and calls for help come out.
+
+The state machine of the cluster's memory: which groups there are, which of them change, when the last one did. One drop or
+restore at a time begins, at least ``HYSTERESIS`` after the one before has ended; what is carried out, and how long it takes,
+is told by ``dropped``, ``loaded`` and ``restored``. Carried out by the simulator (``simulator/overload.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from blockwright.policies.model.chain import Component
+from blockwright.policies.overload.demand import THROTTLED, DemandMonitor, DemandReading, UsageWindow
+from blockwright.policies.overload.drop_plan import DropPlanner, GroupDrop, ParameterGroup, kv_bytes, nbytes
+from blockwright.policies.overload.restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restore
+
+
+class GroupState(StrEnum):
+    """What a group is doing."""
+
+    NORMAL = "normal"  # a replica
+    DROPPING = "dropping"
+    PIPELINE = "pipeline"
+    RESTORING = "restoring"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverloadRules:
+    """``throttled``, ``quiet``: shares of memory (``demand.py``, ``restore.py``). ``horizon``: seconds for which usage is
+    extrapolated. ``restore``: otherwise what was dropped stays dropped."""
+
+    throttled: float = THROTTLED
+    horizon: float = 0.0
+    quiet: float = QUIET
+    restore: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BeginDrop:
+    """These groups are to become one."""
+
+    drop: GroupDrop
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRestore:
+    """The members of a group are to be replicas again, with these loads."""
+
+    group: ParameterGroup
+    loads: tuple[ParameterLoad, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePipeline:
+    """A restore is broken off; ``group`` has what was loaded."""
+
+    group: ParameterGroup
+
+
+@dataclass(frozen=True, slots=True)
+class CallForHelp:
+    """So many bytes of KV lack that no drop frees: for whoever starts workers."""
+
+    lacking: int
+    why: str
+
+
+Decision = BeginDrop | BeginRestore | ResumePipeline | CallForHelp
+
+
+class MemoryCoordinator:
+    """Of one model with these ``components``. page_size: tokens of the pages that readings count."""
+
+    def __init__(
+        self,
+        rules: OverloadRules,
+        planner: DropPlanner,
+        components: Sequence[Component],
+        groups: Sequence[ParameterGroup],
+        page_size: int,
+    ) -> None:
+        self._rules, self._planner, self._components = rules, planner, components
+        self.groups = {group.name: group for group in groups}
+        self.state = dict.fromkeys(self.groups, GroupState.NORMAL)
+        self._monitor = DemandMonitor(throttled=rules.throttled, horizon=rules.horizon)
+        self._usage = UsageWindow()  # of all groups, as a share of the undropped memory
+        self._page_bytes = page_size * kv_bytes(components, 0, len(components))
+        self._whole = nbytes(components, range(len(components)))
+        self._changed = float("-inf")
+        self._told = ""
+
+    def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
+        """What follows from the KV of all groups, by name; it counts as begun."""
+        self._monitor.read(at, readings)
+        uses = [
+            GroupUse(group, reading.used * self._page_bytes, sum(m.budget - self._whole for m in group.members))
+            for name, reading in readings.items()
+            for group in (self.groups[name],)
+        ]
+        self._usage.add(at, sum(use.used for use in uses) / max(sum(use.undropped for use in uses), 1))
+        if self._monitor.throttling():
+            return self._resume(at) or self._drop(at)
+        since = at - self._changed if self._rules.restore and not self._changing else 0.0
+        falling = self._usage.rate < 0
+        found = next_restore(uses, pending=self._monitor.pending, falling=falling, since=since, quiet=self._rules.quiet)
+        if found is None:
+            return []
+        self.state[found.name] = GroupState.RESTORING
+        return [BeginRestore(found, tuple(loads(found, self._components)))]
+
+    @property
+    def _changing(self) -> bool:
+        return any(state in (GroupState.DROPPING, GroupState.RESTORING) for state in self.state.values())
+
+    def _resume(self, at: float) -> list[Decision]:
+        names = [name for name, state in self.state.items() if state is GroupState.RESTORING]
+        for name in names:
+            self.state[name] = GroupState.PIPELINE
+        return [ResumePipeline(self.groups[name]) for name in names]
+
+    def _drop(self, at: float) -> list[Decision]:
+        if self._changing or at - self._changed < HYSTERESIS:
+            return []
+        plan = self._planner.plan([*self.groups.values()], self._monitor.lacking * self._page_bytes)
+        for drop in plan.drops:
+            for old in drop.of:
+                del self.groups[old.name], self.state[old.name]
+            self.groups[drop.group.name], self.state[drop.group.name] = drop.group, GroupState.DROPPING
+        decisions: list[Decision] = [BeginDrop(drop) for drop in plan.drops]
+        if plan.why != self._told:
+            self._told = plan.why
+            decisions += [CallForHelp(plan.lacking, plan.why)] if plan.why else []
+        return decisions
+
+    # what came of it -------------------------------------------------------------------------------------------------
+
+    def dropped(self, name: str, at: float) -> None:
+        """A group serves as a pipeline."""
+        self.state[name], self._changed = GroupState.PIPELINE, at
+
+    def loaded(self, name: str, load: ParameterLoad) -> None:
+        """A member of a group that is restored has one component more."""
+        group = self.groups[name]
+        members = [
+            replace(member, held=member.held | {load.depth}) if member.worker == load.worker else member
+            for member in group.members
+        ]
+        self.groups[name] = replace(group, members=tuple(members))
+
+    def restored(self, name: str, at: float) -> list[ParameterGroup]:
+        """The members of a group serve as replicas, which are returned."""
+        group, end = self.groups.pop(name), len(self._components)
+        del self.state[name]
+        replicas = [ParameterGroup(group.application, (replace(m, first=0, last=end),)) for m in group.members]
+        for one in replicas:
+            assert one.members[0].held == frozenset(range(end)), "a member that lacks parameters serves alone"
+            self.groups[one.name], self.state[one.name] = one, GroupState.NORMAL
+        self._changed = at
+        return replicas

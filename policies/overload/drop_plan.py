@@ -1,0 +1,212 @@
+"""Which parameters go when KV memory runs out: replicas are merged into pipelines, smallest groups first.
+
+After KunServe, section on the drop plan. Every group holds one whole copy of its model, so each merge of two groups frees
+one copy of what both hold: of the layers that exist twice, each is kept by exactly one member. Smallest groups first, for
+latency grows with the number of stages; of equal ones those that free most; partners by the best link. Members keep a part
+of what they hold and load nothing. A group that holds more than its stages (a restore was broken off) is trimmed first,
+which makes no pipeline longer.
+
+Among the cuts that leave more tokens of KV than the groups had before, the one whose stages take the most equal time. Where
+there is none (too little is held twice, a budget is below a stage, or one stage would hold all others back) a merge is
+refused, as it is across models and beyond the largest group that is wanted. What is not freed is told to whoever starts
+workers.
+
+Pure: the first call and the second with the same arguments give the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from blockwright.policies.model.chain import Component, Hop
+from blockwright.policies.overload.stages import cut
+
+MOST = 4  # members of a group: with more of them a token takes too long
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A worker of a group: its stage, components ``first`` to ``last`` (exclusive), and the depths that it holds."""
+
+    worker: str
+    first: int
+    last: int
+    held: frozenset[int]
+    budget: int  # bytes for parameters and KV
+
+    @property
+    def surplus(self) -> frozenset[int]:
+        """Held, and another member's to compute."""
+        return self.held - frozenset(range(self.first, self.last))
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """Members, in the order of their stages, that hold one model together; a replica is a group of one."""
+
+    application: str
+    members: tuple[GroupMember, ...]
+
+    @property
+    def name(self) -> str:
+        return "+".join(member.worker for member in self.members)
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        return tuple(Hop(member.worker, member.first, member.last) for member in self.members)
+
+    def trimmed(self) -> ParameterGroup:
+        """With nothing but its stages."""
+        kept = [replace(m, held=frozenset(range(m.first, m.last))) for m in self.members]
+        return replace(self, members=tuple(kept))
+
+
+def replica(application: str, worker: str, components: Sequence[Component], budget: int) -> ParameterGroup:
+    """A worker with the whole chain, as a group of one."""
+    end = len(components)
+    return ParameterGroup(application, (GroupMember(worker, 0, end, frozenset(range(end)), budget),))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDrop:
+    """``group``: what comes of the groups ``of``; ``freed``: bytes by worker."""
+
+    group: ParameterGroup
+    of: tuple[ParameterGroup, ...]
+    freed: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DropPlan:
+    """``lacking``: bytes that no drop frees; ``why``: a sentence then, for whoever starts workers."""
+
+    drops: tuple[GroupDrop, ...]
+    freed: int
+    lacking: int = 0
+    why: str = ""
+
+
+def nbytes(components: Sequence[Component], depths: frozenset[int] | range) -> int:
+    """Parameters of the components at these depths."""
+    return sum(components[depth].nbytes + components[depth].delta_nbytes for depth in depths)
+
+
+def kv_bytes(components: Sequence[Component], first: int, last: int) -> int:
+    """Of a position, in the layers among these components."""
+    return sum(c.kv.raw_bytes // c.kv.page_size for c in components[first:last] if c.kv is not None)
+
+
+def capacity(group: ParameterGroup, components: Sequence[Component]) -> int:
+    """Tokens of KV: the least of its stages with KV. Negative: a stage has no room for its parameters."""
+    rooms = []
+    for member in group.members:
+        left, each = member.budget - nbytes(components, member.held), kv_bytes(components, member.first, member.last)
+        rooms.append(left // each if each else min(left, 0) or 1 << 62)
+    return min(rooms)
+
+
+class DropPlanner:
+    """Makes plans for the models ``chains`` (application -> components).
+
+    Args:
+        seconds: application -> what each component takes (``stages.component_seconds``).
+        bandwidth: of the link between two workers, bytes per second.
+        most: members of a group.
+    """
+
+    def __init__(
+        self,
+        chains: Mapping[str, Sequence[Component]],
+        seconds: Mapping[str, Sequence[float]],
+        *,
+        bandwidth: Callable[[str, str], float] = lambda sender, receiver: 0.0,
+        most: int = MOST,
+    ) -> None:
+        self._chains, self._seconds, self._bandwidth, self._most = chains, seconds, bandwidth, most
+
+    def plan(self, groups: Sequence[ParameterGroup], needed: int) -> DropPlan:
+        """Free ``needed`` bytes, or as many as can be."""
+        drafts, refused = [_Draft(group, (group,)) for group in groups], set[str]()
+        for draft in drafts:
+            if self._freed(drafts) < needed:
+                draft.group = draft.group.trimmed()
+        rest = list(drafts)
+        while self._freed(drafts) < needed and rest:
+            one = min(rest, key=self._order)
+            rest.remove(one)
+            for other in sorted(rest, key=lambda draft: self._partner(one, draft)):
+                if (merged := self._merge(one.group, other.group, refused)) is not None:
+                    rest.remove(other)
+                    drafts = [draft for draft in drafts if draft is not one and draft is not other]
+                    drafts.append(_Draft(merged, one.of + other.of))
+                    rest.append(drafts[-1])
+                    break
+        freed = self._freed(drafts)
+        drops = [GroupDrop(draft.group, draft.of, self._freed_by(draft)) for draft in drafts if draft.of != (draft.group,)]
+        lacking = max(needed - freed, 0)
+        why = "; ".join(sorted(refused)) or "there is no second instance that holds the same parameters"
+        return DropPlan(tuple(drops), freed, lacking, why if lacking else "")
+
+    def _freed_by(self, draft: _Draft) -> dict[str, int]:
+        """Bytes, by worker."""
+        chain = self._chains[draft.group.application]
+        before = {member.worker: nbytes(chain, member.held) for group in draft.of for member in group.members}
+        return {member.worker: before[member.worker] - nbytes(chain, member.held) for member in draft.group.members}
+
+    def _freed(self, drafts: Sequence[_Draft]) -> int:
+        return sum(sum(self._freed_by(draft).values()) for draft in drafts)
+
+    def _order(self, draft: _Draft) -> tuple[int, int, str]:
+        """Smallest first, then what frees most."""
+        group = draft.group
+        return len(group.members), -nbytes(self._chains[group.application], range(group.members[-1].last)), group.name
+
+    def _partner(self, one: _Draft, other: _Draft) -> tuple[int, float, str]:
+        """Smallest first, then the best link: of those between their members the slowest counts."""
+        pairs = [(a.worker, b.worker) for a in one.group.members for b in other.group.members]
+        slowest = min(self._bandwidth(sender, receiver) for a, b in pairs for sender, receiver in ((a, b), (b, a)))
+        return len(other.group.members), -slowest, other.group.name
+
+    def _merge(self, one: ParameterGroup, other: ParameterGroup, refused: set[str]) -> ParameterGroup | None:
+        """Both as one pipeline; None where that would not serve more, with the reason in ``refused``."""
+        if one.application != other.application:
+            refused.add("instances of different models share no parameters")
+            return None
+        members = (*one.members, *other.members)
+        if len(members) > self._most:
+            refused.add(f"a group has {self._most} members at most")
+            return None
+        if not (stages := self._stages(one, other)):
+            refused.add(f"{one.name} and {other.name} share too little to have more KV as one pipeline")
+            return None
+        firsts = [0, *(behind for _, behind in stages)]
+        found = [
+            replace(members[n], first=first, last=behind, held=frozenset(range(first, behind)))
+            for first, (n, behind) in zip(firsts, stages, strict=False)
+        ]
+        return ParameterGroup(one.application, tuple(found))
+
+    def _stages(self, one: ParameterGroup, other: ParameterGroup) -> list[tuple[int, int]]:
+        """The best cut of which each stage has room for more tokens than both groups had."""
+        chain = self._chains[one.application]
+        bodies = [0, *accumulate(c.nbytes + c.delta_nbytes for c in chain)]
+        caches = [0, *accumulate(kv_bytes(chain, depth, depth + 1) for depth in range(len(chain)))]
+        budgets = [member.budget for member in (*one.members, *other.members)]
+        before = capacity(one.trimmed(), chain) + capacity(other.trimmed(), chain)
+
+        def fits(place: int, first: int, last: int) -> bool:
+            each = caches[last] - caches[first]
+            return each > 0 and budgets[place] - (bodies[last] - bodies[first]) >= (before + 1) * each
+
+        held = [member.held for member in one.members], [member.held for member in other.members]
+        return cut(*held, self._seconds[one.application], fits)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A group as it is to be, and those that it is made of."""
+
+    group: ParameterGroup
+    of: tuple[ParameterGroup, ...]

@@ -1,0 +1,90 @@
+"""When a pipeline of replicas becomes replicas again, which one first, and where the missing parameters come from.
+
+After KunServe, section on restoration: once all sequences together use at most half of the KV memory that there is without
+any drop, ever less of it, and nothing waits. The rest is ours: at least ``HYSTERESIS`` between two transitions; the longest
+pipeline first, whose tokens take longest; nobody whose sequences would not fit. Parameters come from members of the group,
+which lie there already packed, each link taking an equal part; what no member has comes from the checkpoint.
+
+A burst that comes meanwhile ends the restore: what was loaded stays until it is needed for KV (``drop_plan.py`` trims it
+first), the rest of the memory is KV again at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from blockwright.policies.model.chain import Component
+from blockwright.policies.overload.drop_plan import GroupMember, ParameterGroup
+
+QUIET = 0.5  # share of the undropped KV memory
+HYSTERESIS = 5.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """The KV of one group, in bytes. ``undropped``: what its members have for KV when each holds all parameters."""
+
+    group: ParameterGroup
+    used: int
+    undropped: int
+
+
+def next_restore(
+    uses: Iterable[GroupUse], *, pending: bool, falling: bool, since: float, quiet: float = QUIET
+) -> ParameterGroup | None:
+    """The group that is to be restored now. None: not now.
+
+    Args:
+        uses: of all instances of a model, replicas too.
+        pending: whether anything waits.
+        falling: whether usage falls, over the window.
+        since: seconds since the last transition.
+        quiet: share of the undropped memory.
+    """
+    uses = list(uses)
+    used, undropped = sum(use.used for use in uses), sum(use.undropped for use in uses)
+    if pending or not falling or since < HYSTERESIS or used > quiet * undropped:
+        return None
+    fitting = [use for use in uses if len(use.group.members) > 1 and use.used <= use.undropped]
+    best = min(fitting, key=lambda use: (-len(use.group.members), use.used, use.group.name), default=None)
+    return best.group if best else None
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterLoad:
+    """A component that a member lacks; ``source``: the member that sends it, "" for the checkpoint."""
+
+    worker: str
+    depth: int
+    source: str
+
+
+def loads(group: ParameterGroup, components: Sequence[Component]) -> list[ParameterLoad]:
+    """What its members lack, in the order in which it comes: next to what they have first, so that a stage can grow by it.
+
+    Where several members have a component the one that has least to send to this worker sends it.
+    """
+    found, sent = list[ParameterLoad](), dict[tuple[str, str], int]()
+    for member in group.members:
+        missing = set(range(len(components))) - member.held
+        for depth in sorted(missing, key=lambda depth: (_distance(member, depth), depth)):
+            holders = [other.worker for other in group.members if depth in other.held]
+            source = min(holders, key=lambda name: (sent.get((name, member.worker), 0), name), default="")
+            sent[source, member.worker] = sent.get((source, member.worker), 0) + components[depth].nbytes
+            found.append(ParameterLoad(member.worker, depth, source))
+    return found
+
+
+def _distance(member: GroupMember, depth: int) -> int:
+    """Components between a depth and the stage of a member."""
+    return member.first - depth if depth < member.first else depth - member.last + 1
+
+
+def homes(tokens: Mapping[str, int], workers: Sequence[str]) -> dict[str, str]:
+    """Which replica each sequence of a pipeline goes on at: the longest first, each where least is (Graham 1969)."""
+    load, found = dict.fromkeys(workers, 0), dict[str, str]()
+    for request in sorted(tokens, key=lambda request: (-tokens[request], request)):
+        found[request] = min(workers, key=load.__getitem__)
+        load[found[request]] += tokens[request]
+    return found

@@ -1,0 +1,76 @@
+"""Where a running request may be moved, and which of its KV goes where: one route left for another.
+
+Pure. The request keeps its tokens and its seed; what is moved beside is cache, without which the new route computes them
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from blockwright.policies.model.chain import Component, Route
+from blockwright.policies.requests.dispatch import Wanted, choose, fitting, workers_of
+from blockwright.policies.requests.poison import Quarantine
+from blockwright.policies.requests.routing_table import RoutingTable
+
+
+@dataclass(frozen=True, slots=True)
+class Unmovable:
+    """Why a request stays where it is: a sentence, and which parameter is to blame ("" none)."""
+
+    message: str
+    param: str = ""
+
+
+def destination(
+    wanted: Wanted,
+    current: Route,
+    table: RoutingTable,
+    quarantine: Quarantine,
+    work: Mapping[str, int],
+    *,
+    worker: str = "",
+    route: str = "",
+) -> Route | Unmovable:
+    """The route to move to: the one named, or the best whose home is the named worker, or the best other one at all.
+    ``work``: tokens outstanding on each worker."""
+    routes = [one for one in fitting(wanted, table) if one.id != current.id]
+    name = table.model_of(wanted.application)
+    if wanted.suspect:
+        return Unmovable("it runs alone, because workers died while it ran; it cannot be moved")
+    if route:
+        if route == current.id:
+            return Unmovable(f"it is on route {route} already; name another one", "route")
+        routes = [one for one in routes if one.id == route]
+        if not routes:
+            return Unmovable(f"route {route} of model {name} is not in force; /admin/cluster lists those that are", "route")
+    elif worker:
+        if worker == current.home:
+            return Unmovable(f"it is on worker {worker} already; name another one", "worker")
+        routes = [one for one in routes if one.home == worker]
+        if not routes:
+            return Unmovable(
+                f"no route of model {name} begins on worker {worker} now; /admin/cluster lists those that do", "worker"
+            )
+    elif not routes:
+        return Unmovable(f"there is no other route of model {name} that holds it; deploy the model on one more worker")
+    found = choose(routes, work, quarantine.workers(), "", wanted.tokens, table.capacity)
+    return found or Unmovable("every other route is kept for a request at which workers died; try again later")
+
+
+Layers = tuple[str, int, int]  # for a worker KV layers, from the first to the last exclusive
+
+
+def page_targets(components: Sequence[Component], source: Route, target: Route) -> dict[str, list[Layers]]:
+    """For each worker that has KV of the route that is left: which layers go to whom. What stays on its worker does not."""
+    before = [0]
+    for component in components:
+        before.append(before[-1] + (component.kv is not None))
+    found: dict[str, list[Layers]] = {worker: [] for worker in workers_of(source)}
+    for there in target.hops:
+        for here in source.hops:
+            first, end = max(before[here.first], before[there.first]), min(before[here.last], before[there.last])
+            if first < end and here.worker != there.worker:
+                found[here.worker].append((there.worker, first, end))
+    return {worker: targets for worker, targets in found.items() if targets}

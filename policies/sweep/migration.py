@@ -1,0 +1,231 @@
+"""Pages of sequences move between workers: sent from here, taken in here.
+
+A gateway asks for the full pages of a sequence (``Export``), which goes on meanwhile; they are copied out between two
+sweeps and sent from the last to the first. A target takes in what it lacks, where memory is free or holds older cache, and
+what its routes compute in the very same way, and publishes it: an attempt that starts there finds it by the ordinary
+look-up. Nothing is held for a page on its way out: the device copies it before any plan that is made later, and so before
+anybody writes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blockwright.policies.model.runs import Span
+from blockwright.policies.plan.sweep_plan import ImportGroup, PageImport
+from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.events import Send
+from blockwright.policies.sweep.exchange import ExportKey, Landing, PageExport, PageStream
+from blockwright.policies.sweep.page_events import (
+    Export,
+    Exported,
+    LayerGroup,
+    PagesArrived,
+    PagesTaken,
+    PagesUnsent,
+    SendPages,
+)
+from blockwright.policies.sweep.parts import Parts
+
+BATCH_BYTES = 4 << 20  # that travel together, or one page where that has more
+
+Layer = tuple[int, bytes, str, int]  # KV layer, lineage, arena, slot
+
+
+class Migration:
+    """See the module. Owns nothing itself."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    # out -------------------------------------------------------------------------------------------------------------
+
+    def export(self, event: Export) -> None:
+        """Send what there is of a sequence."""
+        key = self._parts.exchange.open(event)
+        self._pump()
+        self._settle(key)
+
+    def taken(self, event: PagesTaken) -> None:
+        """A target has what it wants of a batch."""
+        if (found := self._parts.exchange.answered(event.batch, event.there, event.refused)) is not None:
+            self._pump()
+            self._settle(found[0])
+
+    def unsent(self, event: PagesUnsent) -> None:
+        """The target of a batch is out of reach."""
+        if (found := self._parts.exchange.answered(event.batch, 0, 0)) is not None:
+            self._parts.exchange.give_up(*found)
+            self._settle(found[0])
+
+    def lost(self, worker: str) -> None:
+        """A node died: nothing more is sent there, or for a gateway there. What came from it whole is as good as any."""
+        book = self._parts.exchange
+        for key, export in list(book.exports.items()):
+            if export.wanted.gateway.partition("/")[0] == worker:
+                book.end(key)
+                continue
+            for place, stream in enumerate(export.streams):
+                if stream.to.worker == worker:
+                    book.give_up(key, place)
+            self._settle(key)
+        self._pump()
+
+    def _pump(self) -> None:
+        while (found := self._parts.exchange.next()) is not None:
+            self._send(*found)
+            self._settle(found[0])
+
+    def _settle(self, key: ExportKey) -> None:
+        """Tell the gateway when nothing is left to be sent and answered."""
+        book = self._parts.exchange
+        if key not in book.exports or book.exports[key].busy:
+            return
+        export = book.end(key)
+        wanted, streams = export.wanted, export.streams
+        reason = export.reason or (f"{export.missing} pages were not there" if export.missing else "")
+        there = min((stream.there for stream in streams), default=0)
+        nbytes, refused = sum(stream.nbytes for stream in streams), sum(stream.refused for stream in streams)
+        done = Exported(wanted.gateway, wanted.request, wanted.number, there, nbytes, refused, reason)
+        self._parts.outgoing.tell(done)
+
+    def _send(self, key: ExportKey, place: int) -> None:
+        """The next batch of a stream, if any of its pages is here."""
+        pages, outgoing = self._parts.memory.pages, self._parts.outgoing
+        export = self._parts.exchange.exports[key]
+        wanted, stream = export.wanted, export.streams[place]
+        left, missing, size, page_bytes = stream.left, 0, 0, 0
+        shape: list[tuple[int, bytes, str]] = []
+        hashes, listed = list[bytes](), list[list[Layer]]()
+        while left > wanted.since and (not hashes or size + page_bytes <= BATCH_BYTES):
+            layers = self._layers(export, stream, left - 1)
+            outline = [(layer, lineage, arena) for layer, lineage, arena, _ in layers]
+            if hashes and layers and outline != shape:
+                break  # spans were cut anew: the rest travels apart
+            left -= 1
+            if not layers:
+                missing += 1
+                continue
+            hashes.append(wanted.hashes[left])
+            listed.append(layers)
+            shape = outline
+            page_bytes = sum(pages.allocator(arena).slot_bytes for _, _, arena in outline)
+            size += page_bytes
+        number = self._parts.exchange.send(key, place, left, missing, size)
+        if not hashes:
+            return
+        outgoing.count("exported_pages", len(hashes))
+        outgoing.count("exported_bytes", size)
+        arenas = dict.fromkeys(arena for _, _, arena in shape)
+        groups = [_group(arena, pages.allocator(arena).slot_bytes, shape) for arena in arenas]
+        slots = [[slot for layers in listed for _, _, arena, slot in layers if arena == group.arena] for group in groups]
+        outgoing.tell(SendPages(stream.to.worker, number, wanted.account, hashes, groups, slots))
+
+    def _layers(self, export: PageExport, stream: PageStream, page: int) -> list[Layer]:
+        """Where the layers of a page lie that a target wants; none where the page is not here, or not whole."""
+        pages, found = self._parts.memory.pages, list[Layer]()
+        for handle in self._handles(export, page):
+            span = pages.span(handle)
+            for layer, lineage, slot in zip(
+                range(span.layer, span.layer + span.layers), span.lineages, pages.slots(handle), strict=True
+            ):
+                if stream.to.first <= layer < stream.to.end:
+                    found.append((layer, lineage, span.arena, slot))
+        return found
+
+    def _handles(self, export: PageExport, page: int) -> list[int]:
+        """As the sequence lists the page, if it has computed it; else from the cache."""
+        parts, rows, wanted = self._parts, self._parts.rows, export.wanted
+        s = self._find(wanted)
+        if s is not None and rows.status[s] == Status.RUNNING and (page + 1) * rows.page_size <= rows.computed[s]:
+            return rows.page(s, page)
+        local = parts.routes.passing(wanted.route)
+        if local is None:
+            return []
+        handles = [parts.memory.pages.find(wanted.hashes[page], span) for span in local.spans]
+        present = [handle for handle in handles if handle is not None]
+        return present if len(present) == len(handles) else []
+
+    def _find(self, wanted: Export) -> int | None:
+        """The sequence, at home or a guest, in the attempt that is meant."""
+        rows = self._parts.rows
+        s = rows.find(wanted.request)
+        if s is None:
+            guests = [g for g in rows.live() if rows.is_guest(g) and rows.submission[g].request == wanted.request]
+            s = next((g for g in guests if rows.submission[g].attempt == wanted.attempt), None)
+        return s if s is not None and rows.submission[s].attempt == wanted.attempt else None
+
+    # in --------------------------------------------------------------------------------------------------------------
+
+    def arrived(self, event: PagesArrived) -> None:
+        """Take in what is lacking here. It is found once a plan has written it."""
+        pages, outgoing = self._parts.memory.pages, self._parts.outgoing
+        spans, layers = self._spans(event.groups), sum(len(sent.layers) for sent in event.groups)
+        whole = bool(spans) and sum(span.layers for span in spans) == layers
+        at = {(sent.arena, layer): place for sent in event.groups for place, layer in enumerate(sent.layers)}
+        places: dict[str, list[int]] = {sent.arena: [] for sent in event.groups}
+        slots: dict[str, list[int]] = {sent.arena: [] for sent in event.groups}
+        widths = {sent.arena: len(sent.layers) for sent in event.groups}
+        hashes, handles, there = list[bytes](), list[int](), 0
+        for page, token_hash in enumerate(event.hashes):
+            lacking = [span for span in spans if pages.find(token_hash, span) is None]
+            taken = [(span, handle) for span in lacking if (handle := self._take(span, event.account)) is not None]
+            for span, handle in taken:
+                hashes.append(token_hash)
+                handles.append(handle)
+                first = page * widths[span.arena]
+                places[span.arena] += [first + at[span.arena, span.layer + i] for i in range(span.layers)]
+                slots[span.arena] += pages.slots(handle)
+                outgoing.count("imported_bytes", pages.page_bytes(span))
+            complete = whole and len(taken) == len(lacking)
+            there += complete
+            outgoing.count("imported_pages", complete and bool(taken))
+        refused = len(event.hashes) - there
+        outgoing.count("refused_pages", refused)
+        groups, offset = list[ImportGroup](), 0
+        for sent in event.groups:
+            if slots[sent.arena]:
+                groups.append(ImportGroup(sent.arena, offset, places[sent.arena], slots[sent.arena]))
+            offset += sent.slot_bytes * len(sent.layers) * len(event.hashes)
+        landing = Landing(event.source, event.batch, event.account, there, refused, hashes, handles)
+        self._parts.exchange.arrive(PageImport(event.number, groups), landing)
+
+    def _spans(self, groups: Sequence[LayerGroup]) -> list[Span]:
+        """Those of planned routes of which all layers came, computed as they would be here."""
+        if not self._parts.config.prefix_cache:
+            return []
+        came: dict[int, tuple[bytes, str, int]] = {}
+        for group in groups:
+            for layer, lineage in zip(group.layers, group.lineages, strict=True):
+                came[layer] = lineage, group.arena, group.slot_bytes
+        found: dict[tuple[int, bytes], Span] = {}
+        for local in self._parts.routes.planned():
+            for span in local.spans:
+                size = self._parts.memory.pages.allocator(span.arena).slot_bytes
+                layers = enumerate(span.lineages, span.layer)
+                if all(came.get(layer) == (lineage, span.arena, size) for layer, lineage in layers):
+                    found[span.layer, span.lineage] = span
+        return list(found.values())
+
+    def _take(self, span: Span, account: str) -> int | None:
+        """A page for what came, at the cost of older cache; none that a running sequence might need for its next token."""
+        running = len(self._parts.queue.running)
+        if not self._parts.memory.fits({span.arena: span.layers * (1 + running)}):
+            return None
+        return self._parts.memory.take_page(span, account)
+
+    def landed(self, plan: int) -> None:
+        """The plan has run: the pages that it has written can be found, and whoever sent them is told."""
+        pages = self._parts.memory.pages
+        for landing in self._parts.exchange.landed(plan):
+            for token_hash, handle in zip(landing.hashes, landing.handles, strict=True):
+                pages.publish(handle, token_hash)
+                pages.release([handle], landing.account)
+            answer = PagesTaken(self._parts.config.worker, landing.batch, landing.there, landing.refused)
+            self._parts.outgoing.tell(Send(landing.source, answer))
+
+
+def _group(arena: str, slot_bytes: int, shape: Sequence[tuple[int, bytes, str]]) -> LayerGroup:
+    """The layers of one layout."""
+    inside = [(layer, lineage) for layer, lineage, other in shape if other == arena]
+    return LayerGroup(arena, slot_bytes, [layer for layer, _ in inside], [lineage for _, lineage in inside])

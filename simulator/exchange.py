@@ -1,0 +1,105 @@
+"""KV that moves between the devices of a simulated cluster after a drop or a restore, page by page over its links.
+
+A stale sequence pauses until its own KV has moved. Meanwhile its pages are held where they lie; once it is its turn
+(``policies/overload/exchange_order.py``) those that it needs elsewhere are held, too, and its bytes leave in the KV class of
+the links. Then its pages are published on all devices of its new route, where it finds them as a cached prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from blockwright.policies.cluster.chunk_order import Traffic
+from blockwright.policies.model.chain import Component
+from blockwright.policies.overload.drop_plan import ParameterGroup, kv_bytes
+from blockwright.policies.overload.exchange_order import ExchangeOrder, StaleSequence
+from blockwright.simulator.bulk import BulkLinks
+from blockwright.simulator.groups import GroupDevice, Taken
+
+
+@dataclass(slots=True)
+class Paused:
+    """A stale sequence, and the group that it goes on in."""
+
+    taken: Taken
+    target: ParameterGroup
+    held: dict[str, list[int]]  # pages, by worker
+    left: int = 0  # transfers that have not arrived
+
+
+class Exchange:
+    """Of one change of groups. devices: of the new groups, by worker. touch: a worker's memory is about to change. resume: a
+    sequence can go on, with its KV or without."""
+
+    def __init__(
+        self,
+        links: BulkLinks,
+        devices: Mapping[str, GroupDevice],
+        components: Sequence[Component],
+        touch: Callable[[str], None],
+        resume: Callable[[Paused], None],
+    ) -> None:
+        self._links, self.devices, self._components = links, devices, components
+        self._touch, self._resume = touch, resume
+        self._order = ExchangeOrder(lambda sender, receiver: links.bandwidth)
+        self._paused: dict[str, Paused] = {}
+        self.moved = 0  # bytes
+
+    def add(self, taken: Taken, before: ParameterGroup, target: ParameterGroup, after: Sequence[ParameterGroup]) -> None:
+        """A sequence of the group ``before`` goes on in ``target``. ``after``: the groups that its workers are in now."""
+        chain, count = self._components, taken.pages
+        now = {member.worker: member for group in after for member in group.members}
+        held, more, transfers = dict[str, list[int]](), dict[str, int](), dict[tuple[str, str], int]()
+        for old in before.members:
+            new = now[old.worker]
+            there = kv_bytes(chain, old.first, old.last)
+            held[old.worker] = self.devices[old.worker].hold(-(-count * there // kv_bytes(chain, new.first, new.last)))
+            for member in target.members:
+                shared = kv_bytes(chain, max(old.first, member.first), min(old.last, member.last))
+                if member.worker != old.worker and shared > 0:
+                    transfers[old.worker, member.worker] = count * shared * taken.page_size
+        for member in target.members:
+            if (lacking := count - len(held.setdefault(member.worker, []))) > 0:
+                more[member.worker] = lacking
+        request = taken.submission.request
+        self._paused[request] = Paused(taken, target, held)
+        self._order.add(StaleSequence(request, transfers, more))
+
+    def begin(self, now: float, running: int) -> None:
+        """Whose turn it is moves. ``running``: sequences that run on these devices."""
+        free = {worker: device.total - device.used for worker, device in self.devices.items()}
+        for sequence in self._order.next(free):
+            paused = self._paused[sequence.request]
+            for worker, count in sequence.pages.items():
+                self._touch(worker)
+                paused.held[worker] += self.devices[worker].hold(count)
+            paused.left = len(sequence.transfers)
+            for link, size in sequence.transfers.items():
+                self.moved += size
+                self._links.send(link, Traffic.KV, size, now, lambda paused=paused: self._arrived(paused))  # type: ignore[misc]
+            if not sequence.transfers:
+                self._end(paused, moved=True)
+        if not running and (stuck := self._order.stuck()) is not None:
+            self._end(self._paused[stuck.request], moved=False)
+
+    def _arrived(self, paused: Paused) -> None:
+        paused.left -= 1
+        if not paused.left:
+            self._end(paused, moved=True)
+
+    def _end(self, paused: Paused, *, moved: bool) -> None:
+        request = paused.taken.submission.request
+        self._order.done(request)
+        del self._paused[request]
+        targets = {member.worker for member in paused.target.members} if moved else set[str]()
+        for worker, handles in paused.held.items():
+            self._touch(worker)
+            hashes = paused.taken.submission.page_hashes[: paused.taken.pages] if worker in targets else []
+            self.devices[worker].publish(handles, hashes)
+        self._resume(paused)
+
+    @property
+    def left(self) -> int:
+        """Sequences that pause."""
+        return len(self._paused)

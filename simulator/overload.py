@@ -1,0 +1,349 @@
+"""A simulated cluster whose replicas drop parameters when KV memory runs out, and restore them after the burst.
+
+What is to be done is decided by ``policies/overload/coordinator.py``, from readings every ``PERIOD`` seconds; here it takes
+its time. Instances end the sweep under way and stop (``groups.py`` takes their sequences out), a pipeline over their devices
+begins, new requests run at once, and stale ones once their KV has moved over the links (``exchange.py``). In a restore pages
+of the devices are held for the parameters that come back; then the pipeline stops and replicas begin, in the same way. Until
+everybody has moved nothing else changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from blockwright.policies.cluster.chunk_order import Traffic
+from blockwright.policies.overload.coordinator import (
+    BeginDrop,
+    BeginRestore,
+    CallForHelp,
+    Decision,
+    GroupState,
+    MemoryCoordinator,
+    OverloadRules,
+    ResumePipeline,
+)
+from blockwright.policies.overload.demand import PERIOD, DemandReading
+from blockwright.policies.overload.drop_plan import DropPlanner, ParameterGroup, nbytes, replica
+from blockwright.policies.overload.restore import ParameterLoad, homes, loads
+from blockwright.policies.overload.stages import component_seconds
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.prediction.instance import IDLE, Instance
+from blockwright.policies.prediction.machines import LinkTimes
+from blockwright.policies.prediction.pipeline_instance import PipelineInstance
+from blockwright.policies.sweep.events import Submission
+from blockwright.simulator.bulk import BulkLinks
+from blockwright.simulator.description import Scenario
+from blockwright.simulator.exchange import Exchange, Paused
+from blockwright.simulator.groups import GroupDevice, SimulatedGroups, Taken, devices, layered, take_out
+from blockwright.simulator.simulation import ClusterSimulation, Note, sized
+from blockwright.simulator.workload import Demand
+
+SHOWN = 240  # readings in a report, at most
+
+
+def simulation_of(
+    scenario: Scenario, coefficients: Sequence[Coefficients], demands: Sequence[Demand], *, note: Note | None = None
+) -> ClusterSimulation:
+    """The simulation that a description asks for."""
+    kind = ClusterSimulation if scenario.overload.mode == "off" else OverloadSimulation
+    return kind(scenario, coefficients, demands, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """All instances at one time, in bytes of KV: what runs and what waits at the head of a line, and all that fits."""
+
+    at: float
+    demand: int
+    capacity: int
+
+
+@dataclass(slots=True)
+class GroupChange:
+    """The instances ``before`` stop, and others begin: a pipeline, or the members of a pipeline as replicas."""
+
+    what: str  # "drop" or "restore"
+    group: ParameterGroup  # that comes, or that goes
+    before: Sequence[ParameterGroup]
+    began: float
+    running: int  # instances that have not stopped
+    taken: list[tuple[ParameterGroup, Taken]] = field(default_factory=list)  # and where they were
+    held_back: list[Submission] = field(default_factory=list)  # came meanwhile
+
+
+class OverloadSimulation(ClusterSimulation):
+    """See the module. ``scenario.overload`` has a mode; one model, replicas of ``memory`` bytes with prefix caches."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        coefficients: Sequence[Coefficients],
+        demands: Sequence[Demand],
+        *,
+        jumps: bool = True,
+        note: Note | None = None,
+    ) -> None:
+        super().__init__(scenario, coefficients, demands, jumps=jumps, note=note)
+        (model,), self._spec = scenario.models, scenario.overload
+        page_size = scenario.instances[0].page_size
+        self._components = components = layered(model, self._spec.layers, page_size)
+        costs = sized(coefficients[0], model)
+        links = scenario.links
+        times = LinkTimes(links.latency, links.bandwidth)
+        self.links = BulkLinks(times, links.bandwidth, self.call, priorities=self._spec.priorities)
+        budgets = [spec.memory for spec in scenario.instances for _ in range(spec.count)]
+        workers = [instance.name for instance in self.instances]
+        configs = {instance.name: instance.state.config for instance in self.instances}
+        self._maker = SimulatedGroups(model, components, configs, costs, times)
+        replicas = [replica(model.name, w, components, b) for w, b in zip(workers, budgets, strict=True)]
+        planner = DropPlanner(
+            {model.name: components}, {model.name: component_seconds(components, costs)}, most=self._spec.most
+        )
+        rules = OverloadRules(
+            throttled=self._spec.throttled, quiet=self._spec.quiet, horizon=self._spec.horizon, restore=self._spec.restore
+        )
+        self.coordinator = MemoryCoordinator(rules, planner, components, replicas, page_size)
+        self._places = {worker: place for place, worker in enumerate(workers)}
+        self._at = list(range(len(workers)))  # of each place, that of the instance that its device is in now
+        self._changing: dict[int, GroupChange] = {}  # by place
+        self._exchanges: dict[str, Exchange] = {}  # by the group that came or went
+        self._claims: dict[str, list[int]] = {}  # pages of a worker that are held for parameters that come back
+        self._loading: dict[str, set[ParameterLoad]] = {}  # by group: what has not come back yet
+        self._paused: dict[str, float] = {}  # stale sequences, since when
+        self._page_bytes = page_size * model.kv_bytes
+        self.readings: list[MemoryReading] = []
+        self.stalls: list[float] = []  # of stale sequences, in seconds
+        self.retired: list[Instance | PipelineInstance] = []  # that have stopped
+        self.changes: list[dict[str, Any]] = []
+        self.call(0.0, self._read)
+
+    # readings and decisions ------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        readings, demand, capacity = {}, 0, 0
+        for name, group in self.coordinator.groups.items():
+            if (place := self._places[group.members[0].worker]) not in self._changing:
+                readings[name] = reading = self._reading(place)
+                demand, capacity = demand + reading.demand, capacity + reading.total
+        self.readings.append(MemoryReading(self.now, demand * self._page_bytes, capacity * self._page_bytes))
+        for decision in self.coordinator.read(self.now, readings) if readings else []:
+            self._carry_out(decision)
+        for name, state in self.coordinator.state.items():
+            if state is GroupState.RESTORING and name not in self._loading:
+                self._load(self.coordinator.groups[name])
+        for name in list(self._exchanges):
+            self._move(name)
+        while self._oldest < len(self.requests) and self.requests[self._oldest].ended >= 0:
+            self._oldest += 1
+        if self._oldest < len(self.requests):
+            self.call(self.now + PERIOD, self._read)
+
+    def _reading(self, place: int) -> DemandReading:
+        """Of a pipeline the fullest device counts."""
+        instance, state = self.instances[place], self.instances[place].state
+        candidate, used = instance.candidate(self.now), 0
+        if isinstance(instance, PipelineInstance):
+            shares = [device.used / max(device.total, 1) for device in devices(instance).values()]
+            used = math.ceil(max(shares) * candidate.total_blocks)
+        head = -(-state.parts.rows.length[state.parts.queue.first()] // state.config.page_size) if state.waiting else 0
+        return DemandReading(
+            used=max(used, candidate.used_blocks), total=candidate.total_blocks, head=head, waiting=candidate.waiting_blocks
+        )
+
+    def _carry_out(self, decision: Decision) -> None:
+        match decision:
+            case BeginDrop(drop):
+                self._log("drop", drop.group.name, bytes=sum(drop.freed.values()))
+                if len(drop.of) == 1:  # nothing but what a restore that was broken off has loaded
+                    self._claim(drop.group)
+                    self.coordinator.dropped(drop.group.name, self.now)
+                else:
+                    self._stop(GroupChange("drop", drop.group, drop.of, self.now, len(drop.of)))
+            case BeginRestore(group, loads):
+                self._log("restore", group.name, bytes=sum(self._components[load.depth].nbytes for load in loads))
+            case ResumePipeline(group):
+                self._log("resume", group.name)
+                self._loading.pop(group.name, None)
+                self._claim(group)
+            case CallForHelp(lacking, why):
+                self._log("lacking", "", bytes=lacking, why=why)
+
+    def _log(self, what: str, group: str, **more: Any) -> None:
+        self.changes.append({"at": self.now, "what": what, "group": group, **more})
+        if self._note is not None:
+            self._note(self.changes[-1])
+
+    # parameters come back --------------------------------------------------------------------------------------------
+
+    def _claim(self, group: ParameterGroup) -> bool:
+        """Hold the memory of what members have beyond their stages, and in a restore of what they lack. Whether there was
+        room for all of it."""
+        restoring, whole = self.coordinator.state[group.name] is GroupState.RESTORING, True
+        every = range(len(self._components))
+        for worker, device in devices(self.instances[self._places[group.members[0].worker]]).items():
+            member = next(m for m in group.members if m.worker == worker)
+            more = frozenset(every) - frozenset(range(member.first, member.last)) if restoring else member.surplus
+            count, held = -(-nbytes(self._components, more) // device.page_bytes), self._claims.setdefault(worker, [])
+            if len(held) > count:
+                device.publish(held[count:], [])
+                del held[count:]
+            held += device.hold(count - len(held))
+            whole = whole and len(held) == count
+        return whole
+
+    def _load(self, group: ParameterGroup) -> None:
+        """Once there is room the missing parameters come over the links, while the pipeline serves."""
+        if not self._claim(group):
+            return
+        missing = loads(group, self._components)
+        self._loading[group.name] = set(missing)
+        for load in missing:
+            assert load.source, "a group has all parameters"
+            size = self._components[load.depth].nbytes
+            self.links.send(
+                (load.source, load.worker), Traffic.PARAMETERS, size, self.now, partial(self._loaded, group.name, load)
+            )
+
+    def _loaded(self, name: str, load: ParameterLoad) -> None:
+        left = self._loading.get(name)
+        if left is None or load not in left:
+            return  # the restore was broken off
+        left.remove(load)
+        self.coordinator.loaded(name, load)
+        if not left:
+            group = self.coordinator.groups[name]
+            self._stop(GroupChange("restore", group, [group], self.now, 1))
+
+    # instances stop, and others begin --------------------------------------------------------------------------------
+
+    def _stop(self, change: GroupChange) -> None:
+        """Each instance of a change ends the sweep under way. What a pipeline has under way is done again."""
+        if self._exchanges:
+            self.call(self.now + PERIOD, lambda: self._stop(change))
+            return
+        for group in change.before:
+            place, instance = self._places[group.members[0].worker], self.instances[self._places[group.members[0].worker]]
+            self._changing[place] = change
+            if isinstance(instance, Instance):
+                instance.catch_up(self.now)
+                self._schedule(place)
+                if instance.due < IDLE:
+                    self.call(instance.due, partial(self._stopped, change, group, place))
+                    continue
+            self._stopped(change, group, place)
+
+    def _stopped(self, change: GroupChange, group: ParameterGroup, place: int) -> None:
+        instance = self.instances[place]
+        if isinstance(instance, Instance):
+            instance.catch_up(self.now)
+        self._due[place] = IDLE
+        change.taken += [(group, taken) for taken in take_out(instance, self.now)]
+        self.retired.append(instance)
+        change.running -= 1
+        if not change.running:
+            self.call(self.now + self._spec.prepare, lambda: self._switch(change))
+
+    def _switch(self, change: GroupChange) -> None:
+        """The new instances begin."""
+        after = [change.group] if change.what == "drop" else self.coordinator.restored(change.group.name, self.now)
+        self._loading.pop(change.group.name, None)
+        found: dict[str, GroupDevice] = {}
+        for group in after:
+            place = self._places[group.members[0].worker]
+            self.instances[place], route = self._maker.make(group)
+            self._routes[place], self._due[place] = {route.application: route}, IDLE
+            found |= devices(self.instances[place])
+            for member in group.members:
+                self._at[self._places[member.worker]] = place
+                self._claims.pop(member.worker, None)
+        for group in change.before:
+            self._changing.pop(self._places[group.members[0].worker], None)
+        self._entrance.changed(sorted(set(self._at)))
+        exchange = Exchange(self.links, found, self._components, self._touch, self._resume)
+        self._exchanges[change.group.name] = exchange
+        self._submit(change, after, exchange)
+        self._move(change.group.name)
+
+    def _submit(self, change: GroupChange, after: Sequence[ParameterGroup], exchange: Exchange) -> None:
+        """Who has KV that is to move pauses; all others run."""
+        tokens = {taken.submission.request: len(taken.submission.tokens) for _, taken in change.taken}
+        tokens |= {submission.request: len(submission.tokens) for submission in change.held_back}
+        names = {group.members[0].worker: group for group in after}
+        home = homes(tokens, [*names])
+        fresh = list(change.held_back)
+        for before, taken in change.taken:
+            request = taken.submission.request
+            if taken.pages and self._spec.exchange:
+                exchange.add(taken, before, names[home[request]], after)
+                self._paused[request] = self.now
+            else:
+                fresh.append(taken.submission)
+        for submission in sorted(fresh, key=lambda submission: submission.arrival):
+            self._deliver(self._places[home[submission.request]], submission)
+        self._log(f"{change.what}ped" if change.what == "drop" else "restored", change.group.name,
+                  seconds=self.now - change.began, stale=exchange.left)  # fmt: skip
+
+    def _touch(self, worker: str) -> None:
+        """Its memory is about to change: it must not be within a jump."""
+        place = self._at[self._places[worker]]
+        if isinstance(instance := self.instances[place], Instance):
+            instance.catch_up(self.now)
+            self._schedule(place)
+
+    def _resume(self, paused: Paused) -> None:
+        submission = paused.taken.submission
+        self.stalls.append(self.now - self._paused.pop(submission.request))
+        self._deliver(self._places[paused.target.members[0].worker], submission)
+        for name in list(self._exchanges):
+            self._move(name)
+
+    def _move(self, name: str) -> None:
+        exchange = self._exchanges[name]
+        if exchange.left:
+            exchange.begin(self.now, self._running(exchange))
+        if not exchange.left and self._exchanges.pop(name, None) is not None:
+            self._log("exchanged", name, bytes=exchange.moved)
+            if self.coordinator.state.get(name) is GroupState.DROPPING:
+                self.coordinator.dropped(name, self.now)
+
+    def _running(self, exchange: Exchange) -> int:
+        places = {self._at[self._places[worker]] for worker in exchange.devices}
+        return sum(self.instances[place].candidate(self.now).running for place in places)
+
+    # instead of those of a cluster whose instances stay ---------------------------------------------------------------
+
+    def _deliver(self, place: int, submission: Submission) -> None:
+        place = self._at[place]
+        if (change := self._changing.get(place)) is not None:
+            change.held_back.append(submission)
+            return
+        (route,) = self._routes[place].values()
+        super()._deliver(place, submission if submission.route == route.id else replace(submission, route=route.id))
+
+    def overload(self) -> dict[str, object]:
+        moved = sum(change["bytes"] for change in self.changes if change["what"] == "exchanged")
+        dropped = sum(reading.capacity > self.readings[0].capacity for reading in self.readings)
+        return {
+            "dropped_s": round(PERIOD * dropped, 6),
+            "stale": len(self.stalls),
+            "stall_mean": round(sum(self.stalls) / max(len(self.stalls), 1), 6),
+            "stall_max": round(max(self.stalls, default=0.0), 6),
+            "moved_bytes": moved,
+            "changes": [{**change, "at": round(change["at"], 6)} for change in self.changes],
+            "readings": [
+                {"at": round(one.at, 6), "demand": one.demand, "capacity": one.capacity}
+                for one in self.readings[:: 1 + len(self.readings) // SHOWN]
+            ],
+        }
+
+    @property
+    def served(self) -> list[Instance | PipelineInstance]:
+        return [*self.retired, *self.serving]
+
+    @property
+    def serving(self) -> list[Instance | PipelineInstance]:
+        return [self.instances[place] for place in sorted(set(self._at))]

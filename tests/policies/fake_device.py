@@ -1,0 +1,157 @@
+"""A device without tensors that obeys plans, and asserts that what it reads is what was written for that very prefix.
+
+It keeps, for each slot and offset, what a real one would compute: a digest of the lineage and of all tokens up to the
+position. A row may be computed only if every earlier position of every local layer holds the digest of its own prefix, so a
+page that is shared wrongly, freed early or written late is seen at once. The "model" samples a token that depends on the
+whole prefix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blockwright.policies.memory.slots import SlotAllocator
+from blockwright.policies.model.chain import Chain, Component
+from blockwright.policies.model.lineage import lineages
+from blockwright.policies.model.runs import Run
+from blockwright.policies.plan.sweep_plan import PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.sweep.page_events import PagesArrived, SendPages
+from blockwright.policies.sweep.state import SweepState
+
+VOCABULARY = 50
+CHUNK = 64 * 1024
+
+
+def next_token(application: str, tokens: tuple[int, ...]) -> int:
+    """The fake model."""
+    # Of numbers alone, which hash alike in every process.
+    return hash((*application.encode(), tokens)) % VOCABULARY
+
+
+@dataclass(frozen=True)
+class PagesOnTheWay:
+    """Pages between two workers. ``kv``: by arena, of each slot what is at its offsets."""
+
+    event: PagesArrived
+    kv: dict[str, list[dict[int, int]]]
+
+
+@dataclass
+class FakeDevice:
+    """Obeys plans in order; asserts that what it reads is what was written for that very prefix."""
+
+    state: SweepState
+    applications: dict[str, str]  # route -> application
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    slots: dict[tuple[int, int, int], int] = field(default_factory=dict)  # (row, layer, page) -> slot
+    kv: dict[tuple[str, int, int], int] = field(default_factory=dict)  # (arena, slot, offset) -> digest of the prefix
+    backed: set[tuple[str, int]] = field(default_factory=set)  # (arena, chunk unit)
+    computed_tokens: int = 0
+    composed: set[Run] = field(default_factory=set)
+    pages: dict[int, PagesOnTheWay] = field(default_factory=dict)  # that came, by number
+    lines: dict[str, list[bytes]] = field(default_factory=dict)  # by application
+
+    def compose(self) -> None:
+        """What the routes in force need; everything else is dropped, as after unloading."""
+        self.composed = {run for local in self.state.parts.routes.all_in_force() for run in local.runs}
+
+    def execute(self, plan: SweepPlan, sequences: list[int]) -> SweepResult:
+        for edit in plan.memory:
+            for unit in range(edit.offset, edit.offset + len(edit.chunks)):
+                if edit.back:
+                    self.backed.remove((edit.arena, unit))
+                else:
+                    assert (edit.arena, unit) not in self.backed
+                    self.backed.add((edit.arena, unit))
+        for came in plan.imports:
+            self._import(self.pages.pop(came.number), came)
+        for change in plan.edits:
+            if isinstance(change, WriteTokens):
+                column = self.tokens.setdefault(change.row, [])
+                column[change.position :] = change.tokens
+            elif isinstance(change, SetPages):
+                for i, slot in enumerate(change.slots):
+                    self.slots[change.row, change.layer + i, change.page] = slot
+        by_id = self.state.parts.routes.runs
+        for step in plan.steps:
+            assert by_id[step.run] in self.composed, "a plan names a run that was dropped"
+            self._check_deltas(by_id[step.run], step, sequences)
+            self._step(plan, by_id[step.run], step.batch, sequences)
+        self.computed_tokens += plan.tokens
+        return self._sample(plan, sequences)
+
+    def _import(self, pages: PagesOnTheWay, came: PageImport) -> None:
+        offset = 0
+        for sent in pages.event.groups:
+            for group in [group for group in came.groups if group.arena == sent.arena]:
+                assert group.offset == offset, "pages are looked for where they are not"
+                for place, slot in zip(group.places, group.slots, strict=True):
+                    assert (group.arena, slot * sent.slot_bytes // CHUNK) in self.backed, "a slot without memory is written"
+                    for at, digest in pages.kv[group.arena][place].items():
+                        self.kv[group.arena, slot, at] = digest
+            offset += sent.slot_bytes * len(sent.layers) * len(pages.event.hashes)
+
+    def export(self, effect: SendPages) -> PagesOnTheWay:
+        """What a plan that is made later does not change any more."""
+        kv: dict[str, list[dict[int, int]]] = {}
+        for group, slots in zip(effect.groups, effect.slots, strict=True):
+            size = self.state.config.page_size
+            kv[group.arena] = [{at: self.kv[group.arena, slot, at] for at in range(size)} for slot in slots]
+        return PagesOnTheWay(PagesArrived("", effect.batch, 0, effect.account, effect.hashes, effect.groups), kv)
+
+    def _check_deltas(self, run: Run, step: Step, sequences: list[int]) -> None:
+        """Every row meets the deltas of its route in the run, and no others."""
+        rows = self.state.parts.rows
+        for i, number in zip(step.batch, step.delta or [0] * len(step.batch), strict=True):
+            local = rows.route[sequences[i]]
+            inside = [d for d, _ in local.deltas if run.depth <= d < run.depth + len(run.components)]
+            assert number == (local.delta if inside else 0), "a row meets other deltas than its route has"
+
+    def _step(self, plan: SweepPlan, run: Run, batch: list[int], sequences: list[int]) -> None:
+        if run.head:
+            return
+        layers: list[tuple[int, int]] = []  # KV layer, depth
+        allocator: SlotAllocator | None = None
+        for local in self.state.parts.routes.planned():
+            if run in local.runs:
+                parts = self.state_components(local.route.application)
+                attentions = [d for d, c in enumerate(parts) if c.kv]
+                layers = [(n, d) for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
+                allocator = self.state.parts.memory.pages.allocator(parts[attentions[0]].kv.key)  # type: ignore[union-attr]
+        size = self.state.config.page_size
+        assert allocator is not None, "a plan names a run of no route"
+        for i in batch:
+            row, start, count = plan.row[i], plan.start[i], plan.count[i]
+            tokens = self.tokens[row]
+            lines = self._lineages(self.state.parts.rows.route[sequences[i]].route.application)
+            for layer, depth in layers:
+                digest = hash(lines[depth])
+                for position in range(start + count):
+                    if position < len(tokens):  # between the first and the last worker nobody is told any
+                        digest = hash((digest, tokens[position]))
+                    slot = self.slots[row, layer, position // size]
+                    unit = slot * allocator.slot_bytes // CHUNK
+                    assert (allocator.arena, unit) in self.backed, "a slot without memory is used"
+                    if position >= start:
+                        self.kv[allocator.arena, slot, position % size] = digest
+                    found = self.kv.get((allocator.arena, slot, position % size))
+                    assert found == digest, "attention reads a foreign or missing position"
+
+    def _lineages(self, application: str) -> list[bytes]:
+        return self.lines.setdefault(application, lineages(self.state_components(application), ""))
+
+    def state_components(self, application: str) -> tuple[Component, ...]:
+        return self.chains[application].components
+
+    chains: dict[str, Chain] = field(default_factory=dict)
+
+    def _sample(self, plan: SweepPlan, sequences: list[int]) -> SweepResult:
+        result = SweepResult(plan.number)
+        for i in plan.sample:
+            end = plan.start[i] + plan.count[i]
+            tokens = self.tokens[plan.row[i]]
+            application = self.state.parts.rows.route[sequences[i]].route.application
+            token = next_token(application, tuple(tokens[:end]))
+            tokens[end:] = [token]
+            result.tokens.append(token)
+        return result

@@ -1,0 +1,61 @@
+"""Restores: when, whose, and where the parameters come from."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.policies.overload.drop_plan import ParameterGroup, nbytes, replica
+from blockwright.policies.overload.restore import HYSTERESIS, GroupUse, homes, loads, next_restore
+
+from .clusters import applied, chain, planner
+
+CHAIN = chain(8)
+WHOLE = nbytes(CHAIN, range(len(CHAIN)))
+
+
+def merged(count: int, needed: int = 1) -> list[ParameterGroup]:
+    groups = [replica("m", f"w{n}", CHAIN, 3 * WHOLE) for n in range(count)]
+    return applied(groups, planner({"m": CHAIN}).plan(groups, needed))
+
+
+@pytest.mark.parametrize(
+    ("change", "restores"),
+    [({}, True), ({"pending": True}, False), ({"falling": False}, False), ({"since": HYSTERESIS - 0.1}, False)],
+)
+def test_only_when_it_is_quiet_for_good(change: dict[str, bool | float], restores: bool) -> None:
+    (group,) = merged(2)
+    asked = {"pending": False, "falling": True, "since": HYSTERESIS, **change}
+    found = next_restore([GroupUse(group, 50, 100)], **asked)  # type: ignore[arg-type]
+    assert (found == group) is restores
+    assert next_restore([GroupUse(group, 51, 100)], pending=False, falling=True, since=9.0) is None
+    (single,) = merged(1)
+    assert next_restore([GroupUse(single, 0, 100)], pending=False, falling=True, since=9.0) is None
+
+
+def test_the_longest_pipeline_first_and_nobody_who_would_not_fit() -> None:
+    groups = merged(5, 2 * WHOLE + 1)
+    three, two = sorted(groups, key=lambda group: -len(group.members))
+    assert (len(three.members), len(two.members)) == (3, 2)
+    quiet = {"pending": False, "falling": True, "since": 9.0}
+    assert next_restore([GroupUse(two, 1, 100), GroupUse(three, 9, 100)], **quiet) == three  # type: ignore[arg-type]
+    assert next_restore([GroupUse(two, 1, 200), GroupUse(three, 101, 100)], **quiet) == two  # type: ignore[arg-type]
+
+
+def test_missing_parameters_come_from_members_links_sharing_the_work() -> None:
+    (four,) = merged(4, 3 * WHOLE)
+    every = loads(four, CHAIN)
+    for member in four.members:
+        mine = [load for load in every if load.worker == member.worker]
+        assert {load.depth for load in mine} == set(range(len(CHAIN))) - member.held
+        assert all(load.depth in next(m for m in four.members if m.worker == load.source).held for load in mine)
+        assert len({load.source for load in mine}) == 3
+        assert abs(mine[0].depth - member.first) == 1 or mine[0].depth == member.last, "next to what it has first"
+    (pair,) = merged(2)
+    dead = ParameterGroup("m", pair.members[:1])
+    assert {load.source for load in loads(dead, CHAIN)} == {""}, "what nobody has comes from the checkpoint"
+
+
+def test_sequences_are_dealt_out_by_length() -> None:
+    found = homes({"a": 5, "b": 4, "c": 3, "d": 3, "e": 3}, ["w0", "w1"])
+    assert found == {"a": "w0", "b": "w1", "c": "w1", "d": "w0", "e": "w1"}
+    assert homes({}, ["w0"]) == {}

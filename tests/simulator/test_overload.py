@@ -1,0 +1,160 @@
+"""Replicas that drop parameters in a burst and restore them: nobody is lost, memory grows, KV takes its time on links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.simulator.description import DescriptionError, DescriptionSource, Scenario, scenario
+from blockwright.simulator.overload import OverloadSimulation, simulation_of
+from blockwright.simulator.workload import Demand
+
+COSTS = Coefficients(base=0.002, read=0.01, beyond=1e-4, context=1e-7)
+PAGE = 4 * 64  # bytes, on all layers
+MEMORY, WHOLE = 24 * PAGE + 12_800, 12_800  # 24 pages beside the parameters; 98 on the devices of a pipeline of two
+
+
+def described(count: int = 2, *, bandwidth: float = 1e6, latency: float = 0.0, **overload: Any) -> Scenario:
+    table = {
+        "workload": {"arrivals": "log"},
+        "models": [{"name": "m", "kv_bytes": 64, "parameters": WHOLE, "hidden_bytes": 8, "context": 150}],
+        "instances": [
+            {"name": "i", "count": count, "profile": "p", "memory": MEMORY, "memory_chunk": PAGE // 8, "page_size": 4,
+             "max_rows": 64, "chunk_size": 16, "sweep_tokens": 32}
+        ],
+        "links": {"bandwidth": bandwidth, "latency": latency},
+        "dispatch": {"policy": "prefix-aware"},
+        "overload": {"mode": "drop", "layers": 8, **overload},
+    }  # fmt: skip
+    return scenario(table, DescriptionSource(Path("test.toml"), ""))
+
+
+def burst(at: float, count: int, first: int = 0, prompt: int = 24, output: int = 24) -> list[Demand]:
+    """So many requests, one after the other, of which three fill a replica."""
+    return [Demand(first + n, at + 0.02 * n, "m", prompt, output) for n in range(count)]
+
+
+def run(described: Scenario, arrivals: list[Demand]) -> OverloadSimulation:
+    simulation = simulation_of(described, [COSTS], arrivals)
+    assert isinstance(simulation, OverloadSimulation)
+    simulation.run()
+    for request in simulation.requests:
+        assert not request.failed
+        assert request.demand.at < request.first <= request.ended, "a request was lost"
+    for instance in simulation.serving:
+        instance.state.check()
+        for machine in getattr(instance, "machines", {}).values():
+            machine.state.check()
+    return simulation
+
+
+def done(simulation: OverloadSimulation) -> list[dict[str, Any]]:
+    """All changes, without calls for help."""
+    return [change for change in simulation.changes if change["what"] != "lacking"]
+
+
+def whats(simulation: OverloadSimulation) -> list[str]:
+    return [change["what"] for change in done(simulation)]
+
+
+LATER = [Demand(30 + n, 6.0 + 0.4 * n, "m", 8, 60) for n in range(20)]  # somebody has to be there while it is quiet
+
+
+def test_a_burst_drops_and_quiet_restores() -> None:
+    simulation = run(described(), burst(0.0, 30) + LATER)
+    assert whats(simulation) == ["drop", "dropped", "exchanged", "restore", "restored", "exchanged"]
+    drop, dropped, exchanged, restore, restored, back = done(simulation)
+    assert drop["bytes"] == WHOLE, "one whole copy goes"
+    assert restore["at"] - exchanged["at"] >= 5.0
+    assert dropped["stale"] > 3
+    assert (restored["stale"] > 0) == (back["bytes"] > 0) is True
+    assert restored["at"] - restore["at"] >= WHOLE / 2 / 1e6, "each member gets one half back"
+    capacities = [reading.capacity // PAGE for reading in simulation.readings]
+    assert (capacities[0], max(capacities), capacities[-1]) == (48, 98, 48)
+    off = simulation_of(described(mode="off"), [COSTS], burst(0.0, 30) + LATER)
+    assert not isinstance(off, OverloadSimulation)
+    off.run()
+    started = [sum(r.started - r.demand.at for r in s.requests[:30]) for s in (simulation, off)]
+    assert started[0] < started[1], "those of the burst start sooner"
+    assert simulation.digest() == run(described(), burst(0.0, 30) + LATER).digest()
+
+
+def test_a_stale_sequence_pauses_for_its_own_exchange_shortest_first() -> None:
+    """On a slow link: each member sends half the KV of its sequences, one after the other."""
+    simulation = run(described(bandwidth=20e3, restore=False), burst(0.0, 14))
+    assert whats(simulation)[:3] == ["drop", "dropped", "exchanged"]
+    _, dropped, exchanged = done(simulation)[:3]
+    assert exchanged["bytes"] % (PAGE // 2) == 0
+    assert len(simulation.stalls) == dropped["stale"]
+    seconds = exchanged["at"] - dropped["at"]
+    assert max(simulation.stalls) == pytest.approx(seconds)
+    assert exchanged["bytes"] / 20e3 / 2 <= seconds <= exchanged["bytes"] / 20e3
+    assert simulation.stalls[0] == pytest.approx(min(simulation.stalls))
+    assert sum(simulation.stalls) / len(simulation.stalls) < 0.75 * seconds
+
+
+def test_without_an_exchange_kv_is_computed_again() -> None:
+    simulation = run(described(exchange=False, restore=False), burst(0.0, 14))
+    assert whats(simulation)[:3] == ["drop", "dropped", "exchanged"]
+    assert simulation.stalls == []
+    assert done(simulation)[2]["bytes"] == 0
+
+
+def test_a_burst_during_a_restore_breaks_it_off() -> None:
+    """On a link on which a restore takes seconds; what was loaded is dropped again."""
+    arrivals = burst(0.0, 30) + LATER
+    spec = described(bandwidth=1e3, throttled=0.85)
+    quiet = next(c["at"] for c in run(spec, arrivals).changes if c["what"] == "restore")
+    arrivals = [one for one in arrivals if one.at < quiet]
+    again = run(spec, arrivals + burst(quiet + 3.0, 60, len(arrivals)))
+    found = done(again)
+    assert [c["what"] for c in found[:5]] == ["drop", "dropped", "exchanged", "restore", "resume"]
+    trimmed, restores = found[5], [c for c in found if c["what"] == "restore"]
+    assert (trimmed["what"], trimmed["group"]) == ("drop", "i-0+i-1")
+    assert 0 < trimmed["bytes"] < WHOLE, "what had been loaded goes first"
+    assert [c["bytes"] for c in restores] == [WHOLE] * len(restores)
+
+
+def test_a_large_burst_makes_a_pipeline_of_four_where_that_is_not_too_many() -> None:
+    arrivals = burst(0.0, 100, output=40)
+    simulation = run(described(4), arrivals)
+    assert "i-0+i-2+i-1+i-3" in {c["group"] for c in simulation.changes if c["what"] == "drop"}
+    assert max(r.capacity for r in simulation.readings) > 2 * 98 * PAGE
+    two = run(described(4, most=2), arrivals)
+    assert {c["group"] for c in two.changes if c["what"] == "drop"} == {"i-0+i-1", "i-2+i-3"}
+    assert any(c["what"] == "lacking" and "2 members at most" in c["why"] for c in two.changes)
+
+
+@given(
+    seed=st.integers(0, 1000), count=st.sampled_from([1, 2, 3]), bandwidth=st.sampled_from([2e4, 1e6]),
+    latency=st.sampled_from([0.0, 0.01]), exchange=st.booleans(), priorities=st.booleans(),
+    quiet=st.sampled_from([0.3, 0.9]),
+)  # fmt: skip
+@settings(max_examples=12, deadline=None)
+def test_nobody_is_lost(
+    seed: int, count: int, bandwidth: float, latency: float, exchange: bool, priorities: bool, quiet: float
+) -> None:
+    """Bursts one after the other, through drops and restores."""
+    arrivals = [d for n in range(3) for d in burst(4.0 * n, 10 * count, 10 * count * n, 8 + seed % 40, 4 + seed % 29)]
+    spec = described(count, bandwidth=bandwidth, latency=latency, exchange=exchange, priorities=priorities, quiet=quiet)
+    run(spec, arrivals)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mode": "swap"}, "mode is 'swap'; give one of: off, drop"),
+        ({"layers": 1}, "layers is 1; give the layers of the model"),
+        ({"layers": 32}, "kv_bytes is 64; give a multiple of 128"),
+    ],
+)
+def test_what_cannot_be_dropped_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(DescriptionError, match=says):
+        described(**change)
+    with pytest.raises(DescriptionError, match="bandwidth is missing"):
+        described(bandwidth=0.0)
