@@ -126,7 +126,7 @@ class Scaling:
         for name, stage in self.policy.stage.items():
             if stage is WorkerStage.STARTING and self._state.workers[name].state == "ready":
                 self.policy.up(name, now)
-        for name in self.drained if self._plan.rules.mode == "off" else self.draining:
+        for name in self.draining:
             self._pause(name, True)  # also what came into force, or was resumed, since
         if self._plan.rules.mode == "off":
             return
@@ -144,8 +144,8 @@ class Scaling:
     @property
     def draining(self) -> list[str]:
         """Workers that take nothing new, and have not been forgotten."""
-        known, stage = self._state.workers, self.policy.stage
-        return [n for n in known if n in self.drained or stage.get(n) is WorkerStage.DRAINING]
+        by_policy = [n for n, stage in self.policy.stage.items() if stage is WorkerStage.DRAINING]
+        return [name for name in dict.fromkeys([*sorted(self.drained), *by_policy]) if name in self._state.workers]
 
     def view(self, now: float, wall: float) -> dict[str, Any]:
         """Part of ``/admin/cluster``. ``wall``: seconds since the epoch at ``now``."""

@@ -169,14 +169,12 @@ class SweepState:
         if isinstance(answer, Shortage):
             outgoing.tell(ComponentsRefused(event.load, answer))
         else:
-            ids = [component.id for component in event.components]
-            outgoing.tell_placed(ComponentsPlaced(event.load, ids, answer), memory.pending)
+            outgoing.tell_placed(ComponentsPlaced(event.load, [c.id for c in event.components], answer), memory.pending)
 
     def _release_components(self, event: ComponentsReleased) -> None:
-        outgoing = self.parts.outgoing
         for component, tensors in self.parts.memory.release(event.components, event.holder):
-            outgoing.withdraw(component)
-            outgoing.tell(ComponentGone(component, tensors))
+            self.parts.outgoing.withdraw(component)
+            self.parts.outgoing.tell(ComponentGone(component, tensors))
         self.parts.forget()
 
     # plans -----------------------------------------------------------------------------------------------------------
@@ -265,6 +263,10 @@ class SweepState:
 
     # forecasts -------------------------------------------------------------------------------------------------------
 
+    def without_device(self) -> None:
+        """From now on plans are without table edits, as nobody runs them."""
+        self.parts.outgoing.leave_edits()
+
     def repeat(self, plan: SweepPlan) -> int:
         """How many sweeps from the open ``plan`` on have the same rows, as long as memory lasts, if no event comes."""
         only = self._plans.only(plan.number)
@@ -282,10 +284,10 @@ class SweepState:
         self._plans.skip(sweeps - 1)
         return sweeps
 
-    def growth(self, plan: SweepPlan, sweeps: int) -> list[int]:
-        """Of so many equal sweeps from the only open ``plan`` on: pages taken after it, up to the plan of each."""
+    def growth(self, plan: SweepPlan, sweeps: int) -> int:
+        """Of equal sweeps from the only open ``plan`` on: pages taken after it, up to the plan so many sweeps later."""
         only = self._plans.only(plan.number)
-        return forecast.growth(self.parts, only, sweeps) if only is not None else [0] * sweeps
+        return forecast.growth(self.parts, only, sweeps) if only is not None else 0
 
     # views -----------------------------------------------------------------------------------------------------------
 
@@ -344,8 +346,7 @@ class SweepState:
     @property
     def counters(self) -> dict[str, int]:
         """Totals since the start."""
-        pages, parked = self.parts.memory.pages, self.parts.announcements.parked
-        own = self.parts.outgoing.counters
+        own, pages, parked = self.parts.outgoing.counters, self.parts.memory.pages, self.parts.announcements.parked
         return {**own, "parked": parked, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
 
     def batch(self, number: int) -> list[int]:
@@ -365,8 +366,7 @@ class SweepState:
     @classmethod
     def restore(cls, snapshot: dict[str, Plain]) -> SweepState:
         """The state that a snapshot was taken of: equal digest, equal plans from here on."""
-        parts = Parts.restore(snapshot)
-        return cls(parts.config, parts, OpenPlans.restore(snapshot["plans"]))
+        return cls((parts := Parts.restore(snapshot)).config, parts, OpenPlans.restore(snapshot["plans"]))
 
     def digest(self) -> bytes:
         """16 bytes, equal for equal states."""
