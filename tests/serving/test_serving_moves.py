@@ -18,6 +18,7 @@ from blockwright.runtime.testing import seeds
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game
 from blockwright.tests.serving.house import HEAD
 from blockwright.tests.serving.strikes import ACTIONS, MOVED, Strike
+from blockwright.tests.serving.test_serving_predictors import Followed
 
 PART, PARTS = 40, 3
 MOVES, DRAINS = 20, 0.1  # of each seed; part of them that are drains
@@ -81,11 +82,25 @@ def test_every_request_ends_with_the_right_tokens_however_often_it_moves(part: i
     assert len(hits) > len(MOVED) * len(ACTIONS) // 3, hits
 
 
+class FollowedUnrest(Unrest, Followed):
+    """With predictors."""
+
+
+def test_replicas_of_workers_follow_what_moves() -> None:
+    imported = 0
+    for seed in range(6):
+        game = FollowedUnrest(seed, dispatch="llumnix-minus-code")
+        game.play()
+        assert game.figures["disagreements"] == 0, seed
+        imported += game.counters["imported_pages"]
+    assert imported > 0
+
+
 def test_without_faults_pages_come_with_whoever_moves() -> None:
     counters: Counter[str] = Counter()
     for seed in range(10):
         game = Unrest(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, seed
         counters += game.counters
-    assert counters["copied"], counters
+    assert counters["copied"] > 0, counters
     assert counters["imported_pages"] > 20, counters
