@@ -19,7 +19,7 @@ BASE, OTHER = chain("base", layers=3), chain("other", layers=3, own_from=4)
 WORKERS = ["w0", "w1", "w2"]
 SEEDS, PARTS = 1000, 10
 REQUESTS = 7
-MOST = 6  # preemptions for each request
+MOST = 3  # preemptions for each request
 
 
 def routes(chance: random.Random) -> list[Route]:
