@@ -6,8 +6,8 @@ latency grows with the number of stages; of equal ones those that free most; par
 of what they hold and load nothing. A group that holds more than its stages (a restore was broken off) is trimmed first,
 which makes no pipeline longer.
 
-Among the cuts that leave more tokens of KV than the groups had before, the one whose stages take the most equal time. Where
-there is none (too little is held twice, a budget is below a stage, or one stage would hold all others back) a merge is
+Among the cuts that leave more tokens of KV than the groups had, by ``GAIN``, the one whose stages take the most equal time.
+Where there is none (too little is held twice, a budget is below a stage, or one stage would hold all others back) a merge is
 refused, as it is across models and beyond the largest group that is wanted. What is not freed is told to whoever starts
 workers.
 
@@ -24,6 +24,7 @@ from blockwright.policies.model.chain import Component, Hop
 from blockwright.policies.overload.stages import cut
 
 MOST = 4  # members of a group: with more of them a token takes too long
+GAIN = 0.05  # by which a merge has to raise the tokens of KV at least, to be worth the longer pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,16 +190,16 @@ class DropPlanner:
         return ParameterGroup(one.application, tuple(found))
 
     def _stages(self, one: ParameterGroup, other: ParameterGroup) -> list[tuple[int, int]]:
-        """The best cut of which each stage has room for more tokens than both groups had."""
+        """The best cut of which each stage has room for enough more tokens than both groups had."""
         chain = self._chains[one.application]
         bodies = [0, *accumulate(c.nbytes + c.delta_nbytes for c in chain)]
         caches = [0, *accumulate(kv_bytes(chain, depth, depth + 1) for depth in range(len(chain)))]
         budgets = [member.budget for member in (*one.members, *other.members)]
-        before = capacity(one.trimmed(), chain) + capacity(other.trimmed(), chain)
+        wanted = (1 + GAIN) * (capacity(one.trimmed(), chain) + capacity(other.trimmed(), chain))
 
         def fits(place: int, first: int, last: int) -> bool:
             each = caches[last] - caches[first]
-            return each > 0 and budgets[place] - (bodies[last] - bodies[first]) >= (before + 1) * each
+            return each > 0 and budgets[place] - (bodies[last] - bodies[first]) >= wanted * each
 
         held = [member.held for member in one.members], [member.held for member in other.members]
         return cut(*held, self._seconds[one.application], fits)

@@ -103,9 +103,10 @@ class Sequences:
 
     def preempt(self, s: int) -> None:
         """It gives all its memory up, here and at its hosts, and returns to its place in the queue."""
-        of = self._parts.rows.submission[s]
-        self._parts.outgoing.count("preemptions")
-        self._parts.outgoing.tell(Preempted(of.gateway, of.request))
+        rows, outgoing = self._parts.rows, self._parts.outgoing
+        if rows.status[s] == Status.RUNNING:  # or it loses nothing but leases
+            outgoing.count("preemptions")
+            outgoing.tell(Preempted(rows.submission[s].gateway, rows.submission[s].request))
         self.leave(s, requeue=True)
 
     def settle(self, s: int) -> None:

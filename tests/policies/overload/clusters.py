@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.overload.drop_plan import (
+    GAIN,
     DropPlan,
     DropPlanner,
     ParameterGroup,
@@ -77,7 +78,6 @@ def check(chains: dict[str, list[Component]], before: Sequence[ParameterGroup], 
         assert all(m.held <= held[m.worker] for m in drop.group.members), "a member holds what it did not hold"
         twice = sum(nbytes(components, m.held) for m in old) - nbytes(components, range(len(components)))
         assert sum(drop.freed.values()) == twice, "what was there twice is not what was freed"
-        assert capacity(drop.group, components) > sum(capacity(g.trimmed(), components) for g in drop.of) - bool(
-            len(drop.of) == 1
-        )
+        before = sum(capacity(old.trimmed(), components) for old in drop.of)
+        assert capacity(drop.group, components) >= before * (1 if len(drop.of) == 1 else 1 + GAIN) - 1
     assert plan.freed == sum(sum(drop.freed.values()) for drop in plan.drops)

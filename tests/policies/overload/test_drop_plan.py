@@ -60,9 +60,9 @@ def test_stages_take_equal_time_head_included(members: int) -> None:
 
 
 def test_no_more_than_is_needed_smallest_groups_first_by_the_best_link() -> None:
-    components = chain(8)
+    components = chain(24)
     whole = nbytes(components, range(len(components)))
-    groups = [replica("m", f"w{n}", components, 3 * whole) for n in range(5)]
+    groups = [replica("m", f"w{n}", components, 2 * whole) for n in range(5)]
     links = {(a, b): 9.0 for a in ("w0", "w3") for b in ("w0", "w3")}
     making = planner({"m": components}, links=links)
     one = making.plan(groups, 1)

@@ -9,12 +9,12 @@ from blockwright.policies.overload.restore import HYSTERESIS, GroupUse, homes, l
 
 from .clusters import applied, chain, planner
 
-CHAIN = chain(8)
+CHAIN = chain(24)
 WHOLE = nbytes(CHAIN, range(len(CHAIN)))
 
 
 def merged(count: int, needed: int = 1) -> list[ParameterGroup]:
-    groups = [replica("m", f"w{n}", CHAIN, 3 * WHOLE) for n in range(count)]
+    groups = [replica("m", f"w{n}", CHAIN, 2 * WHOLE) for n in range(count)]
     return applied(groups, planner({"m": CHAIN}).plan(groups, needed))
 
 
