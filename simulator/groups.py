@@ -111,7 +111,7 @@ class GroupDevice:
         """They hold the KV of these pages; those beyond are free again."""
         for handle, token_hash in zip(handles, hashes, strict=False):
             self.memory.pages.publish(handle, token_hash)
-        self.memory.pages.release(handles, "")
+        self.memory.pages.release([*handles], "")
 
 
 def devices(instance: Instance | PipelineInstance) -> dict[str, GroupDevice]:

@@ -74,8 +74,9 @@ class InstanceLoad:
         return news
 
     def _queue(self, request: str, tokens: int) -> None:
-        self.needs[request] = blocks = -(-tokens // self._state.config.page_size)
-        self.waiting_blocks += blocks
+        blocks = -(-tokens // self._state.config.page_size)
+        self.waiting_blocks += blocks - self.needs.get(request, 0)
+        self.needs[request] = blocks
 
     def _note(self, effect: Effect, news: list[News]) -> None:
         rows = self._state.parts.rows
@@ -103,7 +104,7 @@ class InstanceLoad:
         elif isinstance(effect, Preempted):
             s = rows.find(effect.request)
             assert s is not None, "a sequence was preempted that is not here"
-            self.starting -= effect.request in self._behind
+            self.starting -= effect.request in self._behind and effect.request not in self.needs
             self._queue(effect.request, rows.length[s])
             news.append((effect.request, "preempted"))
         elif isinstance(effect, GivenBack):

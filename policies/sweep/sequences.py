@@ -137,21 +137,22 @@ class Sequences:
 
     # on --------------------------------------------------------------------------------------------------------------
 
-    def advance(self, s: int, computed: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
-        """KV of ``s`` is written up to ``computed``, and ``tokens`` follow; tell the gateway, publish, perhaps finish."""
+    def advance(self, s: int, start: int, computed: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
+        """KV of ``s`` is written from ``start`` up to ``computed``, as it was before ``start``, and ``tokens`` follow: tell
+        the gateway, publish, perhaps finish."""
         rows = self._parts.rows
         if rows.status[s] == Status.LEAVING and not rows.requeue[s]:
             return
         position = rows.length[s]
-        self.compute(s, computed, tokens)
+        self.compute(s, start, computed, tokens)
         if not rows.is_guest(s):
             self.tell(s, position, tokens, logprobs)
 
-    def compute(self, s: int, computed: int, tokens: Sequence[int]) -> None:
+    def compute(self, s: int, start: int, computed: int, tokens: Sequence[int]) -> None:
         """What ``advance`` does to the sequence itself."""
         rows = self._parts.rows
         before = rows.computed[s]
-        self._parts.outgoing.count("computed_tokens", computed - before)
+        self._parts.outgoing.count("computed_tokens", computed - max(before, start))
         rows.compute(s, computed)
         rows.append(s, tokens)
         if computed // rows.page_size > before // rows.page_size and rows.status[s] == Status.RUNNING:

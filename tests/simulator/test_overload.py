@@ -16,7 +16,7 @@ from blockwright.simulator.workload import Demand
 
 COSTS = Coefficients(base=0.002, read=0.01, beyond=1e-4, context=1e-7)
 PAGE = 4 * 64  # bytes, on all layers
-MEMORY, WHOLE = 40 * PAGE + 6400, 6400  # 40 pages beside the parameters; 105 on the devices of a pipeline of two
+MEMORY, WHOLE = 24 * PAGE + 12_800, 12_800  # 24 pages beside the parameters; 98 on the devices of a pipeline of two
 
 
 def described(count: int = 2, *, bandwidth: float = 1e6, latency: float = 0.0, **overload: Any) -> Scenario:
@@ -25,7 +25,7 @@ def described(count: int = 2, *, bandwidth: float = 1e6, latency: float = 0.0, *
         "models": [{"name": "m", "kv_bytes": 64, "parameters": WHOLE, "hidden_bytes": 8, "context": 150}],
         "instances": [
             {"name": "i", "count": count, "profile": "p", "memory": MEMORY, "memory_chunk": PAGE // 8, "page_size": 4,
-             "max_rows": 16, "chunk_size": 16, "sweep_tokens": 32}
+             "max_rows": 64, "chunk_size": 16, "sweep_tokens": 32}
         ],
         "links": {"bandwidth": bandwidth, "latency": latency},
         "dispatch": {"policy": "prefix-aware"},
@@ -53,8 +53,13 @@ def run(described: Scenario, arrivals: list[Demand]) -> OverloadSimulation:
     return simulation
 
 
+def done(simulation: OverloadSimulation) -> list[dict[str, Any]]:
+    """All changes, without calls for help."""
+    return [change for change in simulation.changes if change["what"] != "lacking"]
+
+
 def whats(simulation: OverloadSimulation) -> list[str]:
-    return [change["what"] for change in simulation.changes]
+    return [change["what"] for change in done(simulation)]
 
 
 LATER = [Demand(30 + n, 6.0 + 0.4 * n, "m", 8, 60) for n in range(20)]  # somebody has to be there while it is quiet
@@ -63,19 +68,19 @@ LATER = [Demand(30 + n, 6.0 + 0.4 * n, "m", 8, 60) for n in range(20)]  # somebo
 def test_a_burst_drops_and_quiet_restores() -> None:
     simulation = run(described(), burst(0.0, 30) + LATER)
     assert whats(simulation) == ["drop", "dropped", "exchanged", "restore", "restored", "exchanged"]
-    drop, dropped, exchanged, restore, restored, back = simulation.changes
+    drop, dropped, exchanged, restore, restored, back = done(simulation)
     assert drop["bytes"] == WHOLE, "one whole copy goes"
     assert restore["at"] - exchanged["at"] >= 5.0
     assert dropped["stale"] > 3
     assert (restored["stale"] > 0) == (back["bytes"] > 0) is True
     assert restored["at"] - restore["at"] >= WHOLE / 2 / 1e6, "each member gets one half back"
     capacities = [reading.capacity // PAGE for reading in simulation.readings]
-    assert (capacities[0], max(capacities), capacities[-1]) == (80, 105, 80)
+    assert (capacities[0], max(capacities), capacities[-1]) == (48, 98, 48)
     off = simulation_of(described(mode="off"), [COSTS], burst(0.0, 30) + LATER)
     assert not isinstance(off, OverloadSimulation)
     off.run()
-    preemptions = [sum(r.preemptions for r in s.requests) for s in (simulation, off)]
-    assert preemptions[0] < preemptions[1]
+    started = [sum(r.started - r.demand.at for r in s.requests[:30]) for s in (simulation, off)]
+    assert started[0] < started[1], "those of the burst start sooner"
     assert simulation.digest() == run(described(), burst(0.0, 30) + LATER).digest()
 
 
@@ -83,7 +88,7 @@ def test_a_stale_sequence_pauses_for_its_own_exchange_shortest_first() -> None:
     """On a slow link: each member sends half the KV of its sequences, one after the other."""
     simulation = run(described(bandwidth=20e3, restore=False), burst(0.0, 14))
     assert whats(simulation)[:3] == ["drop", "dropped", "exchanged"]
-    _, dropped, exchanged = simulation.changes[:3]
+    _, dropped, exchanged = done(simulation)[:3]
     assert exchanged["bytes"] % (PAGE // 2) == 0
     assert len(simulation.stalls) == dropped["stale"]
     seconds = exchanged["at"] - dropped["at"]
@@ -97,7 +102,7 @@ def test_without_an_exchange_kv_is_computed_again() -> None:
     simulation = run(described(exchange=False, restore=False), burst(0.0, 14))
     assert whats(simulation)[:3] == ["drop", "dropped", "exchanged"]
     assert simulation.stalls == []
-    assert simulation.changes[2]["bytes"] == 0
+    assert done(simulation)[2]["bytes"] == 0
 
 
 def test_a_burst_during_a_restore_breaks_it_off() -> None:
@@ -106,8 +111,8 @@ def test_a_burst_during_a_restore_breaks_it_off() -> None:
     spec = described(bandwidth=1e3, throttled=0.85)
     quiet = next(c["at"] for c in run(spec, arrivals).changes if c["what"] == "restore")
     arrivals = [one for one in arrivals if one.at < quiet]
-    again = run(spec, arrivals + burst(quiet + 1.0, 30, len(arrivals)))
-    found = [change for change in again.changes if change["what"] != "lacking"]
+    again = run(spec, arrivals + burst(quiet + 3.0, 60, len(arrivals)))
+    found = done(again)
     assert [c["what"] for c in found[:5]] == ["drop", "dropped", "exchanged", "restore", "resume"]
     trimmed, restores = found[5], [c for c in found if c["what"] == "restore"]
     assert (trimmed["what"], trimmed["group"]) == ("drop", "i-0+i-1")
@@ -118,8 +123,8 @@ def test_a_burst_during_a_restore_breaks_it_off() -> None:
 def test_a_large_burst_makes_a_pipeline_of_four_where_that_is_not_too_many() -> None:
     arrivals = burst(0.0, 100, output=40)
     simulation = run(described(4), arrivals)
-    assert next(c["group"] for c in simulation.changes if c["what"] == "drop") == "i-0+i-2+i-1+i-3"
-    assert max(r.capacity for r in simulation.readings) > 2 * 105 * PAGE
+    assert "i-0+i-2+i-1+i-3" in {c["group"] for c in simulation.changes if c["what"] == "drop"}
+    assert max(r.capacity for r in simulation.readings) > 2 * 98 * PAGE
     two = run(described(4, most=2), arrivals)
     assert {c["group"] for c in two.changes if c["what"] == "drop"} == {"i-0+i-1", "i-2+i-3"}
     assert any(c["what"] == "lacking" and "2 members at most" in c["why"] for c in two.changes)
