@@ -6,8 +6,22 @@ import json
 from pathlib import Path
 
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.prediction.machines import LinkTimes
+
+NUMBER = 4  # bytes of a number of a hidden state
 
 
 def read_costs(path: str) -> Coefficients | None:
     """None for no path. Raises OSError, and ValueError for what is no such file."""
     return Coefficients.from_table(json.loads(Path(path).read_text())) if path else None
+
+
+def read_links(path: str) -> LinkTimes | None:
+    """Between workers of one host, as ``blockwright profile`` measured them; None where the file does not say. Raises as
+    ``read_costs``."""
+    table = json.loads(Path(path).read_text()) if path else {}
+    try:
+        link = table["links"]["shared-memory"] if "links" in table else None
+        return LinkTimes(float(link["latency"]), float(link["bandwidth"]), NUMBER) if link else None
+    except (KeyError, TypeError):
+        raise ValueError("links says neither latency nor bandwidth of shared-memory") from None

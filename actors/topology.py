@@ -21,7 +21,7 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.scaling import scaling_plan
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.cost_file import read_costs
+from blockwright.actors.cost_file import read_costs, read_links
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -302,6 +302,7 @@ def _check_costs(settings: Settings) -> None:
         path = getattr(settings, name)
         try:
             read_costs(path)
+            read_links(path)
         except (OSError, ValueError) as error:
             raise SettingsError(f"{name}: {path} cannot be used ({error}); give a JSON file of seconds, or none") from None
 

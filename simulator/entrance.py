@@ -36,19 +36,19 @@ class Placing:
 
     place: int
     compared: list[int]
-    loads: list[object]
+    loads: Sequence[object]
     predicted: float = 0.0
 
 
 @dataclass(slots=True)
 class Look:
     """An instance as it was at ``at`` (the periodic update model of Mitzenmacher, "How Useful Is Old Information?", 2000).
-    ``outstanding``: for ``least-work``; ``forecaster``: for policies that forecast."""
+    ``outstanding``: for ``least-work``, which needs no candidate; ``forecaster``: for policies that forecast."""
 
     at: float
     candidate: Candidate
-    outstanding: int = 0
-    forecaster: Forecaster | None = None
+    outstanding: int
+    forecaster: Forecaster | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,18 @@ class Entrance:
         self._dispatch, self._instances, self._routes = dispatch, instances, routes
         self._contexts = {model.name: model.context for model in models}
         self._alone = len(models) == 1
-        self._room = max(instance.total_blocks * instance.state.config.page_size for instance in instances)
+        rooms = [instance.total_blocks * instance.state.config.page_size for instance in instances]  # tokens
+        self._room = max(rooms)
+        self._capacity = {route.id: room for room, own in zip(rooms, routes, strict=True) for route in own.values()}
+        self._homes = {name: [own[name] for own in routes] for name in self._contexts}  # by model: routes of all instances
         self._overload = Overload(limits.max_waiting, 0)
         self._source, self._errors = random.Random(f"{seed} dispatch"), random.Random(f"{seed} forecasts")
         self._sent: list[list[deque[float]]] = [[deque() for _ in instances] for _ in range(dispatch.dispatchers)]
-        self._numbers = [0] * dispatch.dispatchers
+        self._numbers, self._counts = [0] * dispatch.dispatchers, dispatch.policy == "min-qpm"
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
         self.active = list(range(len(instances)))  # places that requests go to
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
-        self._blank = Candidate(route="", home="")
+        self._blanks = [Candidate(route="", home="")] * len(instances)  # where nothing is to be known
         self._looks: list[Look | None] = [None] * len(instances)
         self._latency = limits.latency
         self._reckons = dispatch.in_flight != "none" and (dispatch.staleness > 0 or limits.latency > 0) and not self._plain
@@ -107,7 +110,7 @@ class Entrance:
             compared = [compared[at] for at in drawn(len(compared), [self._source.random() for _ in range(choices)])]
         placing = self._place(demand, compared, dispatcher, now)
         self._numbers[dispatcher] += 1
-        if self._dispatch.policy == "min-qpm":
+        if self._counts:
             self._sent[dispatcher][placing.place].append(now)
         if self._reckons:
             sent = self._submission(placing.place, demand)
@@ -126,28 +129,35 @@ class Entrance:
     def _place(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
         if self._dispatch.policy == LEAST_WORK:
             return self._least_work(demand, compared, dispatcher, now)
-        blank = [self._blank] * len(compared)
+        blank = self._blanks if len(compared) == len(self._blanks) else self._blanks[: len(compared)]
         candidates = blank if self._plain else [self._candidate(i, demand, dispatcher, now) for i in compared]
-        predicted = min((found.forecast.last_token for found in candidates if found.forecast), default=0.0)
+        known = [found.forecast.last_token for found in candidates if found.forecast] if self.predicts else []
+        predicted = min(known, default=0.0)
         draw, number = self._source.random(), self._numbers[dispatcher]
         choice = choose(self._dispatch.policy, candidates, draw, number=number)
-        return Placing(compared[choice.index], compared, list(choice.loads), predicted)
+        return Placing(compared[choice.index], compared, choice.loads, predicted)
 
     def _least_work(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
-        loads = []
-        for i in compared:
-            look = self._look(i, now)
-            flying = self._in_flight(i, look, dispatcher)
-            loads.append(look.outstanding + sum(one.submission.max_length for one in flying))
-        routes = [self._routes[i][demand.model] for i in compared]
-        work = {hop.worker: load for route, load in zip(routes, loads, strict=True) for hop in route.hops}
-        capacity = {
-            self._routes[i][demand.model].id: self._instances[i].total_blocks * self._instances[i].state.config.page_size
-            for i in compared
-        }
-        best = choose_route(routes, work, tokens=demand.total, capacity=capacity)
-        assert best is not None, "no route of some is the best"
-        return Placing(compared[routes.index(best)], compared, list(loads))
+        loads: list[object] = []
+        work: dict[str, int] = {}
+        every = self._homes[demand.model]
+        routes = [every[i] for i in compared]
+        for i, route in zip(compared, routes, strict=True):
+            load = self._outstanding(i, dispatcher, now)
+            loads.append(load)
+            for hop in route.hops:
+                work[hop.worker] = load
+        best = choose_route(routes, work, tokens=demand.total, capacity=self._capacity)
+        at = next((at for at, route in enumerate(routes) if route is best), -1)
+        assert at >= 0, "no route of some is the best"
+        return Placing(compared[at], compared, loads)
+
+    def _outstanding(self, i: int, dispatcher: int, now: float) -> int:
+        """Tokens to compute at an instance, as far as a dispatcher knows."""
+        if not self._reckons and not self._dispatch.staleness:
+            return self._instances[i].outstanding(now)
+        look = self._look(i, now)
+        return look.outstanding + sum(one.submission.max_length for one in self._in_flight(i, look, dispatcher))
 
     # what a dispatcher knows of an instance --------------------------------------------------------------------------
 
@@ -155,28 +165,33 @@ class Entrance:
         """The last one, or a new one where that is too old."""
         look, instance = self._looks[i], self._instances[i]
         if look is None or now >= look.at + self._dispatch.staleness:
-            look = self._looks[i] = Look(now, instance.candidate(now))
             if self._dispatch.policy == LEAST_WORK:
-                look.outstanding = instance.outstanding(now)
-            if self.predicts:
-                look.forecaster = instance.forecaster(now, self._dispatch.correction, spread=self._dispatch.spread)
-                if self._dispatch.staleness:  # it will be asked again when the instance is further
-                    look.forecaster = look.forecaster.fork()
+                look = Look(now, self._blanks[0], instance.outstanding(now), None)
+            else:
+                look = Look(now, instance.candidate(now), 0, self._forecaster(instance, now) if self.predicts else None)
+            self._looks[i] = look
         return look
+
+    def _forecaster(self, instance: Instance | PipelineInstance, now: float) -> Forecaster:
+        made = instance.forecaster(now, self._dispatch.correction, spread=self._dispatch.spread)
+        return made.fork() if self._dispatch.staleness else made  # it will be asked again when the instance is further
 
     def _in_flight(self, i: int, look: Look, dispatcher: int) -> list[Flying]:
         """Those of them that this dispatcher knows and the look does not show."""
+        if not self._reckons:
+            return []
         flying = self._flying[i]
         while flying and flying[0].shown < look.at:
             flying.popleft()
         return [one for one in flying if self._dispatch.in_flight == "shared" or one.dispatcher == dispatcher]
 
     def _candidate(self, i: int, demand: Demand, dispatcher: int, now: float) -> Candidate:
-        look, sent = self._look(i, now), self._sent[dispatcher][i]
-        while sent and sent[0] <= now - MINUTE:
-            sent.popleft()
+        look = self._look(i, now)
         candidate, flying = look.candidate, self._in_flight(i, look, dispatcher)
-        if sent:
+        if self._counts:
+            sent = self._sent[dispatcher][i]
+            while sent and sent[0] <= now - MINUTE:
+                sent.popleft()
             candidate = replace(candidate, sent_last_minute=len(sent))
         if flying:
             candidate = replace(

@@ -115,7 +115,7 @@ class GroupDevice:
         return list(handles[: len(hashes)])
 
     def release(self, handles: Sequence[int]) -> None:
-        self.memory.pages.release(handles, "")
+        self.memory.pages.release([*handles], "")
 
 
 def devices(instance: Instance | PipelineInstance) -> dict[str, GroupDevice]:

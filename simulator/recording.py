@@ -22,7 +22,8 @@ from blockwright.simulator.traces import TraceError
 from blockwright.simulator.workload import Demand
 
 NEVER = float("inf")
-FEWEST = 20  # sweeps that a cost model is fitted to
+# Sweeps that it takes to fit terms: all of them, or a sweep and its tokens; fewer tell how long one takes on average.
+TOLD_BY = ((20, TERMS), (4, ("base", "token")), (1, ("base",)))
 
 
 @dataclass(slots=True)
@@ -151,16 +152,28 @@ class Recording:
     def _began(self) -> float:
         return min((one.at for one in self._answered), default=0.0)
 
-    def coefficients(self, worker: str) -> Coefficients:
-        """Fitted to what the sweeps of a worker took. Raises DescriptionError."""
-        samples = [(features(plan, 0.0, 0.0), seconds) for plan, seconds in self.sweeps.get(worker, [])]
-        if len(samples) < FEWEST:
-            why = f"has {len(samples)} sweeps with times; give instances.N.profile=FILE"
-            raise DescriptionError(f"the log of {worker!r} {why}")
+    def coefficients(self, worker: str) -> tuple[Coefficients, str]:
+        """Fitted to what the sweeps of a worker took, of all workers where it has none; and a sentence that says to what.
+        Raises DescriptionError."""
+        of, whose = ([worker], "its log") if worker in self.sweeps else ([*self.sweeps], "the logs of others")
+        timed = [(features(plan, 0.0, 0.0), seconds) for name in of for plan, seconds in self.sweeps[name]]
+        if not timed:
+            why = "and no other log has one; give instances.N.profile=FILE"
+            raise DescriptionError(f"the log of {worker!r} has no sweep with a time, {why}")
+        terms = next(terms for fewest, terms in TOLD_BY if len(timed) >= fewest)
+        samples = [
+            ([value if name in terms else 0.0 for name, value in zip(TERMS, counts, strict=True)], seconds)
+            for counts, seconds in timed
+        ]
         found = fit(samples, 0.0, 0.0)
         # A fit to relative errors makes little of sweeps that something disturbed, and of the time between two: it is added.
-        part = self.busy[worker] / sum(predict(counts, found) for counts, _ in samples)
-        return replace(found, **{term: part * getattr(found, term) for term in TERMS})
+        part = sum(self.busy[name] for name in of) / sum(predict(counts, found) for counts, _ in samples)
+        found = replace(found, **{term: part * getattr(found, term) for term in TERMS})
+        says = f"{len(timed)} sweep{'s' * (len(timed) > 1)} of {whose}"
+        if len(terms) == 1:
+            return found, f"the mean of {says}, too few to fit anything: {found.base:.3g} s, whatever is in it"
+        few = f", too few to fit more than {found.base:.3g} s and {found.token:.3g} s a token" if terms is not TERMS else ""
+        return found, f"a fit to {says}{few}"
 
     def described(self) -> dict[str, Any]:
         """Instances with the memory and the limits of these workers, as a description has them. Raises DescriptionError."""

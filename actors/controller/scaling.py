@@ -144,8 +144,8 @@ class Scaling:
     @property
     def draining(self) -> list[str]:
         """Workers that take nothing new, and have not been forgotten."""
-        known, stage = self._state.workers, self.policy.stage
-        return [n for n in known if n in self.drained or stage.get(n) is WorkerStage.DRAINING]
+        by_policy = [n for n, stage in self.policy.stage.items() if stage is WorkerStage.DRAINING]
+        return [name for name in dict.fromkeys([*sorted(self.drained), *by_policy]) if name in self._state.workers]
 
     def view(self, now: float, wall: float) -> dict[str, Any]:
         """Part of ``/admin/cluster``. ``wall``: seconds since the epoch at ``now``."""

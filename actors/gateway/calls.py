@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable
 
 from blockwright.actors.gateway.messages import Event, ExportAt, ExportUnsent, Submit, Unsent
-from blockwright.policies.sweep.events import Exported
+from blockwright.policies.sweep.page_events import Exported
 from blockwright.runtime.actor.actor import ActorNode
 from blockwright.runtime.base.errors import NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace

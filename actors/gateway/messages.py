@@ -13,7 +13,8 @@ from blockwright.actors.gateway.port import Generation, MoveBegun, StreamNews
 from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.policies.sweep.events import Export, Exported, RoutesChanged
+from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.sweep.page_events import Export, Exported
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from blockwright.policies.requests.moving import Unmovable, destination, page_ta
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.sweep.events import Export, Exported, PageTarget, Progressed
+from blockwright.policies.sweep.events import Progressed
+from blockwright.policies.sweep.page_events import Export, Exported, PageTarget
 
 PATIENCE = 30.0  # seconds that a copy may take; then the request moves with what is there
 ROUNDS = 2  # of copying: what became full meanwhile goes in the last

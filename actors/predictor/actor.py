@@ -25,6 +25,7 @@ from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import Forecaster
 from blockwright.policies.prediction.in_flight import InFlight
 from blockwright.policies.prediction.load import candidate_at
+from blockwright.policies.prediction.machines import LinkTimes
 from blockwright.policies.prediction.replica import Learned, Replica, ReplicaError
 from blockwright.policies.sweep.event_log import Applied, Began
 from blockwright.policies.sweep.events import Cancelled, Submission
@@ -40,10 +41,13 @@ KEPT = 512  # times of forecasts
 
 
 class Predictor(Actor):
-    """See the module. ``board``: where whoever tells of this process finds its ``figures``, by worker."""
+    """See the module. ``board``: where whoever tells of this process finds its ``figures``, by worker. ``links``: between
+    workers; None: nobody knows, and what they tell each other is taken to be there at once."""
 
-    def __init__(self, worker: str, board: dict[str, Callable[[], dict[str, float]]]) -> None:
-        self._worker, self._board = worker, board
+    def __init__(
+        self, worker: str, board: dict[str, Callable[[], dict[str, float]]], links: LinkTimes | None = None
+    ) -> None:
+        self._worker, self._board, self._links = worker, board, links
         self._replica: Replica | None = None
         self._learned = Learned()  # also from lives before: they compute on the same device
         self._in_flight = InFlight()
@@ -117,7 +121,8 @@ class Predictor(Actor):
 
     def _forecast(self, presents: list[Present], query: Query, in_flight: list[Submission], now: float) -> Forecast:
         began = time.perf_counter()
-        forecast = Forecaster(presents, now, in_flight=in_flight).forecast(query.submission, delays=query.delays)
+        forecaster = Forecaster(presents, now, in_flight=in_flight, links=self._links)
+        forecast = forecaster.forecast(query.submission, delays=query.delays)
         spent = time.perf_counter() - began
         self._forecasts += 1
         self._seconds += spent

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright.actors.config import Settings
+from blockwright.actors.cost_file import read_links
 from blockwright.actors.logs import set_up
 from blockwright.actors.sizing import worker_names
 from blockwright.actors.supervision_tree import dispatchers, inside_predictors
@@ -24,7 +25,8 @@ async def start_in_process(node: Node, settings: Settings) -> None:
     """The same beside other nodes in one process (tests). Figures of the predictors go with the node's heartbeats."""
     board: dict[str, Callable[[], dict[str, float]]] = {}
     workers = worker_names(settings)
-    values: dict[str, Any] = {f"predictor-{worker}": (worker, board) for worker in workers}
+    links = read_links(settings.profile)
+    values: dict[str, Any] = {f"predictor-{worker}": (worker, board, links) for worker in workers}
     values |= {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
     await start_inside(node, inside_predictors(settings), values)
     node.heartbeat = lambda: {"predictors": {worker: figures() for worker, figures in board.items()}}

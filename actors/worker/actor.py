@@ -49,14 +49,13 @@ from blockwright.policies.sweep.events import (
     ComponentsRefused,
     Effect,
     Event,
-    Export,
     Flight,
     PeerLost,
     RoutesChanged,
-    SendPages,
     Started,
 )
 from blockwright.policies.sweep.local_routes import merged
+from blockwright.policies.sweep.page_events import Export, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
 from blockwright.runtime.base.buffers import Sink

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blockwright.policies.sweep.events import (
-    Exported,
     GivenBack,
     PeerMessage,
     Preempted,
@@ -19,6 +18,7 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
+from blockwright.policies.sweep.page_events import Exported
 
 __all__ = [
     "BlockLoaded",

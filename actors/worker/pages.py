@@ -14,7 +14,8 @@ from functools import partial
 from blockwright.actors.worker.device_thread import Device
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.gpu.executor import Executor
-from blockwright.policies.sweep.events import Event, PagesArrived, PagesUnsent, SendPages
+from blockwright.policies.sweep.events import Event
+from blockwright.policies.sweep.page_events import PagesArrived, PagesUnsent, SendPages
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import decode, encode, pack, unpack
 from blockwright.transport.link import Slot, Traffic

@@ -52,6 +52,7 @@ def make_app(
             models=lambda: [info.id for info in port.models()],
             lengths=port.lengths,
             dispatching=port.dispatching,
+            moves=port.moves,
         ),
         max_body=settings.max_body,
         access=ModelAccess(settings.tenant_models),

@@ -42,8 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.simulate_report import document, show
 
     began = time.perf_counter()
-    simulation, recorded = _simulate(arguments)
-    settings = {"config": str(arguments.config or ""), "from": [str(log) for log in arguments.logs], "set": arguments.set}
+    simulation, costs, recorded = _simulate(arguments)
+    logs = [str(log) for log in arguments.logs]
+    settings = {"config": str(arguments.config or ""), "from": logs, "set": arguments.set, "costs": costs}
     found = document(simulation, settings, recorded)
     if arguments.json == "-":
         print(json.dumps(found, indent=1))
@@ -56,11 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, Outcomes | None]:
+def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[str, str], Outcomes | None]:
+    """The simulation at its end; by name of instances what says how long their sweeps take; what was recorded."""
     from blockwright.api.program.progress import Bar
     from blockwright.simulator.overload import simulation_of
 
-    scenario, coefficients, requests, recorded = _described(arguments)
+    scenario, costs, requests, recorded = _described(arguments)
+    coefficients = [found for found, _ in costs]
     log = None
     try:
         log = arguments.log.open("w") if arguments.log else None
@@ -73,10 +76,12 @@ def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, Outcome
     finally:
         if log:
             log.close()
-    return simulation, recorded
+    return simulation, {spec.name: says for spec, (_, says) in zip(scenario.instances, costs, strict=True)}, recorded
 
 
-def _described(arguments: argparse.Namespace) -> tuple[Scenario, list[Coefficients], list[Demand], Outcomes | None]:
+def _described(
+    arguments: argparse.Namespace,
+) -> tuple[Scenario, list[tuple[Coefficients, str]], list[Demand], Outcomes | None]:
     """What is to run, from CONFIG, from logs, or from both; and what became of the requests of logs."""
     from blockwright.simulator.description import DescriptionError, DescriptionSource, changed, profile, read
     from blockwright.simulator.traces import TraceError
@@ -91,13 +96,13 @@ def _described(arguments: argparse.Namespace) -> tuple[Scenario, list[Coefficien
         else:
             source = DescriptionSource(arguments.logs[0], "")
             scenario = changed(recording.described(), arguments.set, source)
-        coefficients = [
-            profile(spec, n, source) if spec.profile else recording.coefficients(spec.name)
+        costs = [
+            (profile(spec, n, source), f"the profile {spec.profile}") if spec.profile else recording.coefficients(spec.name)
             for n, spec in enumerate(scenario.instances)
         ]
         if arguments.logs:
-            return scenario, coefficients, recording.demands(scenario.workload), recording.outcomes(scenario.workload)
-        return scenario, coefficients, demands(scenario.workload, scenario.models, scenario.seed, source.path.parent), None
+            return scenario, costs, recording.demands(scenario.workload), recording.outcomes(scenario.workload)
+        return scenario, costs, demands(scenario.workload, scenario.models, scenario.seed, source.path.parent), None
     except (DescriptionError, TraceError) as error:
         raise CommandError(str(error), 2) from None
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from blockwright.actors.gateway.peers import Family
-from blockwright.actors.gateway.port import Census, DispatchFigures, LengthFigures, StreamProgress
+from blockwright.actors.gateway.port import Census, DispatchFigures, LengthFigures, MoveFigures, StreamProgress
 from blockwright.actors.histogram import Histogram
 from blockwright.api.http.cluster_metrics import cluster_families
 from blockwright.api.http.dispatch_metrics import dispatch_families
@@ -156,7 +156,7 @@ class Meter:
 class Metrics:
     """See the module. One for each application, with a registry of its own. ``census``: sequences now, by model;
     ``models``: ids of what is served, None where nothing is ever removed; ``lengths``: how good estimates of them were;
-    ``dispatching``: what came of asking dispatchers."""
+    ``dispatching``: what came of asking dispatchers; ``moves``: of moving requests."""
 
     def __init__(
         self,
@@ -165,9 +165,10 @@ class Metrics:
         models: Callable[[], Collection[str]] | None = None,
         lengths: Callable[[], LengthFigures] = LengthFigures,
         dispatching: Callable[[], DispatchFigures] = DispatchFigures,
+        moves: Callable[[], MoveFigures] = MoveFigures,
     ) -> None:
         self._census, self._clock, self._models, self._lengths = census, clock, models, lengths
-        self._dispatching = dispatching
+        self._dispatching, self._moves = dispatching, moves
         self._gone: dict[str, float] = {}  # models that are served no more -> when that was seen
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
@@ -242,6 +243,11 @@ class Metrics:
         yield rejections
         yield from _estimates(self._lengths())
         yield from dispatch_families(self._dispatching())
+        text = "Requests that moved to other workers, by what came of their KV; abandoned: those that did not get there."
+        moves = CounterMetricFamily("blockwright:moves", text, labels=["outcome"])
+        for outcome, count in self._moves().outcomes.items():
+            moves.add_metric([outcome], count)
+        yield moves
         for place, (name, text) in enumerate(_WAITS):
             counter = CounterMetricFamily(name, text, labels=["tenant"])
             for account, waits in self._waits.items():

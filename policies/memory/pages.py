@@ -7,7 +7,6 @@ slots are needed (``eviction.py`` says which go first).
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Container, Iterable, Sequence
 
 from blockwright.policies.memory.accounts import PageAccounts
@@ -27,10 +26,10 @@ class PageTable:
         self._allocators: dict[str, SlotAllocator] = {}  # by arena
         self._spans: list[Span] = []  # every span that a handle was ever of
         self._span_numbers: dict[tuple[bytes, int], int] = {}  # (lineage, first layer) -> place in ``_spans``
-        self._span = array("i")  # place in ``_spans``; -1: the handle is unused
+        self._span: list[int] = []  # place in ``_spans``; -1: the handle is unused
         self._slots: list[list[int]] = []  # of the span's layers, in order; a list is never changed
-        self._references = array("i")  # sequences that list the page
-        self._account = array("i")  # who pays for it, number in ``accounts``
+        self._references: list[int] = []  # sequences that list the page
+        self._account: list[int] = []  # who pays for it, number in ``accounts``
         self._others: dict[int, dict[int, int]] = {}  # with caps: handle -> other accounts that list it, how often
         self._hash: list[bytes] = []  # of its tokens once published; before, b""
         self._unused: list[int] = []
@@ -66,10 +65,10 @@ class PageTable:
         slots = self._allocators[span.arena].take(layers * len(accounts))
         if slots is None:
             return None
-        number = self._span_number(span)
+        number, nbytes = self._span_number(span), self.page_bytes(span)
         for i, account in enumerate(accounts):
             owner = self.accounts.number(account)
-            self.accounts.take(owner, self.page_bytes(span))
+            self.accounts.take(owner, nbytes)
             handles.append(self._place(number, slots[i * layers : (i + 1) * layers], 1, owner))
         return handles
 
@@ -129,23 +128,26 @@ class PageTable:
             self._index.put(key, handle)
             self._hash[handle] = token_hash
 
-    def release(self, handles: Sequence[int], account: str) -> None:
+    def release(self, handles: list[int], account: str) -> None:
         """One sequence less, of this account, lists these pages. Private ones are freed with their last reference."""
         freed: dict[str, list[int]] = {}  # slots by arena
+        references, capped, last, nbytes, into = self._references, bool(self._others), -1, 0, list[int]()
         for handle in handles:
-            self._references[handle] -= 1
-            if (others := self._others.get(handle)) is not None:
+            references[handle] = left = references[handle] - 1
+            if capped and (others := self._others.get(handle)) is not None:
                 number = self.accounts.number(account)
                 if number != self._account[handle]:
                     others[number] -= 1
                     if not others[number]:
                         del others[number]
                 self._pass_on(handle, others)
-            if self._references[handle] == 0:
-                if self._hash[handle]:
-                    self._rest(handle)
-                else:
-                    freed.setdefault(self.span(handle).arena, []).extend(self._clear(handle))
+            if not left and self._hash[handle]:
+                self._rest(handle)
+            elif not left:
+                if (number := self._span[handle]) != last:
+                    span, last = self.span(handle), number
+                    nbytes, into = self.page_bytes(span), freed.setdefault(span.arena, [])
+                into += self._clear(handle, nbytes)
         for arena, slots in freed.items():
             self._allocators[arena].free(slots)
 
@@ -156,7 +158,7 @@ class PageTable:
         self.evicted += 1
         self._index.remove((self._hash[handle], span.lineage, span.layer))
         self._hash[handle] = b""
-        self._free(handle)
+        self._free(handle, span)
 
     def _rest(self, handle: int) -> None:
         span = self.span(handle)
@@ -210,16 +212,16 @@ class PageTable:
             for piece in made:
                 if not self._hash[piece]:
                     self.idle.remove(piece, self.span(piece).arena, len(self._slots[piece]))
-                    self._free(piece)
+                    self._free(piece, self.span(piece))
         return made
 
-    def _free(self, handle: int) -> None:
-        self._allocators[self.span(handle).arena].free(self._clear(handle))
+    def _free(self, handle: int, span: Span) -> None:
+        self._allocators[span.arena].free(self._clear(handle, self.page_bytes(span)))
 
-    def _clear(self, handle: int) -> list[int]:
+    def _clear(self, handle: int, nbytes: int) -> list[int]:
         """The handle is unused; its slots, which have to be freed."""
         slots = self._slots[handle]
-        self.accounts.free(self._account[handle], self.page_bytes(self.span(handle)))
+        self.accounts.free(self._account[handle], nbytes)
         self._span[handle], self._slots[handle] = -1, []
         self._unused.append(handle)
         return slots
@@ -236,7 +238,7 @@ class PageTable:
             places = {-1: -1, **{number: place for place, number in enumerate(used)}}
             self._spans = [self._spans[number] for number in used]
             self._span_numbers = {(span.lineage, span.layer): place for place, span in enumerate(self._spans)}
-            self._span = array("i", [places[number] for number in self._span])
+            self._span = [places[number] for number in self._span]
 
     def idle_of(self, components: frozenset[bytes]) -> list[int]:
         """Idle pages whose KV one of these made."""
@@ -285,13 +287,8 @@ class PageTable:
 
     def use(self, handles: Iterable[int]) -> tuple[int, int]:
         """Bytes of the slots of these pages, each once, and of those among them that at least two sequences list."""
-        total = shared = 0
-        for handle in set(handles):
-            nbytes = len(self._slots[handle]) * self._allocators[self._spans[self._span[handle]].arena].slot_bytes
-            total += nbytes
-            if self._references[handle] > 1:
-                shared += nbytes
-        return total, shared
+        found = {handle: self.page_bytes(self.span(handle)) for handle in handles}
+        return sum(found.values()), sum([n for handle, n in found.items() if self._references[handle] > 1])
 
     def shared_now(self) -> int:
         """Pages that at least two sequences list."""
@@ -303,7 +300,7 @@ class PageTable:
         copy = PageTable(pool)
         copy._allocators = {arena: allocator.fork(pool) for arena, allocator in self._allocators.items()}
         copy._spans, copy._span_numbers = self._spans.copy(), self._span_numbers.copy()
-        copy._span, copy._references, copy._account = self._span[:], self._references[:], self._account[:]
+        copy._span, copy._references, copy._account = self._span.copy(), self._references.copy(), self._account.copy()
         copy._slots, copy._hash, copy._unused = self._slots.copy(), self._hash.copy(), self._unused.copy()
         copy._index, copy.idle, copy.accounts = self._index.fork(), self.idle.fork(), self.accounts.fork()
         copy._others = {handle: others.copy() for handle, others in self._others.items()}
@@ -317,10 +314,10 @@ class PageTable:
             "accounts": self.accounts.names.copy(),
             "unused_accounts": self.accounts.unused.copy(),
             "others": [[handle, [list(pair) for pair in others.items()]] for handle, others in self._others.items()],
-            "span": self._span.tolist(),
+            "span": self._span.copy(),
             "slots": [slots.copy() for slots in self._slots],
-            "references": self._references.tolist(),
-            "account": self._account.tolist(),
+            "references": self._references.copy(),
+            "account": self._account.copy(),
             "hash": self._hash.copy(),
             "unused": self._unused.copy(),
             "idle": list(self.idle),
@@ -336,8 +333,8 @@ class PageTable:
             table._allocators[layout["arena"]] = SlotAllocator.restore(layout, pool)
         table._spans = from_plain(list[Span], data["spans"])
         table._span_numbers = {(span.lineage, span.layer): n for n, span in enumerate(table._spans)}
-        table._span, table._references = array("i", data["span"]), array("i", data["references"])
-        table._account, table._slots = array("i", data["account"]), from_plain(list[list[int]], data["slots"])
+        table._span, table._references = list(data["span"]), list(data["references"])
+        table._account, table._slots = list(data["account"]), from_plain(list[list[int]], data["slots"])
         table._hash, table._unused = from_plain(list[bytes], data["hash"]), from_plain(list[int], data["unused"])
         for key, handle in table._published().items():
             table._index.put(key, handle)

@@ -19,7 +19,7 @@ class Forecast:
     sweeps: int  # the same
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: made for each instance and request, and freezing would double that time
 class Candidate:
     """A route and the load of its home. A block is a page of KV: ``block`` tokens on all layers of the route's home."""
 

@@ -160,10 +160,12 @@ def rank(loads: Sequence[Load | None], index: int) -> int:
 def drawn(count: int, draws: Sequence[float]) -> list[int]:
     """Power of k: the places of ``len(draws)`` of ``count`` candidates, each set equally likely (Fisher and Yates); all of
     them where there are no more. ``draws``: in [0, 1)."""
-    places = list(range(count))
     if len(draws) >= count:
-        return places
+        return list(range(count))
+    moved: dict[int, int] = {}  # place -> what is there, where that is not itself
+    found = []
     for at, draw in enumerate(draws):
         other = at + int(draw * (count - at))
-        places[at], places[other] = places[other], places[at]
-    return sorted(places[: len(draws)])
+        found.append(moved.get(other, other))
+        moved[other] = moved.get(at, at)
+    return sorted(found)

@@ -8,7 +8,6 @@ not its tokens; what a dispatcher sees of the worker in between (``candidate``) 
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import accumulate
 from typing import Final
 
 from blockwright.policies.plan.coefficients import Coefficients
@@ -45,6 +44,7 @@ class Instance:
         jumps: bool = True,
     ) -> None:
         self.name, self.state = config.worker, SweepState(config)
+        self.state.without_device()
         self.state.apply(routes, 0.0)
         self.due, self.sweeps, self.busy = IDLE, 0, 0.0
         self._coefficients, self._ahead, self._jumps = coefficients, ahead, jumps
@@ -54,7 +54,6 @@ class Instance:
         self._last = 0  # the sweep after which the stretch is over
         self._lazy = False  # plans that a live worker would have made by now are not made
         self._used: int | None = None  # blocks, once the plans were made that are; None: not counted since
-        self._growth: list[int] | None = None  # blocks beyond those, up to each sweep of the stretch; None: not counted
         self._pending: list[Submission] = []  # not in the machine yet
         self._load = InstanceLoad(self.state)
         self._effects: list[Effect] = []  # not heeded yet
@@ -150,7 +149,7 @@ class Instance:
         if deadline <= self._ends[-1]:  # the plan at which somebody expires is made in its turn
             sweeps = min(sweeps, bisect_left(self._ends, deadline) + (not self._ahead))
             del self._ends[max(sweeps, 1) :]
-        self._last, self._lazy, self._growth = len(self._ends) - 1, sweeps > 0, None
+        self._last, self._lazy = len(self._ends) - 1, sweeps > 0
         self.due = self._ends[-1]
         if self._ahead and not self._lazy and len(self._open) < 2:
             self._make_plan(now)
@@ -164,7 +163,11 @@ class Instance:
         if sweeps == 1:
             return [now + first]
         more = later(1) - first  # of each over the one before it: contexts grow by one
-        return list(accumulate([first + more * n for n in range(sweeps)], initial=now))[1:]
+        ends = list[float]()
+        for n in range(sweeps):
+            now += first + more * n
+            ends.append(now)
+        return ends
 
     # what is seen ----------------------------------------------------------------------------------------------------
 
@@ -205,9 +208,7 @@ class Instance:
             self._used = used_blocks(self.state.parts.memory, self._block_bytes)
         if not self._lazy:
             return self._used
-        if self._growth is None:
-            self._growth = self.state.growth(self._open[0][0], len(self._ends) + 1)
-        return self._used + self._growth[bisect_left(self._ends, now) + self._ahead]
+        return self._used + self.state.growth(self._open[0][0], bisect_left(self._ends, now) + self._ahead)
 
     def _news(self) -> list[News]:
         """From the machine's effects."""

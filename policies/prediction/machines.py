@@ -22,6 +22,7 @@ from blockwright.policies.sweep.events import Effect, Event, Flight, Send
 from blockwright.policies.sweep.state import SweepState
 
 _FOREIGN = 1 << 40  # flights are numbered from here on: beyond those that live workers have numbered
+_SAME = 1e-9  # seconds: times that are equal but for the order in which they were added up
 NEVER = float("inf")
 
 
@@ -136,12 +137,17 @@ class Machines:
 
     def happen(self) -> PlayedMachine | None:
         """The next thing: messages come, or a plan ends (of equal times first), whose machine is returned. Nobody has
-        planned since."""
+        planned since. As with live workers, what comes at one time comes before anybody plans: a host that ends a plan tells
+        of its rows, and of the lease for which they made room. But hidden states come by the link, and are planned with
+        before messages that were sent together with them have passed the mailbox."""
         busy = [machine for machine in self.machines.values() if machine.open]
         machine = min(busy, key=lambda machine: machine.open[0][1]) if busy else None
-        if self._posts and (machine is None or self._posts[0][0] < machine.open[0][1]):
-            self.now, _, worker, messages = heappop(self._posts)
-            self._take(self.machines[worker], messages)
+        if self._posts and (machine is None or self._posts[0][0] + _SAME < machine.open[0][1]):
+            at, _, _, first = self._posts[0]
+            self.now = max(self.now, at)
+            while self._posts and self._posts[0][0] <= at + _SAME and _flies(self._posts[0][3]) == _flies(first):
+                _, _, worker, messages = heappop(self._posts)
+                self._take(self.machines[worker], messages)
             return None
         assert machine is not None, "nothing happens any more"
         plan, self.now, _ = machine.open.popleft()
@@ -155,20 +161,16 @@ class Machines:
 
     def go_on(self) -> None:
         """Every worker plans, and messages are sent."""
-        passed = True
-        while passed:
-            for machine in self.machines.values():
-                machine.fill(self.now)
-            passed = self.exchange()
+        for machine in self.machines.values():
+            machine.fill(self.now)
+        self.exchange()
 
-    def exchange(self) -> bool:
-        """Heed all effects and send the messages among them. Whether any has arrived at once."""
-        passed = max([self._hear(machine) for machine in self.machines.values()])
-        while passed and max([self._hear(machine) for machine in self.machines.values()]):
-            continue
-        return passed
+    def exchange(self) -> None:
+        """Heed all effects and send the messages among them."""
+        for machine in self.machines.values():
+            self._hear(machine)
 
-    def _hear(self, machine: PlayedMachine) -> bool:
+    def _hear(self, machine: PlayedMachine) -> None:
         told: dict[str, list[Event]] = {}  # by worker, who hears of it in one message
         for effect in machine.state.take_effects():
             if not isinstance(effect, Send):
@@ -177,18 +179,14 @@ class Machines:
                 told.setdefault(effect.worker, []).append(effect.message)
         for worker, messages in told.items():
             self._post(self.now + self.links.latency, worker, messages)
-        return bool(told) and not self.links.latency
 
     def under_way(self, now: float) -> list[UnderWay]:
         """What was sent and has not arrived at ``now``."""
         return [UnderWay(at - now, worker, messages) for at, _, worker, messages in sorted(self._posts, key=_order)]
 
     def _post(self, at: float, worker: str, messages: list[Event]) -> None:
-        if at <= self.now:
-            self._take(self.machines[worker], messages)
-        else:
-            self._posted += 1
-            heappush(self._posts, (at, self._posted, worker, messages))
+        self._posted += 1
+        heappush(self._posts, (at, self._posted, worker, messages))
 
     def _take(self, machine: PlayedMachine, messages: list[Event]) -> None:
         for message in messages:
@@ -196,6 +194,10 @@ class Machines:
                 machine.flights += 1
                 message = Flight(message.home, machine.flights, message.width, message.rows)
             machine.state.apply(message, self.now)
+
+
+def _flies(messages: list[Event]) -> bool:
+    return isinstance(messages[0], Flight)
 
 
 def _order(post: tuple[float, int, str, list[Event]]) -> tuple[float, int]:

@@ -39,6 +39,7 @@ class PipelineInstance(Machines):
         presents = [Present(SweepState(config), coefficients) for config in configs]
         super().__init__(presents, 0.0, links, depth=OPEN_PLANS if ahead else 1)
         for present in presents:
+            present.state.without_device()
             present.state.apply(routes, 0.0)
         self.name, self.state = name, self.home
         self.sweeps, self.busy = 0, 0.0

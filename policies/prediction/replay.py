@@ -37,7 +37,9 @@ class MachineReplay(Machines):
         links: LinkTimes | None = None,
         under_way: Sequence[UnderWay] = (),
     ) -> None:
-        forks = [Present(one.state.fork(), one.coefficients, one.open, one.more, one.spread) for one in presents]
+        forks = [one.fork() for one in presents]
+        for one in forks:
+            one.state.without_device()
         super().__init__(forks, now, LinkTimes() if links is None else links.fork(), under_way)
         self._began = now
         self._first = now  # when tokens of those that had none began to come

@@ -27,7 +27,8 @@ def outstanding(known: int, computed: int, total: int) -> int:
 
 def workers_of(route: Route) -> tuple[str, ...]:
     """The workers of a route in the order of its hops, each once."""
-    return tuple(dict.fromkeys(hop.worker for hop in route.hops))
+    hops = route.hops
+    return (hops[0].worker,) if len(hops) == 1 else tuple(dict.fromkeys([hop.worker for hop in hops]))
 
 
 def choose(
@@ -53,13 +54,14 @@ def choose(
     """
     best: Route | None = None
     best_key: tuple[int, int, int, tuple[str, ...], str] | None = None
+    rooms: Mapping[str, int] = capacity or {}
     for route in routes:
         workers = workers_of(route)
         if route.id == avoid or not closed.isdisjoint(workers):
             continue
         left = [work.get(worker, 0) for worker in workers]
-        excess = max(left) + tokens - (capacity or {}).get(route.id, 1 << 62)
-        key = (max(excess, 0), len(route.hops), sum(left), workers, route.id)
+        excess = max(left) + tokens - rooms.get(route.id, 1 << 62)
+        key = (excess if excess > 0 else 0, len(route.hops), sum(left), workers, route.id)
         if best_key is None or key < best_key:
             best, best_key = route, key
     return best

@@ -115,12 +115,16 @@ def _score(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
 def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
     """One step for each run that a row passes, in order of depth; a head only for rows that are sampled or scored."""
     route = parts.rows.route
+    if sequences and parts.routes.single and parts.routes.plain:
+        local, everyone = route[sequences[0]], list(range(len(sequences)))
+        for number, run in zip(parts.routes.numbers(local.route.id), local.runs, strict=True):
+            members = everyone if not run.head else plan.sample if not plan.score else sorted({*plan.sample, *plan.score})
+            if members:
+                plan.steps.append(Step(number, members, [], run.nbytes, run.kv_bytes, run.head))
+        return
     groups: dict[str, tuple[LocalRoute, list[int]]] = {}
-    if sequences and parts.routes.single:
-        groups[""] = (route[sequences[0]], list(range(len(sequences))))
-    else:
-        for i, s in enumerate(sequences):
-            groups.setdefault(route[s].route.id, (route[s], []))[1].append(i)
+    for i, s in enumerate(sequences):
+        groups.setdefault(route[s].route.id, (route[s], []))[1].append(i)
     steps = _steps(parts, plan, groups.values())
     meets = _Deltas(parts, sequences) if not parts.routes.plain else None
     for number, (run, members) in sorted(steps.items(), key=lambda item: (item[1][0].depth, item[0])):

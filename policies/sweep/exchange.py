@@ -7,11 +7,12 @@ first, in batches of which few are unanswered: whoever computes the sequence ane
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.plan.sweep_plan import PageImport
-from blockwright.policies.sweep.events import Export, PageTarget
+from blockwright.policies.sweep.page_events import Export, PageTarget
 
 WINDOW = 2  # batches to one worker that may be unanswered
 ExportKey = tuple[str, int]  # gateway, its number
@@ -28,6 +29,22 @@ class PageStream:
     refused: int = 0  # pages
     nbytes: int = 0  # sent
 
+    def send(self, left: int, nbytes: int) -> None:
+        """One more batch leaves, or (no bytes) there was nothing to send, of the pages from ``left`` on."""
+        self.left = left
+        self.nbytes += nbytes
+        self.flying += nbytes > 0
+
+    def answer(self, there: int, refused: int) -> None:
+        """A batch is answered."""
+        self.flying -= 1
+        self.there += there
+        self.refused += refused
+
+    def end(self, since: int) -> None:
+        """Nothing more leaves."""
+        self.left = since
+
 
 @dataclass(slots=True)
 class PageExport:
@@ -38,8 +55,22 @@ class PageExport:
     missing: int = 0
     reason: str = ""
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything is still to be sent, or to be answered."""
+        return any(stream.flying or stream.left > self.wanted.since for stream in self.streams)
 
-@dataclass(slots=True)
+    def miss(self, pages: int) -> None:
+        self.missing += pages
+
+    def give_up(self, place: int) -> None:
+        """The worker of a stream is out of reach."""
+        stream = self.streams[place]
+        stream.end(self.wanted.since)
+        self.reason = f"worker {stream.to.worker} cannot be reached"
+
+
+@dataclass(frozen=True, slots=True)
 class PageBatch:
     """Pages that were sent together: of which export, to which of its targets."""
 
@@ -56,8 +87,14 @@ class Landing:
     account: str
     there: int  # pages
     refused: int  # pages
-    hashes: list[bytes] = field(default_factory=list)  # of each handle
-    handles: list[int] = field(default_factory=list)
+    hashes: list[bytes]  # of each handle
+    handles: list[int]
+
+    def cut(self, pieces: Mapping[int, list[int]]) -> None:
+        """Handles were split: handle -> those that it is now."""
+        pairs = zip(self.hashes, self.handles, strict=True)
+        parts = [(token_hash, piece) for token_hash, handle in pairs for piece in pieces.get(handle, [handle])]
+        self.hashes, self.handles = [part[0] for part in parts], [part[1] for part in parts]
 
 
 class ExchangeBook:
@@ -65,8 +102,9 @@ class ExchangeBook:
 
     def __init__(self) -> None:
         self._next = 1  # number of the next batch sent
+        self.imported = False  # pages have come in this life
         self.exports: dict[ExportKey, PageExport] = {}  # in the order in which they were asked for
-        self.batches: dict[int, PageBatch] = {}  # sent and not answered
+        self._batches: dict[int, PageBatch] = {}  # sent and not answered
         self._arrived: list[tuple[PageImport, Landing]] = []  # no plan writes them yet
         self._planned: dict[int, list[Landing]] = {}  # by the open plan that writes them
 
@@ -76,11 +114,17 @@ class ExchangeBook:
 
     # out -------------------------------------------------------------------------------------------------------------
 
+    def open(self, wanted: Export) -> ExportKey:
+        """An export begins."""
+        key = wanted.gateway, wanted.number
+        self.exports[key] = PageExport(wanted, [PageStream(target, len(wanted.hashes)) for target in wanted.to])
+        return key
+
     def next(self) -> tuple[ExportKey, int] | None:
         """The stream that may send a batch now: of those whose worker has fewer than ``WINDOW`` unanswered ones that with
         the fewest pages to go (the shortest stall first)."""
         flying: dict[str, int] = {}
-        for batch in self.batches.values():
+        for batch in self._batches.values():
             worker = self.exports[batch.key].streams[batch.stream].to.worker
             flying[worker] = flying.get(worker, 0) + 1
         best: tuple[ExportKey, int] | None = None
@@ -92,25 +136,33 @@ class ExchangeBook:
                     best, least = (key, place), pages
         return best
 
-    def send(self, key: ExportKey, stream: int) -> int:
-        """A batch of this stream leaves; its number."""
-        number, self._next = self._next, self._next + 1
-        self.batches[number] = PageBatch(key, stream)
-        self.exports[key].streams[stream].flying += 1
+    def send(self, key: ExportKey, place: int, left: int, missing: int, nbytes: int) -> int:
+        """Pages of a stream from ``left`` on leave, but for those that are missing; the number of the batch."""
+        export, number = self.exports[key], self._next
+        export.miss(missing)
+        export.streams[place].send(left, nbytes)
+        if nbytes:
+            self._next += 1
+            self._batches[number] = PageBatch(key, place)
         return number
 
-    def answered(self, number: int) -> tuple[ExportKey, PageStream] | None:
+    def answered(self, number: int, there: int, refused: int) -> tuple[ExportKey, int] | None:
         """The stream of a batch, which is unanswered no more; None where nobody waits for it."""
-        batch = self.batches.pop(number, None)
+        batch = self._batches.pop(number, None)
         if batch is None:
             return None
-        stream = self.exports[batch.key].streams[batch.stream]
-        stream.flying -= 1
-        return batch.key, stream
+        self.exports[batch.key].streams[batch.stream].answer(there, refused)
+        return batch.key, batch.stream
+
+    def give_up(self, key: ExportKey, place: int) -> None:
+        """The worker of a stream is out of reach: nothing more goes there, and nothing is answered."""
+        for number in [n for n, batch in self._batches.items() if (batch.key, batch.stream) == (key, place)]:
+            self.answered(number, 0, 0)
+        self.exports[key].give_up(place)
 
     def end(self, key: ExportKey) -> PageExport:
         """It is over, whatever is on its way."""
-        self.batches = {number: batch for number, batch in self.batches.items() if batch.key != key}
+        self._batches = {number: batch for number, batch in self._batches.items() if batch.key != key}
         return self.exports.pop(key)
 
     # in --------------------------------------------------------------------------------------------------------------
@@ -123,6 +175,7 @@ class ExchangeBook:
         """What came, for the plan that is being made."""
         arrived, self._arrived = self._arrived, []
         if arrived:
+            self.imported = True
             self._planned[plan] = [landing for _, landing in arrived]
         return [pages for pages, _ in arrived]
 
@@ -139,28 +192,22 @@ class ExchangeBook:
         """Whether pages are here that cannot be found yet."""
         return bool(self._arrived or self._planned)
 
-    def cut(self, pieces: dict[int, list[int]]) -> None:
+    def cut(self, pieces: Mapping[int, list[int]]) -> None:
         """Handles were split: handle -> those that it is now."""
         for landing in self.landings():
-            pairs = zip(landing.hashes, landing.handles, strict=True)
-            parts = [(token_hash, piece) for token_hash, handle in pairs for piece in pieces.get(handle, [handle])]
-            landing.hashes, landing.handles = [part[0] for part in parts], [part[1] for part in parts]
+            landing.cut(pieces)
 
     # copies ----------------------------------------------------------------------------------------------------------
 
     def fork(self) -> ExchangeBook:
-        return ExchangeBook.restore(self.snapshot()) if self.exports or self.landing else self._empty()
-
-    def _empty(self) -> ExchangeBook:
-        copy = ExchangeBook()
-        copy._next = self._next
-        return copy
+        return ExchangeBook.restore(self.snapshot())
 
     def snapshot(self) -> dict[str, Plain]:
         return {
             "next": self._next,
+            "imported": self.imported,
             "exports": to_plain(list(self.exports.values())),
-            "batches": [[number, *to_plain(batch)[1:]] for number, batch in self.batches.items()],
+            "batches": [[number, *to_plain(batch)[1:]] for number, batch in self._batches.items()],
             "arrived": [[to_plain(pages), to_plain(landing)] for pages, landing in self._arrived],
             "planned": [[plan, to_plain(landings)] for plan, landings in self._planned.items()],
         }
@@ -168,10 +215,10 @@ class ExchangeBook:
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> ExchangeBook:
         book = cls()
-        book._next = data["next"]
+        book._next, book.imported = data["next"], data["imported"]
         exports = from_plain(list[PageExport], data["exports"])
         book.exports = {(export.wanted.gateway, export.wanted.number): export for export in exports}
-        book.batches = {number: PageBatch((key[0], key[1]), stream) for number, key, stream in data["batches"]}
+        book._batches = {number: PageBatch((key[0], key[1]), stream) for number, key, stream in data["batches"]}
         book._arrived = [(from_plain(PageImport, p), from_plain(Landing, landing)) for p, landing in data["arrived"]]
         book._planned = {plan: from_plain(list[Landing], landings) for plan, landings in data["planned"]}
         return book
@@ -179,15 +226,14 @@ class ExchangeBook:
     def check(self) -> None:
         """Every unanswered batch is counted where it belongs."""
         flying: dict[tuple[ExportKey, int], int] = {}
-        for number, batch in self.batches.items():
+        for number, batch in self._batches.items():
             assert number < self._next, f"batch {number} is numbered beyond the next"
             place = batch.key, batch.stream
             flying[place] = flying.get(place, 0) + 1
         for key, export in self.exports.items():
             for at, stream in enumerate(export.streams):
                 assert stream.flying == flying.pop((key, at), 0), f"batches of export {key} are counted wrongly"
-            busy = any(stream.flying or stream.left > export.wanted.since for stream in export.streams)
-            assert busy, f"export {key} is over and was not ended"
+            assert export.busy, f"export {key} is over and was not ended"
         assert not flying, "a batch is of no export"
         for landing in self.landings():
             assert len(landing.hashes) == len(landing.handles), "a page that came has no hash"

@@ -6,8 +6,6 @@ way. Only these are played through, in their order; the columns move by addition
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.policies.sweep.open_plans import OpenPlan
 from blockwright.policies.sweep.parts import Parts
@@ -67,14 +65,14 @@ def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
     return memory.fits(slots) and all(memory.within_cap(account, need) for account, need in accounts.items())
 
 
-def growth(parts: Parts, plan: OpenPlan, sweeps: int) -> list[int]:
-    """Pages on all spans together that are taken after ``plan``, up to the plan of each of so many sweeps from it on."""
-    size, paged, found = parts.rows.page_size, parts.rows.paged, [0] * sweeps
+def growth(parts: Parts, plan: OpenPlan, sweeps: int) -> int:
+    """Pages on all spans together that are taken after ``plan``, up to the plan that is made so many sweeps later."""
+    size, paged, pages = parts.rows.page_size, parts.rows.paged, 0
     for s, start in zip(plan.sequences, plan.start, strict=True):
-        if paged[s]:
-            for sweep in range(paged[s] * size - start, sweeps, size):
-                found[sweep] += 1
-    return list(accumulate(found))
+        beyond = start + sweeps - paged[s] * size
+        if paged[s] and beyond >= 0:
+            pages += beyond // size + 1
+    return pages
 
 
 def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: bool) -> None:
@@ -114,8 +112,7 @@ def _take_pages(parts: Parts, takers: list[int]) -> None:
         spans = rows.route[takers[0]].spans
         handles = memory.pages.take_several(spans[0], [rows.tenant[s] for s in takers]) if len(spans) == 1 else None
         if handles is not None:
-            for s, handle in zip(takers, handles, strict=True):
-                rows.list_page(s, [handle])
+            rows.list_each(takers, handles)
             return
     for s in takers:
         taken = memory.take_pages(rows.route[s].spans, rows.tenant[s])

@@ -25,6 +25,7 @@ class LocalRoutes:
         self._planned: dict[str, LocalRoute] = {}  # by route id
         self._in_force: dict[str, int] = {}  # route id -> version
         self._runs: dict[Run, int] = {}
+        self._numbers: dict[str, list[int]] = {}  # of the runs of each planned route
         self._deltas: dict[Deltas, int] = {}  # 0 stands for none
         self._following = [0, 1]  # the next numbers of a run and of a list of deltas
         self.borders: set[Border] = set()  # of spans, those of pages among them: these are split, never joined
@@ -45,6 +46,7 @@ class LocalRoutes:
         every = self._planned.values()
         self._deltas = self._numbered(self._deltas, 1, (local.deltas for local in every if local.deltas))
         self._runs = self._numbered(self._runs, 0, (run for local in every for run in local.runs))
+        self._number_routes()
         for name, local in self._planned.items():
             if local.deltas:
                 self._planned[name] = replace(local, delta=self._deltas[local.deltas])
@@ -96,6 +98,13 @@ class LocalRoutes:
         """Under which plans name a run."""
         return self._runs[run]
 
+    def numbers(self, route: str) -> list[int]:
+        """Of all runs of a planned route; not to be changed."""
+        return self._numbers[route]
+
+    def _number_routes(self) -> None:
+        self._numbers = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
+
     @property
     def plain(self) -> bool:
         """Whether no planned route has a delta."""
@@ -109,6 +118,7 @@ class LocalRoutes:
     def fork(self) -> LocalRoutes:
         copy = LocalRoutes(self._worker, self._numerics)
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
+        copy._numbers = self._numbers
         copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
         copy._following, copy._models, copy.ended = self._following.copy(), self._models.copy(), self.ended.copy()
         return copy
@@ -135,6 +145,7 @@ class LocalRoutes:
         routes._planned = {local.route.id: local for local in from_plain(list[LocalRoute], data["planned"])}
         routes._runs = dict(from_plain(list[tuple[Run, int]], data["runs"]))
         routes.borders = set(from_plain(list[Border], data["borders"]))
+        routes._number_routes()
         routes._deltas = dict(from_plain(list[tuple[Deltas, int]], data["deltas"]))
         routes._following = list(data["following"])
         routes._models, routes.ended = set(data["models"]), set(data["ended"])
@@ -144,12 +155,14 @@ class LocalRoutes:
         assert self._in_force.keys() <= self._planned.keys(), "a route is in force and not known"
         every = self._planned.values()
         assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
+        found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
+        assert self._numbers == found, "a run of a route has a wrong number"
         assert self._deltas.keys() == {local.deltas for local in every if local.deltas}, "deltas of no route are kept"
         for numbers, following in zip(([*self._runs.values()], [*self._deltas.values()]), self._following, strict=True):
             assert len({*numbers}) == len(numbers), "a number is given twice"
             assert all(number < following for number in numbers), "a number will be given again"
-        found = {(span.layer, span.lineages[0]) for local in self._planned.values() for span in local.spans}
-        assert found <= self.borders, "a border of spans is not kept"
+        borders = {(span.layer, span.lineages[0]) for local in self._planned.values() for span in local.spans}
+        assert borders <= self.borders, "a border of spans is not kept"
         assert all(self._deltas.get(local.deltas, 0) == local.delta for local in every), "a wrong number of deltas"
 
 

@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from blockwright.policies.model.runs import Span
 from blockwright.policies.plan.sweep_plan import ImportGroup, PageImport
 from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.events import (
+from blockwright.policies.sweep.events import Send
+from blockwright.policies.sweep.exchange import ExportKey, Landing, PageExport, PageStream
+from blockwright.policies.sweep.page_events import (
     Export,
     Exported,
     LayerGroup,
     PagesArrived,
     PagesTaken,
     PagesUnsent,
-    Send,
     SendPages,
 )
-from blockwright.policies.sweep.exchange import ExportKey, Landing, PageExport, PageStream
 from blockwright.policies.sweep.parts import Parts
 
 BATCH_BYTES = 4 << 20  # that travel together, or one page where that has more
@@ -42,26 +42,21 @@ class Migration:
 
     def export(self, event: Export) -> None:
         """Send what there is of a sequence."""
-        key, streams = (event.gateway, event.number), [PageStream(target, len(event.hashes)) for target in event.to]
-        self._parts.exchange.exports[key] = PageExport(event, streams)
+        key = self._parts.exchange.open(event)
         self._pump()
         self._settle(key)
 
     def taken(self, event: PagesTaken) -> None:
         """A target has what it wants of a batch."""
-        if (found := self._parts.exchange.answered(event.batch)) is not None:
-            key, stream = found
-            stream.there += event.there
-            stream.refused += event.refused
+        if (found := self._parts.exchange.answered(event.batch, event.there, event.refused)) is not None:
             self._pump()
-            self._settle(key)
+            self._settle(found[0])
 
     def unsent(self, event: PagesUnsent) -> None:
-        """The target of a batch is out of reach: nothing more goes there."""
-        if (found := self._parts.exchange.answered(event.batch)) is not None:
-            key, stream = found
-            self._give_up(key, stream)
-            self._settle(key)
+        """The target of a batch is out of reach."""
+        if (found := self._parts.exchange.answered(event.batch, 0, 0)) is not None:
+            self._parts.exchange.give_up(*found)
+            self._settle(found[0])
 
     def lost(self, worker: str) -> None:
         """A node died: nothing more is sent there, or for a gateway there. What came from it whole is as good as any."""
@@ -72,16 +67,9 @@ class Migration:
                 continue
             for place, stream in enumerate(export.streams):
                 if stream.to.worker == worker:
-                    for number in [n for n, b in book.batches.items() if b.key == key and b.stream == place]:
-                        book.answered(number)
-                    self._give_up(key, stream)
+                    book.give_up(key, place)
             self._settle(key)
         self._pump()
-
-    def _give_up(self, key: ExportKey, stream: PageStream) -> None:
-        export = self._parts.exchange.exports[key]
-        stream.left = export.wanted.since
-        export.reason = f"worker {stream.to.worker} cannot be reached"
 
     def _pump(self) -> None:
         while (found := self._parts.exchange.next()) is not None:
@@ -90,49 +78,48 @@ class Migration:
 
     def _settle(self, key: ExportKey) -> None:
         """Tell the gateway when nothing is left to be sent and answered."""
-        book, outgoing = self._parts.exchange, self._parts.outgoing
-        export = book.exports.get(key)
-        if export is None or any(stream.flying or stream.left > export.wanted.since for stream in export.streams):
+        book = self._parts.exchange
+        if key not in book.exports or book.exports[key].busy:
             return
-        book.end(key)
+        export = book.end(key)
         wanted, streams = export.wanted, export.streams
         reason = export.reason or (f"{export.missing} pages were not there" if export.missing else "")
         there = min((stream.there for stream in streams), default=0)
         nbytes, refused = sum(stream.nbytes for stream in streams), sum(stream.refused for stream in streams)
-        outgoing.tell(Exported(wanted.gateway, wanted.request, wanted.number, there, nbytes, refused, reason))
+        done = Exported(wanted.gateway, wanted.request, wanted.number, there, nbytes, refused, reason)
+        self._parts.outgoing.tell(done)
 
     def _send(self, key: ExportKey, place: int) -> None:
         """The next batch of a stream, if any of its pages is here."""
-        book, pages = self._parts.exchange, self._parts.memory.pages
-        export = book.exports[key]
-        stream, hashes = export.streams[place], list[bytes]()
+        pages, outgoing = self._parts.memory.pages, self._parts.outgoing
+        export = self._parts.exchange.exports[key]
+        wanted, stream = export.wanted, export.streams[place]
+        left, missing, size, page_bytes = stream.left, 0, 0, 0
         shape: list[tuple[int, bytes, str]] = []
-        listed: list[list[Layer]] = []
-        size = page_bytes = 0
-        while stream.left > export.wanted.since and (not hashes or size + page_bytes <= BATCH_BYTES):
-            layers = self._layers(export, stream, stream.left - 1)
+        hashes, listed = list[bytes](), list[list[Layer]]()
+        while left > wanted.since and (not hashes or size + page_bytes <= BATCH_BYTES):
+            layers = self._layers(export, stream, left - 1)
             outline = [(layer, lineage, arena) for layer, lineage, arena, _ in layers]
             if hashes and layers and outline != shape:
                 break  # spans were cut anew: the rest travels apart
-            stream.left -= 1
+            left -= 1
             if not layers:
-                export.missing += 1
+                missing += 1
                 continue
-            hashes.append(export.wanted.hashes[stream.left])
+            hashes.append(wanted.hashes[left])
             listed.append(layers)
             shape = outline
             page_bytes = sum(pages.allocator(arena).slot_bytes for _, _, arena in outline)
             size += page_bytes
+        number = self._parts.exchange.send(key, place, left, missing, size)
         if not hashes:
             return
-        stream.nbytes += size
-        self._parts.outgoing.count("exported_pages", len(hashes))
-        self._parts.outgoing.count("exported_bytes", size)
+        outgoing.count("exported_pages", len(hashes))
+        outgoing.count("exported_bytes", size)
         arenas = dict.fromkeys(arena for _, _, arena in shape)
         groups = [_group(arena, pages.allocator(arena).slot_bytes, shape) for arena in arenas]
         slots = [[slot for layers in listed for _, _, arena, slot in layers if arena == group.arena] for group in groups]
-        number = book.send(key, place)
-        self._parts.outgoing.tell(SendPages(stream.to.worker, number, export.wanted.account, hashes, groups, slots))
+        outgoing.tell(SendPages(stream.to.worker, number, wanted.account, hashes, groups, slots))
 
     def _layers(self, export: PageExport, stream: PageStream, page: int) -> list[Layer]:
         """Where the layers of a page lie that a target wants; none where the page is not here, or not whole."""
@@ -172,32 +159,36 @@ class Migration:
 
     def arrived(self, event: PagesArrived) -> None:
         """Take in what is lacking here. It is found once a plan has written it."""
-        parts, pages = self._parts, self._parts.memory.pages
-        spans, count = self._spans(event.groups), len(event.hashes)
-        whole = bool(spans) and sum(span.layers for span in spans) == sum(len(group.layers) for group in event.groups)
-        landing = Landing(event.source, event.batch, event.account, 0, 0)
-        groups, places, offset = dict[str, ImportGroup](), dict[tuple[str, int], int](), 0
-        for sent in event.groups:
-            groups[sent.arena] = ImportGroup(sent.arena, offset, [], [])
-            places.update(((sent.arena, layer), place) for place, layer in enumerate(sent.layers))
-            offset += sent.slot_bytes * len(sent.layers) * count
+        pages, outgoing = self._parts.memory.pages, self._parts.outgoing
+        spans, layers = self._spans(event.groups), sum(len(sent.layers) for sent in event.groups)
+        whole = bool(spans) and sum(span.layers for span in spans) == layers
+        at = {(sent.arena, layer): place for sent in event.groups for place, layer in enumerate(sent.layers)}
+        places: dict[str, list[int]] = {sent.arena: [] for sent in event.groups}
+        slots: dict[str, list[int]] = {sent.arena: [] for sent in event.groups}
         widths = {sent.arena: len(sent.layers) for sent in event.groups}
+        hashes, handles, there = list[bytes](), list[int](), 0
         for page, token_hash in enumerate(event.hashes):
             lacking = [span for span in spans if pages.find(token_hash, span) is None]
             taken = [(span, handle) for span in lacking if (handle := self._take(span, event.account)) is not None]
             for span, handle in taken:
-                landing.hashes.append(token_hash)
-                landing.handles.append(handle)
+                hashes.append(token_hash)
+                handles.append(handle)
                 first = page * widths[span.arena]
-                groups[span.arena].places += [first + places[span.arena, span.layer + i] for i in range(span.layers)]
-                groups[span.arena].slots += pages.slots(handle)
-                parts.outgoing.count("imported_bytes", pages.page_bytes(span))
+                places[span.arena] += [first + at[span.arena, span.layer + i] for i in range(span.layers)]
+                slots[span.arena] += pages.slots(handle)
+                outgoing.count("imported_bytes", pages.page_bytes(span))
             complete = whole and len(taken) == len(lacking)
-            landing.there += complete
-            landing.refused += not complete
-            parts.outgoing.count("imported_pages", complete and bool(taken))
-        parts.outgoing.count("refused_pages", landing.refused)
-        parts.exchange.arrive(PageImport(event.number, [group for group in groups.values() if group.slots]), landing)
+            there += complete
+            outgoing.count("imported_pages", complete and bool(taken))
+        refused = len(event.hashes) - there
+        outgoing.count("refused_pages", refused)
+        groups, offset = list[ImportGroup](), 0
+        for sent in event.groups:
+            if slots[sent.arena]:
+                groups.append(ImportGroup(sent.arena, offset, places[sent.arena], slots[sent.arena]))
+            offset += sent.slot_bytes * len(sent.layers) * len(event.hashes)
+        landing = Landing(event.source, event.batch, event.account, there, refused, hashes, handles)
+        self._parts.exchange.arrive(PageImport(event.number, groups), landing)
 
     def _spans(self, groups: Sequence[LayerGroup]) -> list[Span]:
         """Those of planned routes of which all layers came, computed as they would be here."""

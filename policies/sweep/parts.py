@@ -32,6 +32,7 @@ class Outgoing:
         self._effects: list[Effect] = []
         self._with_plan: list[ComponentsPlaced] = []  # told once the plan that maps their memory has been made
         self._edits: list[Edit] = []
+        self.edited = True  # False: no device has the plans, nobody wants table edits
         self.counters = dict.fromkeys(COUNTERS, 0)
 
     def tell(self, effect: Effect) -> None:
@@ -52,8 +53,13 @@ class Outgoing:
         self._effects += self._with_plan
         self._with_plan = []
 
+    def leave_edits(self) -> None:
+        """Nobody wants table edits from now on."""
+        self.edited = False
+
     def edit(self, edit: Edit) -> None:
-        self._edits.append(edit)
+        if self.edited:
+            self._edits.append(edit)
 
     def count(self, counter: str, n: int = 1) -> None:
         self.counters[counter] += n
@@ -70,15 +76,18 @@ class Outgoing:
         """Without the effects: what has been said is no part of the state."""
         copy = Outgoing()
         copy._edits, copy._with_plan, copy.counters = self._edits.copy(), self._with_plan.copy(), self.counters.copy()
+        copy.edited = self.edited
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
         counters = self.counters.copy()
-        return {"edits": to_plain(self._edits), "with_plan": to_plain(self._with_plan), "counters": counters}
+        edits, placed = to_plain(self._edits), to_plain(self._with_plan)
+        return {"edits": edits, "edited": self.edited, "with_plan": placed, "counters": counters}
 
     @classmethod
     def restore(cls, data: dict[str, Plain]) -> Outgoing:
         outgoing = cls()
+        outgoing.edited = data["edited"]
         outgoing._edits, outgoing.counters = from_plain(list[Edit], data["edits"]), dict(data["counters"])
         outgoing._with_plan = from_plain(list[ComponentsPlaced], data["with_plan"])
         return outgoing

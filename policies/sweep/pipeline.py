@@ -155,7 +155,7 @@ class Pipeline:
                 parts.outgoing.edit(WriteTokens(rows.row[s], rows.length[s], tokens))
             if place in scores:
                 sequences.score(s, row.start, scores[place])
-            sequences.advance(s, row.start + row.count, tokens, [] if logprob is None else [logprob])
+            sequences.advance(s, row.start, row.start + row.count, tokens, [] if logprob is None else [logprob])
             rows.close(s)
             sequences.settle(s)
 

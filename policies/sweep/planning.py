@@ -10,10 +10,12 @@ budget. Memory is taken page by page; when there is none, or when an account is 
 
 from __future__ import annotations
 
+from blockwright.policies.model.runs import Span
 from blockwright.policies.plan.sweep_plan import SetPages, SetSampling, WriteTokens
 from blockwright.policies.sweep.batch import BatchBuilder
 from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.events import LeaseGranted, Progressed, Send
+from blockwright.policies.sweep.meeting import Meeting
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline
 from blockwright.policies.sweep.preemption import Promises, choose_victim, overdue_guest
@@ -28,7 +30,7 @@ class Planner:
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline) -> None:
         self._parts, self._sequences, self._pipeline = parts, sequences, pipeline
-        self._rows = parts.rows
+        self._rows, self._meeting = parts.rows, Meeting(parts, self._list_page)
         self._now = 0.0  # of the plan being made
 
     def pick(self, now: float) -> BatchBuilder:
@@ -108,11 +110,13 @@ class Planner:
 
     def _pick_chunk(self, batch: BatchBuilder, s: int) -> None:
         rows = self._rows
+        self._meeting.jump(s)
         delays = self._delays(batch, s)
         room = min(batch.budget, batch.spare) if delays else batch.budget
         count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room)
         if count <= 0:
             return
+        count = self._meeting.until_found(s, count)
         if delays:
             batch.spare -= count
         self._pick(batch, s, count)
@@ -182,8 +186,11 @@ class Planner:
         """So many pages more, where that is simple: the same as one after the other."""
         memory, spans = self._parts.memory, self._rows.route[s].spans
         if len(spans) == 1 and not memory.capped:
-            for handle in memory.pages.take_several(spans[0], [self._rows.tenant[s]] * count) or []:
-                self._list_page(s, [handle])
+            handles = memory.pages.take_several(spans[0], [self._rows.tenant[s]] * count) or []
+            first = self._rows.paged[s]
+            self._rows.list_each([s] * len(handles), handles)
+            for n, handle in enumerate(handles if self._parts.outgoing.edited else []):
+                self._edit_page(s, spans[0], first + n, handle)
 
     def _add_page(self, s: int) -> bool:
         """One more page on all local spans, or nothing."""
@@ -195,11 +202,16 @@ class Planner:
 
     def _list_page(self, s: int, handles: list[int]) -> None:
         """``handles``, one for each span, are the next page of ``s``."""
-        rows, pages, outgoing = self._rows, self._parts.memory.pages, self._parts.outgoing
+        rows = self._rows
         page = rows.paged[s]
         rows.list_page(s, handles)
-        for span, handle in zip(rows.route[s].spans, handles, strict=True):
-            outgoing.edit(SetPages(rows.row[s], span.layer, page, pages.slots(handle)))
+        if self._parts.outgoing.edited:
+            for span, handle in zip(rows.route[s].spans, handles, strict=True):
+                self._edit_page(s, span, page, handle)
+
+    def _edit_page(self, s: int, span: Span, page: int, handle: int) -> None:
+        slots = self._parts.memory.pages.slots(handle)
+        self._parts.outgoing.edit(SetPages(self._rows.row[s], span.layer, page, slots))
 
     def _make_room(self, batch: BatchBuilder, s: int, *, at_cap: bool) -> bool:
         """Preempt one sequence for ``s``. True when its memory is free now; False: ``s`` must wait.
@@ -324,8 +336,9 @@ class Planner:
         parts, rows = self._parts, self._rows
         pages, outgoing, of = parts.memory.pages, parts.outgoing, rows.submission[s]
         row = rows.start(s)
-        outgoing.edit(WriteTokens(row, 0, rows.tokens_of(s)))
-        outgoing.edit(SetSampling(row, of.prompt_length, of.sampling))
+        if outgoing.edited:
+            outgoing.edit(WriteTokens(row, 0, rows.tokens_of(s)))
+            outgoing.edit(SetSampling(row, of.prompt_length, of.sampling))
         for handles in found:  # pin first: taking a page for another span may evict
             for handle in handles:
                 if handle is not None:

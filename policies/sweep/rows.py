@@ -15,12 +15,6 @@ from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.sweep.columns import COLUMNS, Columns, Place, Status
 from blockwright.policies.sweep.events import Submission, TokensEmitted
 
-# Of a new sequence; the columns that are not here follow from the submission and the route (see ``_fill``).
-_START = {
-    "status": int(Status.WAITING), "row": -1, "computed": 0, "planned": 0, "open": 0, "paged": 0, "cached": 0, "ready": 0,
-    "requeue": 0, "charged": 0,
-}  # fmt: skip
-
 
 class RowTable(Columns):
     """See the module."""
@@ -36,8 +30,9 @@ class RowTable(Columns):
             for name in COLUMNS:
                 getattr(self, name).append(0)
         self.submission[s] = submission
-        for name, value in _START.items():
-            getattr(self, name)[s] = value
+        self.status[s], self.row[s] = Status.WAITING, -1
+        self.computed[s] = self.planned[s] = self.open[s] = self.paged[s] = self.cached[s] = 0
+        self.ready[s] = self.requeue[s] = self.charged[s] = 0
         self.length[s] = self.known[s] = len(submission.tokens)
         self.tokens[s] = submission.tokens.copy()
         self.hashes[s] = submission.page_hashes.copy() if self._prefix_cache else []
@@ -117,6 +112,13 @@ class RowTable(Columns):
         """So many leading positions were found in the prefix cache."""
         self.computed[s] = self.planned[s] = self.cached[s] = positions
         self.known[s] = self.length[s]
+
+    def jump(self, s: int, positions: int) -> None:
+        """So many positions more were found in the prefix cache, behind those that are planned."""
+        self.planned[s] += positions
+        self.cached[s] += positions
+        if not self.open[s]:
+            self.computed[s] = self.planned[s]
 
     def charge(self, s: int, position: int) -> int:
         """Positions below ``position`` are paid for now. How many of them were not."""
@@ -302,6 +304,18 @@ class RowTable(Columns):
         return min(hashed, full)
 
     # pages -----------------------------------------------------------------------------------------------------------
+
+    def list_each(self, batch: list[int], handles: list[int]) -> None:
+        """The next page of each sequence of ``batch``, whose routes have one span; one that is there twice gets two."""
+        for s, handle in zip(batch, handles, strict=True):
+            count, spans = self.paged[s], self.pages[s]
+            listed = spans[0]
+            if len(listed) != count:
+                listed = spans[0] = listed[:count]
+            listed.append(handle)
+            self.paged[s] = count = count + 1
+            if self.place[s] == Place.LOCAL:
+                self.ready[s] = min(self.limit[s] - 1, count * self.page_size)
 
     def list_page(self, s: int, handles: Sequence[int]) -> None:
         """``handles``, one for each span, are its next page."""

@@ -103,9 +103,10 @@ class Sequences:
 
     def preempt(self, s: int) -> None:
         """It gives all its memory up, here and at its hosts, and returns to its place in the queue."""
-        of = self._parts.rows.submission[s]
-        self._parts.outgoing.count("preemptions")
-        self._parts.outgoing.tell(Preempted(of.gateway, of.request))
+        rows, outgoing = self._parts.rows, self._parts.outgoing
+        if rows.status[s] == Status.RUNNING:  # or it loses nothing but leases
+            outgoing.count("preemptions")
+            outgoing.tell(Preempted(rows.submission[s].gateway, rows.submission[s].request))
         self.leave(s, requeue=True)
 
     def settle(self, s: int) -> None:
@@ -136,21 +137,22 @@ class Sequences:
 
     # on --------------------------------------------------------------------------------------------------------------
 
-    def advance(self, s: int, computed: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
-        """KV of ``s`` is written up to ``computed``, and ``tokens`` follow; tell the gateway, publish, perhaps finish."""
+    def advance(self, s: int, start: int, computed: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
+        """KV of ``s`` is written from ``start`` up to ``computed``, as it was before ``start``, and ``tokens`` follow: tell
+        the gateway, publish, perhaps finish."""
         rows = self._parts.rows
         if rows.status[s] == Status.LEAVING and not rows.requeue[s]:
             return
         position = rows.length[s]
-        self.compute(s, computed, tokens)
+        self.compute(s, start, computed, tokens)
         if not rows.is_guest(s):
             self.tell(s, position, tokens, logprobs)
 
-    def compute(self, s: int, computed: int, tokens: Sequence[int]) -> None:
+    def compute(self, s: int, start: int, computed: int, tokens: Sequence[int]) -> None:
         """What ``advance`` does to the sequence itself."""
         rows = self._parts.rows
         before = rows.computed[s]
-        self._parts.outgoing.count("computed_tokens", computed - before)
+        self._parts.outgoing.count("computed_tokens", computed - max(before, start))
         rows.compute(s, computed)
         rows.append(s, tokens)
         if computed // rows.page_size > before // rows.page_size and rows.status[s] == Status.RUNNING:

@@ -34,7 +34,6 @@ from blockwright.policies.sweep.events import (
     ComponentsWanted,
     Effect,
     Event,
-    Export,
     Flight,
     FlightDone,
     GrowthGranted,
@@ -43,9 +42,6 @@ from blockwright.policies.sweep.events import (
     LeaseReturned,
     LeaseRevoked,
     LeaseWanted,
-    PagesArrived,
-    PagesTaken,
-    PagesUnsent,
     PeerLost,
     RoutesChanged,
     Started,
@@ -55,6 +51,7 @@ from blockwright.policies.sweep.events import (
 from blockwright.policies.sweep.local_routes import layouts
 from blockwright.policies.sweep.migration import Migration
 from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
+from blockwright.policies.sweep.page_events import Export, PagesArrived, PagesTaken, PagesUnsent
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline, Returns
 from blockwright.policies.sweep.planning import Planner
@@ -172,14 +169,12 @@ class SweepState:
         if isinstance(answer, Shortage):
             outgoing.tell(ComponentsRefused(event.load, answer))
         else:
-            ids = [component.id for component in event.components]
-            outgoing.tell_placed(ComponentsPlaced(event.load, ids, answer), memory.pending)
+            outgoing.tell_placed(ComponentsPlaced(event.load, [c.id for c in event.components], answer), memory.pending)
 
     def _release_components(self, event: ComponentsReleased) -> None:
-        outgoing = self.parts.outgoing
         for component, tensors in self.parts.memory.release(event.components, event.holder):
-            outgoing.withdraw(component)
-            outgoing.tell(ComponentGone(component, tensors))
+            self.parts.outgoing.withdraw(component)
+            self.parts.outgoing.tell(ComponentGone(component, tensors))
         self.parts.forget()
 
     # plans -----------------------------------------------------------------------------------------------------------
@@ -260,13 +255,17 @@ class SweepState:
                 returns.add(s, start, count, tokens, logprob, scores)
         elif scores is not None:
             sequences.score(s, start, scores)
-        sequences.advance(s, start + count, tokens, [] if logprob is None else [logprob])
+        sequences.advance(s, start, start + count, tokens, [] if logprob is None else [logprob])
         rows.close(s)
         if rows.is_guest(s):
             self._pipeline.passed(s, now)
         sequences.settle(s)
 
     # forecasts -------------------------------------------------------------------------------------------------------
+
+    def without_device(self) -> None:
+        """From now on plans are without table edits, as nobody runs them."""
+        self.parts.outgoing.leave_edits()
 
     def repeat(self, plan: SweepPlan) -> int:
         """How many sweeps from the open ``plan`` on have the same rows, as long as memory lasts, if no event comes."""
@@ -285,10 +284,10 @@ class SweepState:
         self._plans.skip(sweeps - 1)
         return sweeps
 
-    def growth(self, plan: SweepPlan, sweeps: int) -> list[int]:
-        """Of so many equal sweeps from the only open ``plan`` on: pages taken after it, up to the plan of each."""
+    def growth(self, plan: SweepPlan, sweeps: int) -> int:
+        """Of equal sweeps from the only open ``plan`` on: pages taken after it, up to the plan so many sweeps later."""
         only = self._plans.only(plan.number)
-        return forecast.growth(self.parts, only, sweeps) if only is not None else [0] * sweeps
+        return forecast.growth(self.parts, only, sweeps) if only is not None else 0
 
     # views -----------------------------------------------------------------------------------------------------------
 
@@ -347,8 +346,7 @@ class SweepState:
     @property
     def counters(self) -> dict[str, int]:
         """Totals since the start."""
-        pages, parked = self.parts.memory.pages, self.parts.announcements.parked
-        own = self.parts.outgoing.counters
+        own, pages, parked = self.parts.outgoing.counters, self.parts.memory.pages, self.parts.announcements.parked
         return {**own, "parked": parked, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
 
     def batch(self, number: int) -> list[int]:
@@ -368,8 +366,7 @@ class SweepState:
     @classmethod
     def restore(cls, snapshot: dict[str, Plain]) -> SweepState:
         """The state that a snapshot was taken of: equal digest, equal plans from here on."""
-        parts = Parts.restore(snapshot)
-        return cls(parts.config, parts, OpenPlans.restore(snapshot["plans"]))
+        return cls((parts := Parts.restore(snapshot)).config, parts, OpenPlans.restore(snapshot["plans"]))
 
     def digest(self) -> bytes:
         """16 bytes, equal for equal states."""

@@ -11,7 +11,7 @@ from blockwright.actors.gateway.moving import PATIENCE
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.sweep.events import Exported, PageTarget
+from blockwright.policies.sweep.page_events import Exported, PageTarget
 from blockwright.tests.actors.fake_fleet import GATEWAY
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed, submits
 

@@ -28,14 +28,16 @@ from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 from blockwright.tests.actors.predictor_rig import PredictorRig
+from blockwright.tests.actors.test_gateway_moving import Mover, whole
 from blockwright.tests.actors.test_scaling import LATE, Fleet
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import prompt_of
-from blockwright.tests.policies.sweep_world import submission
+from blockwright.tests.policies.sweep_world import World, chain, replica, submission
 from blockwright.tests.waiting import until
 
+BASE = chain("base", 2)
 PROMPT = list(prompt_of(60))
 NAMES = {"worker", "engine", "model_name"}
 STILL = {"blockwright:worker_memory_bytes use=budget"}  # what is set, and never changes
@@ -190,6 +192,37 @@ def chosen(seen: Seen) -> None:
     note(seen, metrics.render({}).decode())
 
 
+def moved(seen: Seen) -> None:
+    """Sequences that move: with their pages, where there is no room for them, and not at all."""
+    where = World(["w0", "w1"], [BASE], [replica("w0", BASE), replica("w1", BASE)], budget=12 << 16)
+
+    def scraped() -> None:
+        workers = [{"id": name, "counters": worker.state.counters} for name, worker in where.workers.items()]
+        note(seen, Metrics(dict).render({"workers": workers}).decode())
+
+    scraped()
+    for name, others in (("r", 0), ("s", 28)):
+        where.submit(submission(f"other {name}", PROMPT[:16], 47, "base@w1"))
+        where.submit(submission(name, PROMPT[1:17], 40, "base@w0"))
+        for worker, turns in (("w0", 6), ("w1", others)):
+            for _ in range(turns):
+                where.start_plan(where.workers[worker])
+                where.end_plan(where.workers[worker])
+        where.move(name, "base@w1")
+        where.run()
+        scraped()
+    for ends in ("copied", "recomputed", "abandoned"):
+        mover = Mover(whole("w1"))
+        metrics = Metrics(dict, moves=lambda mover=mover: mover.state.moving.figures)  # type: ignore[misc]
+        note(seen, metrics.render({}).decode())
+        mover.move()
+        if ends == "abandoned":
+            mover.die("w1", back=False)
+        else:
+            mover.report("w1", progressed("r", 2, 8, 8 if ends == "copied" else 0), emitted("r", 2, 10, [0]))
+        note(seen, metrics.render({}).decode())
+
+
 def scaled(seen: Seen) -> None:
     """A worker that comes and goes with the load."""
     fleet = Fleet()
@@ -232,6 +265,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     deadly(seen)
     chosen(seen)
     scaled(seen)
+    moved(seen)
     await predicted(seen)
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL

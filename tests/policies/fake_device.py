@@ -15,7 +15,7 @@ from blockwright.policies.model.chain import Chain, Component
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.runs import Run
 from blockwright.policies.plan.sweep_plan import PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
-from blockwright.policies.sweep.events import PagesArrived, SendPages
+from blockwright.policies.sweep.page_events import PagesArrived, SendPages
 from blockwright.policies.sweep.state import SweepState
 
 VOCABULARY = 50

@@ -13,19 +13,15 @@ from blockwright.policies.requests.moving import page_targets
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
-    Export,
-    Exported,
     Flight,
     GivenBack,
-    PagesUnsent,
-    PageTarget,
     PeerLost,
     RoutesChanged,
     Send,
-    SendPages,
     Submission,
     TokensEmitted,
 )
+from blockwright.policies.sweep.page_events import Export, Exported, PagesUnsent, PageTarget, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.fake_device import FakeDevice, PagesOnTheWay, next_token
 
@@ -180,6 +176,10 @@ class World:
         if waiting or request in self.finished or self.routes[route].home not in self.workers:
             return
         self.moved.append((request, news.pages))
+        self.hand_over(request, route)
+
+    def hand_over(self, request: str, route: str) -> None:
+        """Begin anew there, with what is known."""
         of = self.submitted[request]
         self.cancel(request)
         tokens = [*of.tokens[: of.prompt_length], *self.emitted[request]]

@@ -18,8 +18,8 @@ from .sweep_world import World, chain, generate, pipeline, replica, submission
 BASE, OTHER = chain("base", layers=3), chain("other", layers=3, own_from=4)
 WORKERS = ["w0", "w1", "w2"]
 SEEDS, PARTS = 1000, 10
-REQUESTS = 9
-MOST = 6  # preemptions for each request
+REQUESTS = 7
+MOST = 3  # preemptions for each request
 
 
 def routes(chance: random.Random) -> list[Route]:
@@ -37,7 +37,7 @@ class Crowd:
         self.routes = routes(chance)
         more = {"tenant_kv_share": {"b": 0.8}} if chance.random() < 0.2 else {}
         self.world = World(
-            WORKERS, [BASE, OTHER], self.routes, budget=chance.choice((12, 14, 18, 30)) * CHUNK, chunk_size=8,
+            WORKERS, [BASE, OTHER], self.routes, budget=chance.choice((12, 12, 14, 20)) * CHUNK, chunk_size=8,
             max_rows=chance.choice((2, 4, 8)), sweep_tokens=chance.choice((8, 32)), prefix_cache=chance.random() < 0.8,
             **more,
         )  # fmt: skip
@@ -55,9 +55,9 @@ class Crowd:
 
     def play(self) -> None:
         coming = [f"r{i}" for i in range(REQUESTS)]
-        for name in coming[:5]:
+        for name in coming[:4]:
             self.submit(name)
-        for name in coming[5:]:
+        for name in coming[4:]:
             self.move(self.chance.randint(0, 30))
             self.submit(name)
             if self.chance.random() < 0.2:
@@ -96,8 +96,8 @@ def test_every_sequence_ends_whoever_needs_memory_first(part: int) -> None:
         crowd.play()
         assert crowd.preemptions <= MOST * REQUESTS, "sequences preempt one another again and again"
         messages += crowd.messages
-    assert messages["LeaseRevoked"] > SEEDS // PARTS // 2, "memory is not short enough"
-    assert messages["GrowthWanted"] > SEEDS // PARTS * 5
+    assert messages["LeaseRevoked"] > SEEDS // PARTS // 4, "memory is not short enough"
+    assert messages["GrowthWanted"] > SEEDS // PARTS * 3
 
 
 def two(rows: int = 16, **numbers: int) -> tuple[World, Route]:
@@ -191,3 +191,28 @@ def test_priorities_of_an_account_order_what_nobody_else_sees() -> None:
     found = ages(rows, rows.live())
     order = [rows.submission[s].request for s in sorted(found, key=found.__getitem__)]
     assert order == ["3", "2", "1", "4"]
+
+
+def test_a_forecast_does_not_jump_while_a_guest_waits_to_grow() -> None:
+    target = chain("base", layers=2)
+    crossing, local = pipeline(["w0", "w1"], target), replica("w1", target)
+    world = World(["w0", "w1"], [target], [crossing, local], chunk_size=8, max_rows=4, sweep_tokens=64)
+    host = world.workers["w1"]
+    world.submit(submission("guest", [1, 2, 3], 60, crossing.id))
+    while not world.emitted["guest"]:
+        assert any(world._move(kind, what) for kind, what in world.moves())
+    while host.open or world.start_plan(host):
+        world.end_plan(host)
+    world.submit(submission("here", [4], 60, local.id))
+    for _ in range(2):
+        plan = host.state.plan(0.0)
+        assert plan is not None
+        host.state.commit(plan, host.device.execute(plan, host.state.batch(plan.number)), 0.0)
+    plan = host.state.plan(0.0)
+    assert plan is not None
+    assert host.state.repeat(plan) > 1
+    (s,) = host.state.parts.leases.lent()
+    book = host.state.parts.leases
+    host.state.apply(GrowthWanted("w0", [(book.number(s), book.pages(s) + 1)]), 0.0)
+    assert host.state.repeat(plan) == 1
+    host.state.check()

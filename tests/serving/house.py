@@ -70,7 +70,8 @@ class Plan:
     @property
     def settings(self) -> Settings:
         limits, gateways = {"*": 1 << 30}, 1 + len(self.gateways)
-        return Settings(workers=len(self.workers), gateways=gateways, tokens_per_minute=limits, dispatch=self.dispatch)
+        more = {"dispatch": self.dispatch, "profile": self.profile}
+        return Settings(workers=len(self.workers), gateways=gateways, tokens_per_minute=limits, **more)
 
     def components(self, application: str) -> tuple[Component, ...]:
         return next(a.components for a in self.applications if a.name == application)

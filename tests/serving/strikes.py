@@ -31,9 +31,10 @@ LINK = {OPEN: "link open", WELCOME: "link welcome", CHUNK: "flight", ACK: "fligh
 ENDPOINTS = ("submit", "cancel", "ack", "replay", "tokens", "load", "unload", "routes", "status", "unfit",
              "up", "down", "holds", "admit", "end")  # fmt: skip
 ANSWERS = ("submit", "load", "unload", "routes", "status", "admit", "unfit")
-KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *TO_WORKERS, *LINK.values())
+MOVED = ("export", "answer to export", "PagesTaken", "vacated")  # where requests move
+KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *sorted({*TO_WORKERS} - {*MOVED}), *LINK.values())
 ASKED = ("choose", "answer to choose")  # where dispatchers are asked
-_KNOWN = {*KINDS, *ASKED}
+_KNOWN = {*KINDS, *ASKED, *MOVED}
 ACTIONS = ("drop", "delay", "duplicate", "kill")
 Strike = tuple[str, str, int]  # kind, action, which of its kind (from 1)
 

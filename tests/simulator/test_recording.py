@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from blockwright.policies.plan.cost import cost
 from blockwright.simulator.description import DescriptionError, DescriptionSource, WorkloadSpec, changed
 from blockwright.simulator.recording import Recording
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.traces import TraceError
-from blockwright.tests.policies.event_tape import Driver, Tape, make_state
+from blockwright.tests.policies.event_tape import Driver, Tape, drive, make_state
 from blockwright.tests.policies.sweep_world import submission
 
 ALL = WorkloadSpec(arrivals="log")
@@ -50,7 +52,8 @@ def test_the_same_workers_are_simulated_with_times_fitted_to_their_sweeps(record
     spec, config = scenario.instances[0], recording.workers["w0"].config
     assert (spec.name, spec.page_size, spec.max_rows) == ("w0", config.page_size, config.max_rows)
     assert spec.memory == config.budget
-    coefficients = recording.coefficients("w0")
+    coefficients, says = recording.coefficients("w0")
+    assert says == f"a fit to {len(recording.sweeps['w0'])} sweeps of its log"
     assert coefficients.base == pytest.approx(0.5, rel=0.05), "each sweep took 0.1 s, and 0.4 s passed until the next"
     simulation = ClusterSimulation(scenario, [coefficients], recording.demands(ALL))
     simulation.run()
@@ -58,8 +61,32 @@ def test_the_same_workers_are_simulated_with_times_fitted_to_their_sweeps(record
     assert simulation.instances[0].total_blocks == recording.workers["w0"].parts.memory.pages_of(
         recording.workers["w0"].parts.routes.all_in_force()[0].spans, ""
     )
-    with pytest.raises(DescriptionError, match="the log of 'w1' has 0 sweeps with times"):
-        recording.coefficients("w1")
+    assert recording.coefficients("w1") == (coefficients, says.replace("its log", "the logs of others"))
+    with pytest.raises(DescriptionError, match="the log of 'w1' has no sweep with a time, and no other log has one; give"):
+        Recording().coefficients("w1")
+
+
+@pytest.mark.parametrize(
+    ("turns", "says"),
+    [
+        (3, r"the mean of 1 sweep of its log, too few to fit anything: \S+ s, whatever is in it"),
+        (16, r"a fit to \d+ sweeps of its log, too few to fit more than \S+ s and \S+ s a token"),
+        (200, r"a fit to \d+ sweeps of its log"),
+    ],
+)
+def test_a_log_of_few_sweeps_is_fitted_with_fewer_terms(turns: int, says: str) -> None:
+    """All its sweeps together take as long as they did, from end to end."""
+    machine = Tape(make_state())
+    drive(machine, machine.state, 4, turns)
+    made = Recording()
+    made.add("w0", machine.began, machine.entries)
+    coefficients, said = made.coefficients("w0")
+    assert re.fullmatch(says, said)
+    assert sum(cost(plan, coefficients) for plan, _ in made.sweeps["w0"]) == pytest.approx(made.busy["w0"])
+    scenario = changed(made.described(), [], DescriptionSource(Path("log"), ""))
+    simulation = ClusterSimulation(scenario, [coefficients], made.demands(ALL))
+    simulation.run()
+    assert all(request.ended > 0 for request in simulation.requests)
 
 
 def test_what_was_is_what_is_simulated() -> None:
@@ -78,7 +105,7 @@ def test_what_was_is_what_is_simulated() -> None:
     made = Recording()
     made.add("w0", machine.began, machine.entries)
     scenario = changed(made.described(), [], DescriptionSource(Path("log"), ""))
-    simulation = ClusterSimulation(scenario, [made.coefficients("w0")], made.demands(ALL))
+    simulation = ClusterSimulation(scenario, [made.coefficients("w0")[0]], made.demands(ALL))
     simulation.run()
     first, last = made.outcomes(ALL)
     assert [one.first - one.demand.at for one in simulation.requests] == pytest.approx(first, abs=1.0)
@@ -91,7 +118,7 @@ def test_what_another_setting_would_have_done(recording: Recording) -> None:
     ended = []
     for rows in (4, 1):
         scenario = changed(recording.described(), [f"instances.0.max_rows={rows}"], DescriptionSource(Path("log"), ""))
-        simulation = ClusterSimulation(scenario, [recording.coefficients("w0")], recording.demands(ALL))
+        simulation = ClusterSimulation(scenario, [recording.coefficients("w0")[0]], recording.demands(ALL))
         simulation.run()
         ended.append(max(request.ended for request in simulation.requests))
     assert ended[1] > 2 * ended[0]

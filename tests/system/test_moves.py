@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -136,6 +137,28 @@ async def test_a_worker_is_drained_under_streams_and_used_again(replicas: Server
         assert (await client.drain("w0", drain=False))[0] == 200
         await until(lambda: serves(client, "w0"), what="it serves again")
         assert (await client.drain("w9"))[0] == 404
+
+
+async def test_from_one_pipeline_to_another(serve: Callable[..., Server]) -> None:
+    """Each half of the layers goes to the worker that has that half."""
+    server = serve(workers=4, pipeline=2, chunk_size=16).whole()
+    async with Client(server) as client:
+        await client.ready()
+        asked = load(4)
+        with slow(server):
+            answers = [client.begin(request) for request in asked]
+            await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
+            for answer in answers:
+                status, told = await client.move(answer.name)
+                assert status == 202, told
+        await client.finished()
+        check(answers, await undisturbed(client, asked))
+        for answer in answers:
+            (moved,) = await events(client, answer, "moved")
+            assert moved["recomputed"] <= 3 * PAGE
+        workers = await client.ready()
+        assert all(worker["counters"]["imported_pages"] > 0 for worker in workers.values())
+    server.stop()
 
 
 async def serves(client: Client, worker: str) -> bool:

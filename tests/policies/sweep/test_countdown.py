@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blockwright.policies.sweep.countdown import Absences
-from blockwright.policies.sweep.events import LeaseRevoked
+from blockwright.policies.sweep.events import Flight, LeaseRevoked
 from blockwright.tests.policies.sweep_world import World, chain, pipeline, replica, submission
 
 
@@ -76,6 +76,35 @@ def test_an_older_sequence_gets_the_place_of_a_guest_that_is_overdue() -> None:
     assert [type(message) for message in world.wire["w1", "w0"]] == [LeaseRevoked]
     world.run()
     assert list(world.finished) == ["here", "guest"]
+    assert not world.returned
+    world.assert_quiet()
+
+
+def test_rows_on_their_way_with_those_of_an_overdue_guest_are_answered() -> None:
+    """Its lease stays until its home returns it: a flight that lacked one would be lost for all."""
+    route = pipeline(["w0", "w1"], chain("crossing"))
+    world = World(["w0", "w1"], [chain("crossing"), chain("local")], [route, replica("w1", chain("local"))], budget=10 << 15)
+    home, host = world.workers["w0"], world.workers["w1"]
+    for i in range(3):
+        world.submit(submission(f"g{i}", [i] * 6, 12, route.id, arrival=5.0))
+    while not all(len(world.emitted[f"g{i}"]) > 2 for i in range(3)):
+        assert any(world._move(kind, what) for kind, what in world.moves())
+        world.now += 0.01
+    while any((kind, what) != ("plan", home) and world._move(kind, what) for kind, what in world.moves()):
+        pass
+    world.start_plan(home)
+    world.end_plan(home)
+    flight = world.wire["w0", "w1"][-1]
+    assert isinstance(flight, Flight)
+    world.now += 2.0
+    world.submit(submission("here", [4, 5, 6, 7], 8, "local@w1", arrival=1.0))
+    world.start_plan(host)
+    revoked = world.wire["w1", "w0"][-1]
+    assert isinstance(revoked, LeaseRevoked)
+    assert len(flight.rows) == 2
+    assert revoked.lease in [row.lease for row in flight.rows]
+    world.run()
+    assert set(world.finished) == {"here", "g0", "g1", "g2"}
     assert not world.returned
     world.assert_quiet()
 

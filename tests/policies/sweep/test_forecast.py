@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from blockwright.policies.model.chain import Chain
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.state import SweepState
 
+from ..event_tape import Driver, Tape, make_state
 from ..sweep_world import World, chain, replica, submission
 
 BASE, TUNED, OTHER = chain("base"), chain("tuned", own_from=3), chain("other", own_from=0, heads=2)
@@ -122,3 +124,18 @@ def test_without_a_prefix_cache_nothing_is_published_that_they_wait_for() -> Non
     assert plan is not None
     assert (state.running, state.waiting) == (2, 1)
     assert state.repeat(plan) > 4
+
+
+def test_without_a_device_plans_are_the_same_but_for_their_table_edits() -> None:
+    """Prompts that share their beginnings, preemptions, ends; the switch is a part of the state."""
+    machines = [make_state(), make_state()]
+    machines[1].without_device()
+    drivers = [Driver(Tape(state), state) for state in machines]
+    for driver in drivers:
+        driver.submit(9)
+    while drivers[0].turn() | drivers[1].turn():
+        for one, other in zip(drivers[0].open, drivers[1].open, strict=True):
+            assert replace(one, edits=[]) == other
+        assert SweepState.restore(machines[1].snapshot()).digest() == machines[1].digest() != machines[0].digest()
+    assert machines[0].counters == machines[1].counters
+    assert machines[0].counters["preemptions"] > 0

@@ -7,7 +7,10 @@ import random
 import pytest
 
 from blockwright.policies.memory.pages import PageTable
-from blockwright.policies.sweep.events import PagesTaken, PeerLost
+from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.sweep import migration
+from blockwright.policies.sweep.events import PeerLost
+from blockwright.policies.sweep.page_events import PagesTaken
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
 
@@ -153,6 +156,34 @@ def test_whoever_is_lost_is_not_waited_for(victim: str) -> None:
         worker.state.check()
 
 
+def test_recomputed_from_the_front_and_copied_from_the_back_until_the_two_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page comes with each sweep of the new home, the last first: about half of the prompt is computed there."""
+    monkeypatch.setattr(migration, "BATCH_BYTES", 1)
+    where, prompt = world(), [n % 50 for n in range(81)]
+    where.submit(submission("r", prompt, 90, "base@w0"))
+    turns(where, "w0", 20)
+    where.move("r", "base@w1")
+    where.hand_over("r", "base@w1")
+    where.exports[1] = ("r", "base@w1", {"nobody"})  # its end is no news
+    source, target = where.workers["w0"], where.workers["w1"]
+    order = list[bytes]()
+    while where.wire.get(("w0", "w1")):
+        order += where.wire["w0", "w1"][0].event.hashes  # type: ignore[attr-defined]
+        where.deliver(("w0", "w1"))
+        turns(where, "w1", 1)
+        target.state.check()
+        while where.wire.get(("w1", "w0")):
+            where.deliver(("w1", "w0"))
+    assert order == page_hashes([*prompt, *where.emitted["r"]], 4)[len(order) - 1 :: -1]
+    where.run()
+    assert where.emitted["r"] == generate("base", prompt, 90, [])
+    assert counted(source, "exported_pages") == len(order) >= 20
+    computed, cached = counted(target, "computed_tokens"), counted(target, "cached_tokens")
+    assert computed + cached == 89
+    assert 24 <= cached <= 56
+    where.assert_quiet()
+
+
 def test_a_snapshot_has_what_is_on_its_way() -> None:
     where = world()
     where.submit(submission("r", PROMPT, 30, "base@w0"))
@@ -183,7 +214,12 @@ class Unrest:
                 self._submit(f"r{step}")
             elif kind < 0.2 and (going := [r for r in self.requests if r not in where.finished]):
                 request = chance.choice(going)
-                where.move(request, chance.choice([r for r in where.routes if r != where.submitted[request].route]))
+                route = chance.choice([r for r in where.routes if r != where.submitted[request].route])
+                where.move(request, route)
+                number = max(where.exports)
+                if chance.random() < 0.5 and where.exports[number][2]:  # it begins there while its pages come
+                    where.exports[number] = (request, route, {"nobody"})
+                    where.hand_over(request, route)
             else:
                 moves = where.moves()
                 where._move(*chance.choice(moves))

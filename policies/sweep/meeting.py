@@ -1,0 +1,52 @@
+"""A prompt that is computed from the front meets its pages that come from the back, and goes on behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blockwright.policies.sweep.columns import Place
+from blockwright.policies.sweep.events import Progressed
+from blockwright.policies.sweep.parts import Parts
+
+
+class Meeting:
+    """See the module. ``list_page``: the planner's. Nothing is looked up on a worker to which no pages have come."""
+
+    def __init__(self, parts: Parts, list_page: Callable[[int, list[int]], None]) -> None:
+        self._parts, self._rows, self._list_page = parts, parts.rows, list_page
+
+    def jump(self, s: int) -> None:
+        """List the next pages of ``s`` where they are here, whoever made them, and go on behind them."""
+        parts, rows, size = self._parts, self._rows, self._rows.page_size
+        if not parts.exchange.imported:
+            return
+        before = rows.cached[s]
+        while rows.planned[s] == rows.paged[s] * size and (handles := self._found(s, rows.paged[s])):
+            for handle in handles:
+                parts.memory.pages.share(handle, rows.tenant[s])
+            self._list_page(s, handles)
+            rows.jump(s, size)
+        if jumped := rows.cached[s] - before:
+            of = rows.submission[s]
+            parts.outgoing.count("cached_tokens", jumped)
+            parts.outgoing.tell(Progressed(of.gateway, of.request, of.attempt, rows.planned[s], rows.cached[s]))
+
+    def until_found(self, s: int, count: int) -> int:
+        """Of so many positions those before the first page that need not be computed."""
+        if self._parts.exchange.imported:
+            start, size = self._rows.planned[s], self._rows.page_size
+            for page in range(start // size + 1, (start + count) // size):
+                if self._found(s, page):
+                    return page * size - start
+        return count
+
+    def _found(self, s: int, page: int) -> list[int]:
+        """The published handles of a page that ``s`` may skip, one for each span; none where one is missing."""
+        rows, pages = self._rows, self._parts.memory.pages
+        if rows.place[s] != Place.LOCAL or rows.submission[s].scored:
+            return []
+        if page >= min((rows.known[s] - 1) // rows.page_size, rows.hashed[s]):
+            return []
+        found = [pages.find(rows.hashes[s][page], span) for span in rows.route[s].spans]
+        handles = [handle for handle in found if handle is not None]
+        return handles if len(handles) == len(found) else []
