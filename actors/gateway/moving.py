@@ -39,7 +39,8 @@ class MoveUnderWay:
     sent: int = 0  # pages of which copies were asked for
     rounds: int = 0
     waiting: dict[str, int] = field(default_factory=dict)  # worker -> number of the export that it has not answered
-    pages: int = 0
+    pages: int = 0  # copied on all of its workers, in the rounds that are over
+    least: int | None = None  # of those that have answered in this round
     nbytes: int = 0
     refused: int = 0
     reasons: list[str] = field(default_factory=list)
@@ -157,12 +158,15 @@ class Moving:
         if under is None or under.waiting.get(worker) != news.number:
             return
         del under.waiting[worker]
-        under.pages += news.pages
+        under.least = news.pages if under.least is None else min(under.least, news.pages)
         under.nbytes += news.nbytes
         under.refused += news.refused
         if news.reason:
             under.reasons.append(news.reason)
-        if under.handed_over is not None or under.waiting:
+        if under.waiting:
+            return
+        under.pages, under.least = under.pages + under.least, None
+        if under.handed_over is not None:
             return
         if under.rounds < ROUNDS and not news.reason and not news.refused:
             self._export(under, self._state.active[news.request])

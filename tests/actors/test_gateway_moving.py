@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.messages import CancelAt, Deliver, ExportAt, ExportUnsent, GatewayTick, Submit
+from blockwright.actors.gateway.messages import CancelAt, Deliver, ExportAt, ExportUnsent, GatewayTick, Submit, WorkerJoined
 from blockwright.actors.gateway.moving import PATIENCE
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.lineage import page_hashes
@@ -97,6 +97,25 @@ def test_a_pipeline_gets_each_layer_where_it_is_computed() -> None:
     bench.decode(2)
     (asked,) = bench.move("w1")
     assert asked.wanted.to == [PageTarget("w1", 0, 1), PageTarget("w2", 1, 2)]
+
+
+def test_a_page_is_copied_when_all_of_its_layers_are() -> None:
+    """From a pipeline each worker sends its own."""
+    bench = Mover(HALVES)
+    bench.publish([HALVES], [target()])
+    bench.die("w0", back=False)
+    bench.report("w1", *[emitted("r", 2, 10 + number, [number]) for number in range(4)])
+    bench(WorkerJoined("w0", 2))
+    bench.publish([whole("w0"), HALVES], [target()])
+    asked = exports(bench.move("w0"))
+    assert [(one.worker, one.wanted.to) for one in asked] == [
+        ("w1", [PageTarget("w0", 0, 1)]),
+        ("w2", [PageTarget("w0", 1, 2)]),
+    ]
+    assert bench.exported("w1", asked[0].wanted.number, 3) == []
+    assert submits(bench.exported("w2", asked[1].wanted.number, 2)) == [("w0", "r", 3)]
+    bench.report("w0", emitted("r", 3, 14, [4]), incarnation=2)
+    assert bench.story("moved")[0]["pages"] == 2
 
 
 def test_what_has_not_decoded_begins_there_at_once() -> None:
