@@ -24,7 +24,7 @@ class Paused:
 
     taken: Taken
     target: ParameterGroup
-    held: dict[str, list[int]]  # pages, by worker
+    held: dict[str, list[int]]  # pages, by worker: so that nobody takes them before it lists them itself
     left: int = 0  # transfers that have not arrived
 
 
@@ -38,7 +38,7 @@ class Exchange:
         devices: Mapping[str, GroupDevice],
         components: Sequence[Component],
         touch: Callable[[str], None],
-        resume: Callable[[Paused], None],
+        resume: Callable[[Exchange, Paused], None],
     ) -> None:
         self._links, self.devices, self._components = links, devices, components
         self._touch, self._resume = touch, resume
@@ -96,8 +96,13 @@ class Exchange:
         for worker, handles in paused.held.items():
             self._touch(worker)
             hashes = paused.taken.submission.page_hashes[: paused.taken.pages] if worker in targets else []
-            self.devices[worker].publish(handles, hashes)
-        self._resume(paused)
+            paused.held[worker] = self.devices[worker].publish(handles, hashes)
+        self._resume(self, paused)
+
+    def release(self, paused: Paused) -> None:
+        """It has started, and lists its pages itself."""
+        for worker, handles in paused.held.items():
+            self.devices[worker].release(handles)
 
     @property
     def left(self) -> int:

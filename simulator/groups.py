@@ -107,10 +107,14 @@ class GroupDevice:
             found.append(handle)
         return found
 
-    def publish(self, handles: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """They hold the KV of these pages; those beyond are free again."""
+    def publish(self, handles: Sequence[int], hashes: Sequence[bytes]) -> list[int]:
+        """They have the KV of these pages, and are held until a sequence lists them; those beyond are free again."""
         for handle, token_hash in zip(handles, hashes, strict=False):
             self.memory.pages.publish(handle, token_hash)
+        self.release(handles[len(hashes) :])
+        return list(handles[: len(hashes)])
+
+    def release(self, handles: Sequence[int]) -> None:
         self.memory.pages.release([*handles], "")
 
 

@@ -114,6 +114,7 @@ class OverloadSimulation(ClusterSimulation):
         self._claims: dict[str, list[int]] = {}  # pages of a worker that are held for parameters that come back
         self._loading: dict[str, set[ParameterLoad]] = {}  # by group: what has not come back yet
         self._paused: dict[str, float] = {}  # stale sequences, since when
+        self._kept: dict[str, tuple[Exchange, Paused]] = {}  # those that go on and have not started
         self._page_bytes = page_size * model.kv_bytes
         self.readings: list[MemoryReading] = []
         self.stalls: list[float] = []  # of stale sequences, in seconds
@@ -189,7 +190,7 @@ class OverloadSimulation(ClusterSimulation):
             more = frozenset(every) - frozenset(range(member.first, member.last)) if restoring else member.surplus
             count, held = -(-nbytes(self._components, more) // device.page_bytes), self._claims.setdefault(worker, [])
             if len(held) > count:
-                device.publish(held[count:], [])
+                device.release(held[count:])
                 del held[count:]
             held += device.hold(count - len(held))
             whole = whole and len(held) == count
@@ -294,8 +295,9 @@ class OverloadSimulation(ClusterSimulation):
             instance.catch_up(self.now)
             self._schedule(place)
 
-    def _resume(self, paused: Paused) -> None:
+    def _resume(self, exchange: Exchange, paused: Paused) -> None:
         submission = paused.taken.submission
+        self._kept[submission.request] = exchange, paused
         self.stalls.append(self.now - self._paused.pop(submission.request))
         self._deliver(self._places[paused.target.members[0].worker], submission)
         for name in list(self._exchanges):
@@ -315,6 +317,15 @@ class OverloadSimulation(ClusterSimulation):
         return sum(self.instances[place].candidate(self.now).running for place in places)
 
     # instead of those of a cluster whose instances stay ---------------------------------------------------------------
+
+    def _told(self, place: int, news: list[tuple[str, str]]) -> None:
+        for request, what in news if self._kept else ():
+            if what != "preempted" and request in self._kept:
+                exchange, paused = self._kept.pop(request)
+                for worker in paused.held:
+                    self._touch(worker)
+                exchange.release(paused)
+        super()._told(place, news)
 
     def _deliver(self, place: int, submission: Submission) -> None:
         place = self._at[place]
