@@ -53,6 +53,7 @@ LONG = {
     "on_demand": 240,
     "scheduling": 2700,
     "scheduling_live": 960,
+    "overload": 2700,
     "tenants": 2400,
 }  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one

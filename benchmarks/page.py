@@ -22,6 +22,7 @@ import forecast
 import harness
 import links
 import on_demand
+import overload
 import predictors
 import scheduling
 import scheduling_live
@@ -30,6 +31,7 @@ import simulation
 import sweep
 import tenants
 from harness import BESIDE, OURS, ROOT, Bar
+from page_overload import of_overload
 from page_prediction import of_fidelity, of_forecast, of_predictors, of_simulation
 from page_scheduling import of_live, of_scheduling
 from stored import NONE, Result, number, table
@@ -41,9 +43,9 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures all but the last eight sections again in less than half an hour (those: `make bench ONLY="forecast predictors
-simulation fidelity tenants on_demand scheduling scheduling_live"`) and says what changed by more than the spread of the
-runs; with `STORE=1` it replaces the files and this page. Each file names its commit, machine and versions.
+measures all but the last nine sections again in less than half an hour (those: `make bench ONLY="forecast predictors
+simulation fidelity tenants on_demand scheduling scheduling_live overload"`) and says what changed by more than the spread
+of the runs; with `STORE=1` it replaces the files and this page. Each file names its commit, machine and versions.
 
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
@@ -301,6 +303,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "on_demand": ("Adapters on demand", of_on_demand),
     "scheduling": ("Dispatch", of_scheduling),
     "scheduling_live": ("Dispatch on a real cluster", of_live),
+    "overload": ("A burst", of_overload),
 }
 
 
@@ -337,6 +340,8 @@ def bars_of(name: str, result: Result) -> list[Bar]:
             return list(scheduling.BARS)
         case "scheduling_live":
             return scheduling_live.Plan().bars()
+        case "overload":
+            return list(overload.BARS)
         case "tenants":
             return tenants.bars(tenants.Plan())
         case "controller":

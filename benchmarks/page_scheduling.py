@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import scheduling_live as live
 from harness import OURS
-from scheduling import FLEET, LIMITS, RATE, REFERENCE, RELIEF, SETTINGS, START, SUBJECTS
+from scheduling import FLEET, LIMITS, PROVISIONING, RATE, REFERENCE, RELIEF, SAME_LIMIT, SETTINGS, START, SUBJECTS
 from stored import NONE, Result, table
 
 # Requests a second at the limit of 3 s: Llumnix-, Block with known lengths, Block with its tagger.
@@ -41,8 +41,9 @@ where it was measured, and percent by which it is below that of the same case, o
 
 {_studies(result)}
 
-More instances than the {START} of {FLEET} that are there at first, once a latency of 70 s is measured (relief) or forecast
-(preemptive), at {RATE:g} requests a second: P99 of the latency, in seconds / mean of the instances paid for.
+More instances than the {START} of {FLEET} that are there at first, once a latency of {PROVISIONING[RELIEF][1]} s is measured
+(relief) or one of {PROVISIONING[OURS][1]} s forecast (preemptive: the limit at which as many instances are started), at
+{RATE:g} requests a second: P99 of the latency, in seconds / mean of the instances paid for.
 
 {_provisioning(result)}
 
@@ -107,8 +108,11 @@ def _studies(result: Result) -> str:
 
 def _provisioning(result: Result) -> str:
     cases = [case for case in dict.fromkeys(result.cases("instances")) if case.startswith("provisioning/")]
-    rows = ((case, *(_pair(result, case, who, "latency_p99_s", "instances") for who in (RELIEF, OURS))) for case in cases)
-    return table(("", "relief", "preemptive"), rows)
+    rows = (
+        (case, *(_pair(result, case, who, "latency_p99_s", "instances") for who in (RELIEF, OURS, *SAME_LIMIT)))
+        for case in cases
+    )
+    return table(("", "relief", "preemptive", *SAME_LIMIT), rows)
 
 
 def _estimates(result: Result) -> str:
