@@ -89,8 +89,9 @@ class Planner:
             if not waits and batch.budget > 0 and not self._parts.leases.is_away(s) and self._covered(batch, s, start + 1):
                 quota = self._pipeline.microbatch() if quota < 0 else quota
                 if quota:
-                    quota -= 1
+                    picked = len(batch.picked)
                     self._pick(batch, s, 1)
+                    quota -= len(batch.picked) - picked  # who waits for memory leaves his place to those whom he waits for
             at = _place_after(running, at, s, size) + 1
         batch.decodes = len(batch.picked)
         if len({rows.tenant[s] for s in prompts}) > 1:

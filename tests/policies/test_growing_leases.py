@@ -100,9 +100,9 @@ def test_every_sequence_ends_whoever_needs_memory_first(part: int) -> None:
     assert messages["GrowthWanted"] > SEEDS // PARTS * 3
 
 
-def two(rows: int = 16, **numbers: int) -> tuple[World, Route]:
-    """One layer on each worker."""
-    target = chain("base", layers=2)
+def two(rows: int = 16, layers: int = 2, **numbers: int) -> tuple[World, Route]:
+    """Half the layers on each worker."""
+    target = chain("base", layers=layers)
     route = pipeline(["w0", "w1"], target)
     return World(["w0", "w1"], [target], [route], chunk_size=8, max_rows=rows, sweep_tokens=64, **numbers), route
 
@@ -175,6 +175,19 @@ def test_a_revoked_lease_returns_when_the_row_in_flight_is_back() -> None:
     assert list(world.finished) == ["r1", "r0"]
     for i in range(2):
         assert world.emitted[f"r{i}"] == generate("base", [i, 2, 3], 30, [])
+    world.assert_quiet()
+
+
+@pytest.mark.parametrize("chunks", [8, 9, 10])
+def test_who_waits_for_memory_leaves_his_place_to_whom_he_waits_for(chunks: int) -> None:
+    """The urgent one comes first, and the older one of the same account has the memory: of two rows one leaves at a time."""
+    world, route = two(layers=3, budget=chunks * CHUNK)
+    prompts = {"old": [1, 2, 2], "urgent": [0] + [2] * (5 if chunks == 9 else 2)}
+    for priority, name in enumerate(("urgent", "old")):
+        world.submit(submission(name, prompts[name], 30, route.id, arrival=float(1 - priority), priority=priority))
+    world.run()
+    for name, prompt in prompts.items():
+        assert world.emitted[name] == generate("base", prompt, 30, [])
     world.assert_quiet()
 
 
