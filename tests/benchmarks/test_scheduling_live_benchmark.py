@@ -14,6 +14,8 @@ from harness import OURS, Report
 from models import make_model
 from scheduling_live import Counts, Plan
 
+from blockwright.tests.waiting import until
+
 
 @pytest.fixture(autouse=True)
 def sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,8 +56,12 @@ async def test_a_policy_is_measured_on_workers_with_little_memory(tmp_path: Path
     monkeypatch.setattr(live, "SAMPLING", 0.05)
     report, plan = Report("scheduling_live", {}), Plan(loads=(1000,), count=40)
     async with live.serving(make_model(live.SIZE, "f32", tmp_path / "tiny"), OURS, **live.paced(pace)) as server:
-        told = (await live.workers(server))[0]["memory"]
-        assert (told["parameters"], told["free"]) == (live.PARAMETERS, live.KV)
+
+        async def told() -> bool:
+            memory = (await live.workers(server))[0]["memory"]
+            return (memory["parameters"], memory["free"]) == (live.PARAMETERS, live.KV)
+
+        await until(told, "a worker has the model, and the pages that are stated")
         tail = await live.run(report, server, OURS, plan.loads[0], 1, plan.count)
     measured = {metric: values[0] for (case, metric, _), values in report.samples.items() if case == "real4/load1000"}
     assert 0 < measured["ttft_mean_s"] <= measured["ttft_p99_s"] == tail <= measured["latency_p99_s"]

@@ -29,7 +29,7 @@ class Burst(Game):
         plan = super()._plan()
         first, *others = plan.workers
         rooms = {first: 1 << 30} | dict.fromkeys(others, 3000 + PAGE_BYTES)
-        return replace(plan, applications=plan.applications[:2], memory=18 * CHUNK, max_rows=6, rooms=rooms)
+        return replace(plan, applications=plan.applications[:2], memory=20 * CHUNK, max_rows=6, rooms=rooms)
 
     def _request(self, number: int, gateway: str = "", application: str = "") -> Request:
         request = super()._request(number, gateway, application or self.random.choice("abb"))
