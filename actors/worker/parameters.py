@@ -15,7 +15,7 @@ from functools import partial
 from blockwright.actors.worker.device_thread import Device
 from blockwright.actors.worker.messages import ParametersArrived, ParametersWanted
 from blockwright.actors.worker.outbox import Outbox
-from blockwright.policies.cluster.parameter_fetch import STALL, ParameterFetch, BatchPart, batch_bytes
+from blockwright.policies.cluster.parameter_fetch import STALL, BatchPart, ParameterFetch, batch_bytes
 from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPiece
 from blockwright.runtime.actor.actor import ActorNode
 from blockwright.runtime.base.buffers import Sink

@@ -8,8 +8,10 @@ from blockwright.policies.memory.packed_tensor import TensorPiece
 
 
 class SimulatedParameters:
-    """Where packed tensors are, and those that come from other workers: the id of each, over and over, is its bytes. ``backed``: chunks
-    that have memory, of ``chunk`` bytes."""
+    """Where packed tensors are, and those that come from other workers: the id of each, over and over, is its bytes.
+
+    ``backed``: chunks that have memory, of ``chunk`` bytes.
+    """
 
     def __init__(self, backed: dict[tuple[str, int], int], chunk: int) -> None:
         self.tensors: dict[bytes, range] = {}  # bytes of the parameters arena
