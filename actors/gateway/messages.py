@@ -74,33 +74,6 @@ class Vacate:
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchRoutes:
-    """Requests leave the routes ``ended`` of an application and go on on the routes ``to``; asked of every gateway by the
-    controller (``Gateway.switch``, ``Gateway.switched``), again where no answer comes: the same order twice is no error.
-
-    dropped: parameters of ``ended`` are about to go, so nothing may run there any more; else ``ended`` is whole, and who runs
-    goes on there until its pages have been copied.
-    """
-
-    number: int  # of the order, counted by the controller: a later one replaces what an earlier one has left to do
-    version: int  # of the publication of ``to``, in which ``ended`` are paused
-    application: str
-    ended: tuple[str, ...]  # ids
-    to: tuple[str, ...]  # ids
-    dropped: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchFigures:
-    """What came of an order at one gateway."""
-
-    requests: int = 0  # that were on routes that ended
-    nbytes: int = 0  # of their KV that was copied
-    stall: float = 0.0  # seconds between their last token there and their first one elsewhere, of all together
-    longest: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class ExportUnsent:
     """A worker was not reached with the wish for an export; ``news``: what it would have said that came of it."""
 
