@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.controller.overload_messages import OverloadEffect, OverloadEvent
+from blockwright.actors.controller.overload_messages import OverloadEffect as OverloadEffect
+from blockwright.actors.controller.overload_messages import OverloadEvent as OverloadEvent
 from blockwright.actors.worker.messages import LoadBlock, NoRoom
 from blockwright.policies.cluster.demand import Use
 from blockwright.policies.cluster.scaling import PressedBlock

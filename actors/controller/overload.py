@@ -1,10 +1,10 @@
 """Parameters that are dropped in a burst and come back after it: what the controller does for it.
 
-*What* is dropped, and when, the cluster's memory actor decides (``policies/overload``). A drop: the pipeline comes into force,
-what serves now is *paused* (gateways start nothing there), gateways take their requests off it, then it is *suspended*: planned,
-so that cached pages keep their spans, but what only it needs is unloaded, and KV has that memory. A restore: the replicas'
-components are loaded again; when all are whole requests move to them, and the pipeline ends. Where a member dies the first
-replica that is whole ends the group. Owns the groups that are no replicas, and what happened to them.
+*What* is dropped, and when, the cluster's memory actor decides (``policies/overload``). A drop: the pipeline comes into
+force, what serves now is *paused* (gateways start nothing there), gateways take their requests off it, then it is
+*suspended*: planned, so that cached pages keep their spans, but what only it needs is unloaded, and KV has that memory. A
+restore: the replicas' components are loaded again; when all are whole requests move to them, and the pipeline ends. Where a
+member dies the first replica that is whole ends the group. Owns the groups that are no replicas, and what happened to them.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class Overload:
         self._of_order[group.order] = group.change
         self._state.table.pause(leaving, True)
         self._state.table.pause(to, False)
-        ids = [one.route.id for one in leaving], [one.route.id for one in to]
-        self._state.after.append(SwitchGateways(group.order, *ids, dropped))
+        ended, target = ([one.route.id for one in routes] for routes in (leaving, to))
+        self._state.after.append(SwitchGateways(group.order, ended, target, dropped))
 
     def _left(self, group: DroppedGroup, now: float) -> None:
         """Nothing runs any more on what served before."""

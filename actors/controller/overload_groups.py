@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from blockwright.actors.controller.dropped_group import GroupStage, ParameterChange
 from blockwright.actors.controller.overload import Overload, OverloadParts, is_replica
@@ -20,7 +20,7 @@ from blockwright.actors.controller.residency import PlannedRoute
 from blockwright.policies.overload.coordinator import GroupState
 
 
-class OverloadedParts(OverloadParts):
+class OverloadedParts(OverloadParts, Protocol):
     """``ControllerState``, with the groups."""
 
     overload: Overload

@@ -1,7 +1,7 @@
 """What the cluster's memory actor and the controller say to each other, and what the controller asks of gateways for it.
 
-Values only. Parameters that exist twice are dropped when KV memory runs out (``policies/overload``): the memory actor decides
-that, ``overload.py`` carries it out.
+Values only. Parameters that exist twice are dropped when KV memory runs out (``policies/overload``): the memory actor
+decides that, ``overload.py`` carries it out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class OverloadEvent:
 
 @dataclass(frozen=True, slots=True)
 class DropParameters(OverloadEvent):
-    """memory -> controller: the workers of ``hops`` are to serve an application as one pipeline, and to keep nothing else."""
+    """memory -> controller: the workers of ``hops`` are to serve an application as one pipeline, and keep nothing else."""
 
     application: str
     hops: tuple[Hop, ...]
@@ -98,8 +98,8 @@ class SwitchGateways(OverloadEffect):
     ``SwitchRoutes``."""
 
     number: int
-    ended: tuple[str, ...]
-    to: tuple[str, ...]
+    ended: list[str]
+    to: list[str]
     dropped: bool
 
 

@@ -15,7 +15,6 @@ from blockwright.actors.controller.additions import Additions
 from blockwright.actors.controller.invariants import check_state
 from blockwright.actors.controller.on_demand import OnDemand
 from blockwright.actors.controller.overload import Overload
-from blockwright.actors.controller.overload_messages import OverloadEvent
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
@@ -99,7 +98,7 @@ class ControllerState:
                 self.scaling.handle(event, now)
             case m.DemandEvent():
                 self.demand.handle(event, now)
-            case OverloadEvent():
+            case m.OverloadEvent():
                 self.overload.handle(event, now)
         for name in list(self.additions.replaces) if self.touched else ():
             self._settle(name)
