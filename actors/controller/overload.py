@@ -260,6 +260,9 @@ class Overload:
         """Out of force before their components go; still planned."""
         for one in routes:
             one.suspended = True
+            for hop in one.hops:
+                hop.residency.spare(one.route.application)
+            self._state.touched.update((hop.worker, None) for hop in one.route.hops)
         self._state.table.touch(routes)
         self._state.publish()
 

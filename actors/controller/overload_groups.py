@@ -28,6 +28,8 @@ class OverloadedParts(OverloadParts, Protocol):
 
 def unfit(state: OverloadParts, worker: str) -> str:
     """Why a worker can be in no group: a sentence, or empty."""
+    if worker not in state.workers:
+        return f"worker {worker} does not exist"
     here = [name for name, hops in state.residency[worker].hops.items() if hops and state.served[name].here]
     if worker in state.scaling.draining:
         return f"worker {worker} is drained"

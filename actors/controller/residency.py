@@ -182,6 +182,10 @@ class Residency:
             heapq.heappush(self._queue, (self._served[name].rank, name))
         self._sort(name)
 
+    def spare(self, name: str) -> None:
+        """Routes of the application are suspended: what only they lack here is not to be loaded."""
+        self._sort(name)
+
     def withdraw(self, name: str) -> set[int]:
         """The application is undeployed: the depths that were here, and go."""
         depths = self.resident.pop(name, set())
