@@ -5,8 +5,9 @@ A worker's death is news of its own.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from blockwright.actors.gateway.messages import Event, ExportAt, ExportUnsent, Submit, Unsent
 from blockwright.policies.sweep.page_events import Exported
@@ -37,3 +38,24 @@ async def export(effect: ExportAt, node: ActorNode, handle: Handle) -> None:
     except RuntimeFault as fault:
         reason = f"worker {effect.worker} was not asked: {fault}"
         handle(ExportUnsent(effect.worker, Exported(wanted.gateway, wanted.request, wanted.number, 0, 0, 0, reason)))
+
+
+class Cancellations:
+    """One message to each worker for all that end in this turn of the loop: thousands at once would not fit its mailbox.
+
+    It leaves before a submission that follows, whose task begins later.
+    """
+
+    def __init__(self) -> None:
+        self._unwanted: dict[str, list[str]] = {}  # by worker
+
+    def add(self, node: ActorNode, worker: str, requests: Iterable[str]) -> None:
+        if not self._unwanted:
+            asyncio.get_running_loop().call_soon(self.send, node)
+        self._unwanted.setdefault(worker, []).extend(requests)
+
+    def send(self, node: ActorNode) -> None:
+        """All there are."""
+        unwanted, self._unwanted = self._unwanted, {}
+        for worker, requests in unwanted.items():
+            node.ref(f"{worker}/worker").cancel.cast(requests)

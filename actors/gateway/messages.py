@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from blockwright.actors.dispatcher.messages import Ask, Chosen
 from blockwright.actors.gateway.port import Generation, MoveBegun, StreamNews
+from blockwright.actors.gateway.switch_messages import SwitchRoutes
 from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.refusal import RequestRefused
@@ -94,7 +95,8 @@ class Drain:
 
 
 _OfWorkers = RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | Heard
-Event = Generation | End | Chosen | Unsent | Move | Vacate | ExportUnsent | GatewayTick | Drain | _OfWorkers
+_OfMoves = Move | Vacate | SwitchRoutes | ExportUnsent
+Event = Generation | End | Chosen | Unsent | GatewayTick | Drain | _OfMoves | _OfWorkers
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,58 +9,28 @@ Owns the moves under way; what a move does to a request is done by ``state.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
 
-from blockwright.actors.gateway.messages import ExportAt, Move, Vacate
+from blockwright.actors.gateway.messages import ExportAt, ExportUnsent, Move, Vacate
+from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay
 from blockwright.actors.gateway.port import MoveBegun, MoveFigures
 from blockwright.actors.gateway.record import RequestRecord
+from blockwright.actors.gateway.switch_messages import SwitchRoutes
+from blockwright.actors.gateway.switching import Switching
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.requests.dispatch import workers_of
-from blockwright.policies.requests.moving import Unmovable, destination, page_targets
-from blockwright.policies.requests.poison import Quarantine
+from blockwright.policies.requests.moving import (
+    PATIENCE,
+    Unmovable,
+    begins_there,
+    copies_again,
+    destination,
+    overdue,
+    page_targets,
+)
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.events import Progressed
 from blockwright.policies.sweep.page_events import Export, Exported, PageTarget
-
-PATIENCE = 30.0  # seconds that a copy may take; then the request moves with what is there
-ROUNDS = 2  # of copying: what became full meanwhile goes in the last
-
-
-@dataclass(slots=True)
-class MoveUnderWay:
-    """A request whose pages are copied, or that has not said its first word on its new route."""
-
-    move: Move
-    source: Route
-    since: float
-    sent: int = 0  # pages of which copies were asked for
-    rounds: int = 0
-    waiting: dict[str, int] = field(default_factory=dict)  # worker -> number of the export that it has not answered
-    pages: int = 0  # copied on all of its workers, in the rounds that are over
-    least: int | None = None  # of those that have answered in this round
-    nbytes: int = 0
-    refused: int = 0
-    reasons: list[str] = field(default_factory=list)
-    handed_over: float | None = None  # when the attempt on the new route began
-    tokens: int = 0  # it had then
-    cached: int = 0  # of these, found there
-
-
-class MovedParts(Protocol):
-    """What is needed of ``GatewayState``."""
-
-    address: str
-    page_size: int
-    table: RoutingTable
-    quarantine: Quarantine
-    active: dict[str, RequestRecord]
-
-    def say(self, effect: ExportAt) -> None: ...
-
-    def relocate(self, record: RequestRecord, route: Route, now: float) -> None: ...
 
 
 class Moving:
@@ -71,6 +41,7 @@ class Moving:
         self._moves: dict[str, MoveUnderWay] = {}  # by request
         self._number = 0  # of the last export
         self.figures = MoveFigures()
+        self.switching = Switching(state, self)
 
     def plan(self, request: str, worker: str, route: str, now: float) -> Move:
         """Where a running request would go. Raises RequestRefused where it cannot be moved there."""
@@ -86,43 +57,63 @@ class Moving:
         if isinstance(found, Unmovable):
             message = f"request {request!r} cannot be moved: {found.message}"
             raise RequestRefused(Refusal.CONFLICT, message, param=found.param or "id")
-        pages = self._full(record)
+        return self.to(record, found)
+
+    def to(self, record: RequestRecord, found: Route) -> Move:
+        """Its move to a route."""
+        assert record.route is not None, "who runs has a route"
+        state, pages = self._state, self._full(record)
         sizes = [c.kv.raw_bytes for c in state.table.chains[found.application].components if c.kv is not None]
         nbytes = pages * sum(
             sum(sizes[to.first : to.end]) for targets in self._targets(record.route, found).values() for to in targets
         )
-        return Move(
-            request, record.attempt, found, MoveBegun(request, record.route.home, found.home, found.id, pages, nbytes)
-        )
+        told = MoveBegun(record.id, record.route.home, found.home, found.id, pages, nbytes)
+        return Move(record.id, record.attempt, found, told)
 
-    def handle(self, event: Move | Vacate, now: float) -> None:
-        """One request is to move, or all that are at a worker."""
-        if isinstance(event, Move):
-            self._begin(event, now)
-            return
+    def handle(self, event: Move | Vacate | SwitchRoutes | ExportUnsent, now: float) -> None:
+        """One request is to move, or all that are at a worker or on routes that end; or one cannot."""
+        match event:
+            case Move():
+                self.begin(event, now)
+            case Vacate(worker):
+                self._vacate(worker, now)
+            case SwitchRoutes():
+                self.switching.begin(event, now)
+            case ExportUnsent(worker, news):
+                self.exported(news, worker, now)
+
+    def _vacate(self, worker: str, now: float) -> None:
         active = self._state.active
-        for record in sorted((active[id] for id in self._state.table.on.get(event.worker, ())), key=lambda r: r.key):
+        for record in sorted((active[id] for id in self._state.table.on.get(worker, ())), key=lambda r: r.key):
             try:
-                self._begin(self.plan(record.id, "", "", now), now)
+                self.begin(self.plan(record.id, "", "", now), now)
             except RequestRefused as refused:  # it moves already, or must wait until it is given back
                 record.note(now, "not_moved", reason=refused.message)
 
-    def _begin(self, move: Move, now: float) -> None:
+    def begin(self, move: Move, now: float, switch: int = 0) -> None:
         """Have pages copied while the request goes on; without any, or before it decodes, it moves now."""
         record = self._state.active[move.request]
         assert record.route is not None, "who runs has a route"
-        under = self._moves[move.request] = MoveUnderWay(move, record.route, now)
+        under = self._moves[move.request] = MoveUnderWay(move, record.route, now, switch=switch)
         record.note(now, "moving", source=move.told.source, target=move.told.target, pages=move.told.pages)
-        decoding = record.planned and record.computed >= len(record.tokens) - 1
         self._export(under, record)
-        if not under.waiting or not decoding:
+        if begins_there(copying=bool(under.waiting), decodes=record.planned and record.computed >= len(record.tokens) - 1):
             self._hand_over(under, now)
+
+    def pause(self, move: Move, now: float, switch: int) -> None:
+        """It leaves its route now, whose parameters are dropped."""
+        record = self._state.active[move.request]
+        assert record.route is not None, "who runs has a route"
+        under = self._moves[move.request] = MoveUnderWay(move, record.route, now, switch=switch)
+        record.note(now, "paused", source=move.told.source, target=move.told.target,
+                    reason="parameters were dropped for a burst")  # fmt: skip
+        self._hand_over(under, now)
 
     def _work(self) -> dict[str, int]:
         """Tokens outstanding on each worker once all that move are there."""
         work = self._state.table.work.copy()
         for request, under in self._moves.items():
-            if under.handed_over is None:
+            if under.left is None:
                 for name in workers_of(under.move.route):
                     work[name] = work.get(name, 0) + self._state.active[request].counted
         return work
@@ -168,9 +159,9 @@ class Moving:
         under.pages, under.least = under.pages + under.least, None
         if under.handed_over is not None:
             return
-        if under.rounds < ROUNDS and not news.reason and not news.refused:
+        if copies_again(under.rounds, failed=bool(news.reason or news.refused)):
             self._export(under, self._state.active[news.request])
-        if not under.waiting:
+        if begins_there(copying=bool(under.waiting), decodes=True):
             self._hand_over(under, now)
 
     def _hand_over(self, under: MoveUnderWay, now: float) -> None:
@@ -182,38 +173,43 @@ class Moving:
         if route is None:
             self._give_up(under, f"route {move.route.id} is gone", now)
             return
-        under.handed_over, under.tokens = now, len(record.tokens)
-        state.relocate(record, route, now)
+        under.left = under.handed_over = now
+        under.tokens = len(record.tokens)
+        state.say(state.relocate(record, route, now))
 
     def _give_up(self, under: MoveUnderWay, why: str, now: float) -> None:
         del self._moves[under.move.request]
+        self.switching.over(under)
         self.figures.outcomes["abandoned"] += 1
         self._state.active[under.move.request].note(now, "not_moved", reason=why)
 
-    def progressed(self, news: Progressed) -> None:
-        """A home has found so many tokens of an attempt in its cache."""
+    def progressed(self, news: Progressed, now: float) -> None:
+        """A home has planned an attempt, or found so many tokens of it in its cache."""
         under = self._moves.get(news.request)
         if under is not None and news.attempt == under.move.attempt + 1:
             under.cached = max(under.cached, news.cached)
+            self.switching.runs(under, now)
 
     def resumed(self, record: RequestRecord, now: float) -> None:
         """A token came. The first one on the new route ends the move."""
         under = self._moves.get(record.id)
-        if under is None or under.handed_over is None:
+        if under is None or under.left is None or under.handed_over is None:
             return
         del self._moves[record.id]
+        self.switching.runs(under, now)
         self.figures.outcomes["copied" if under.cached else "recomputed"] += 1
         assert record.route is not None, "who runs has a route"
         why = {"reason": "; ".join(under.reasons)} if under.reasons else {}
         record.note(
             now, "moved", source=under.source.home, target=record.route.home, pages=under.pages, bytes=under.nbytes,
-            recomputed=under.tokens - under.cached, paused=now - under.handed_over, **why,
+            recomputed=under.tokens - under.cached, paused=now - under.left, **why,
         )  # fmt: skip
 
     def left(self, record: RequestRecord) -> None:
         """The attempt is over for another reason, or the request is: so is its move."""
         under = self._moves.pop(record.id, None)
         if under is not None:
+            self.switching.over(under)
             self.figures.outcomes["abandoned"] += 1
 
     def lost(self, worker: str, now: float) -> None:
@@ -225,14 +221,15 @@ class Moving:
     def look(self, now: float) -> None:
         """Copies that take too long are not waited for."""
         for under in list(self._moves.values()):
-            if under.handed_over is None and now - under.since > PATIENCE:
+            if under.handed_over is None and overdue(under.since, now):
                 under.reasons.append(f"copying took longer than {PATIENCE:g} s")
                 self._hand_over(under, now)
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
+        self.switching.check(self._moves)
         for request, under in self._moves.items():
             record = self._state.active[request]
-            expected = under.move.attempt + (under.handed_over is not None)
+            expected = under.move.attempt + (under.left is not None)
             assert record.attempt == expected, f"request {request} moves in another attempt"
             assert record.workers, f"request {request} moves and is nowhere"
