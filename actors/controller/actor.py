@@ -188,6 +188,7 @@ class Controller(Actor):
     @endpoint
     async def groups(self, known: int) -> MemoryGroups | None:
         """Who holds which parameters; None where that is what the memory actor knows already."""
+        self._state.overload.watched = True
         return memory_groups(self._state, known)
 
     @endpoint
@@ -252,7 +253,10 @@ class Controller(Actor):
         peer = self.node.peers().get(PREDICTORS)
         told = peer.payload.get("predictors", {}) if peer is not None else {}
         view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), told)
-        view["overload"] = overload_view(self._state.overload, now, wall)
+        if self._state.overload.watched:
+            asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
+            (memory,) = await asyncio.gather(asked_memory, return_exceptions=True)
+            view["overload"] = overload_view(self._state.overload, now, wall) | (memory if isinstance(memory, dict) else {})
         return view | {"autoscale": self._state.scaling.view(now, wall)}
 
     # the shell

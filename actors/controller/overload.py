@@ -62,6 +62,7 @@ class Overload:
         self.changes: deque[ParameterChange] = deque(maxlen=KEPT)
         self.counts: Counter[str] = Counter()  # of all changes, by what they were
         self.version = 0  # counts what is not seen by the version of the routes
+        self.watched = False  # there is a memory actor
         self._of_order: dict[int, ParameterChange] = {}  # orders that are not over
         self._number = 0  # of the last order to gateways
 

@@ -136,8 +136,8 @@ def test_a_drop_goes_step_by_step_and_its_memory_is_kv_at_once() -> None:
     assert view["groups"] == {"w0+w1": {"model": "a", "state": "pipeline", "step": "pipeline", "stages": stages}}
     (change,) = view["changes"]
     expected = {"at": 1001.0, "what": "drop", "why": "throttling", "bytes": 600, "seconds": 2.5, "seconds_until_left": 1.0}
+    expected |= {"requests": 3, "copied": 2, "copied_bytes": 900, "recomputed": 5, "stall_worst": 0.25}
     assert change.items() >= expected.items()
-    assert change.items() >= {"requests": 3, "copied": 2, "copied_bytes": 900, "recomputed": 5, "stall_worst": 0.25}.items()
 
 
 def test_a_restore_brings_all_replicas_back_before_the_pipeline_ends() -> None:
@@ -260,8 +260,7 @@ def test_three_members_one_after_the_other_and_back() -> None:
     burst.dropped()
     assert burst.open() == ["a@w0+w1", "a@w2"]
     triple = DropParameters("a", (Hop("w0", 0, 2), Hop("w2", 2, 4), Hop("w1", 4, 6)))
-    effects = burst.order(triple)
-    (order,) = kinds(effects, SwitchGateways)
+    (order,) = kinds(burst.order(triple), SwitchGateways)
     assert [id.partition("#")[0] for id in order.ended] == ["a@w2", "a@w0+w1"]
     assert burst.open() == ["a@w0+w2+w1"]
     burst.left()
@@ -314,20 +313,16 @@ def test_orders_that_cannot_be_are_refused_with_a_sentence() -> None:
     two = Burst("w0", "w1", served=(A, application("b", "eAmBxh")))
     sentence = "worker w0 serves 2 models (a, b); parameters are dropped where it is one"
     assert refusal(two.state, PAIR) == sentence
-    told = memory_groups(two.state, 0)
-    assert told is not None
-    assert (told.groups, told.refused["w0"]) == ([], sentence)
+    assert serving_groups(two.state) == []
 
 
 def test_the_memory_actor_hears_of_groups_only_when_they_changed() -> None:
     burst = Burst("w0", "w1")
-    told = memory_groups(burst.state, 0)
-    assert told is not None
+    told = memory_groups(burst.state, 0) or pytest.fail("nothing told")
     assert [(one.state, [m.worker for m in one.members]) for one in told.groups] == [("normal", ["w0"]), ("normal", ["w1"])]
     assert memory_groups(burst.state, told.version) is None
     burst.dropped()
-    again = memory_groups(burst.state, told.version)
-    assert again is not None
+    again = memory_groups(burst.state, told.version) or pytest.fail("nothing told")
     ((stage, members),) = [(one.state, [(m.worker, m.first, m.last, m.held) for m in one.members]) for one in again.groups]
     assert (stage, members) == ("pipeline", [("w0", 0, 3, [0, 1, 2]), ("w1", 3, 6, [3, 4, 5])])
     assert again.chains == {"a": list(A.components)}
