@@ -40,6 +40,7 @@ class DroppedGroup:
     stage: GroupStage = GroupStage.LEAVING
     order: int = 0  # the last that gateways were given
     change: ParameterChange | None = None  # under way
+    sources: dict[str, dict[int, str]] = field(default_factory=dict)  # as ``RestoreParameters`` has them
     rescued: bool = False  # a member died: the first replica that is whole is enough
 
     @property

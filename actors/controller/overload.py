@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from blockwright.actors.controller.dropped_group import DroppedGroup, GroupStage, ParameterChange
@@ -34,6 +35,7 @@ from blockwright.actors.controller.overload_messages import (
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Served
 from blockwright.actors.controller.scaling import Scaling
+from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Route
 
 RETRY = 0.5  # seconds until a load for which there was no room is tried again
@@ -71,8 +73,9 @@ class Overload:
         match event:
             case DropParameters():
                 self._drop(event, now)
-            case RestoreParameters(name):
+            case RestoreParameters(name, sources):
                 self._note("restore", name, now, "KV memory is little used")
+                self.groups[name].sources = sources
                 self._load(self.groups[name])
             case BreakOffRestore(name):
                 self._note("break off", name, now, "a burst came").ended = now
@@ -167,6 +170,13 @@ class Overload:
                 self._state.residency[worker].want(group.application)
                 self._state.touched[worker] = None
         self._state.table.touch(group.replicas)
+
+    def sourced(self, worker: str, load: LoadBlock | None) -> LoadBlock | None:
+        """With who is to send it over a link, for what comes back."""
+        group = self.group_of(worker) if load is not None else None
+        if load is None or group is None or load.holder != group.application:
+            return load
+        return replace(load, source=group.sources.get(worker, {}).get(load.first, ""))
 
     def look(self, now: float) -> None:
         """Whether a group's replicas are whole; before the publication that brings them into force."""

@@ -384,7 +384,7 @@ class ControllerState:
             self._effects.append(m.AskRoom(worker.name, worker.incarnation))
         if residency.asking:
             return  # what is complete comes into force before the next application loads
-        residency.loading = residency.next_load()
+        residency.loading = self.overload.sourced(worker.name, residency.next_load())
         if residency.loading is None:
             worker.state = "ready"
         else:

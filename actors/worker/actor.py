@@ -7,7 +7,6 @@ the one that runs and the next, made before the tokens of the first are known. D
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -28,6 +27,7 @@ from blockwright.actors.worker.messages import (
     LoadBlock,
     MemoryReading,
     NoRoom,
+    ParametersWanted,
     PeerReport,
     Submission,
     SweepReport,
@@ -36,6 +36,7 @@ from blockwright.actors.worker.messages import (
 )
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.actors.worker.pages import PageCarrier
+from blockwright.actors.worker.parameters import ParameterCarrier
 from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
 from blockwright.actors.worker.status import reading_of, status_of
@@ -60,11 +61,9 @@ from blockwright.policies.sweep.local_routes import merged
 from blockwright.policies.sweep.page_events import Export, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.codec import decode, unpack
 from blockwright.transport.link import Traffic
 
-log = logging.getLogger(__name__)
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 
 
@@ -125,7 +124,8 @@ class Worker(Actor):
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal)
-        self._loader = ComponentLoader(self.device, self.backend, self._apply)
+        self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.memory)
+        self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         rehearse = partial(self._composed.rehearse, self.device)
         self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)
         self._loop = asyncio.get_running_loop()
@@ -134,12 +134,14 @@ class Worker(Actor):
         self._apply(Started(self.node.incarnation))
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.on_link(Traffic.KV, self._pages.arrived)
+        self.node.on_link(Traffic.PARAMETERS, self._parameters.arrived)
         self.node.heartbeat = self._heartbeat
 
     async def on_stop(self) -> None:
         for timer in (self._idle_check, self._expiry):
             if timer is not None:
                 timer.cancel()
+        self._loader.stop()
         self.device.stop()
         if self._recorder is not None:
             self._recorder.close()
@@ -242,6 +244,7 @@ class Worker(Actor):
         self._apply(PeerLost(down.node))
         self._reports.forget(down.node)
         self._peers.forget(down.node)
+        self._parameters.lost(down.node)
 
     # blocks and routes -----------------------------------------------------------------------------------------------
 
@@ -262,6 +265,11 @@ class Worker(Actor):
         if block:
             self._ending.await_plans(self.node.ref(f"{self.config.name}/{block}"))
         return self.state.parts.memory.free_bytes - before
+
+    @endpoint
+    async def parameters(self, wanted: ParametersWanted) -> None:
+        """Send packed tensors to another worker, those of them that are here."""
+        self._parameters.send(wanted)
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
@@ -340,13 +348,7 @@ class Worker(Actor):
         self._figures.swept(swept.plan, swept.result)
         if self.config.check:
             self.state.check()
-        for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
-            header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
-            try:
-                self._outbox.send(departure.worker, header, hidden)
-            except Exception as error:
-                # The receiver is gone or unreachable. Its end is declared by the head, and the rows go back then.
-                log.warning("a flight to %s was not sent: %s", departure.worker, error)
+        self._outbox.depart(swept)
         self._pump()
 
     def _perform(self) -> None:
@@ -393,5 +395,5 @@ class Worker(Actor):
 
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
-        lateness, numerics, figures = self.device.lateness(), self.backend.numerics, self._figures.counters()
-        return status_of(self.config, self.state, self.node.incarnation, numerics, lateness, figures, self._slow)
+        late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
+        return status_of(self.config, self.state, self.node.incarnation, self.backend.numerics, late, figures, self._slow)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blockwright.policies.memory.packed_tensor import TensorPiece
 from blockwright.policies.sweep.events import (
     GivenBack,
     PeerMessage,
@@ -27,6 +28,8 @@ __all__ = [
     "LoadBlock",
     "MemoryReading",
     "NoRoom",
+    "ParametersArrived",
+    "ParametersWanted",
     "PeerReport",
     "Submission",
     "SweepReport",
@@ -110,12 +113,32 @@ class LoadBlock:
     idle: float = 0.0  # seconds without use after which the controller wants to know; 0: never
     length: int = 0  # tokens of its longest sequence
     layers: int = 0  # with KV, of the whole chain
+    source: str = ""  # a worker that may have them in its memory, to come from there; what does not is read
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLoaded:
     new_bytes: int  # of packed tensors that this call added
     seconds: float
+    fetched: int = 0  # bytes of these that came from the source that was named
+    unfetched: str = ""  # why not all of them did
+
+
+@dataclass(frozen=True, slots=True)
+class ParametersWanted:
+    """worker -> worker: send these pieces of packed tensors. Answered over the link, by a ``ParametersArrived``."""
+
+    worker: str
+    number: int  # unique in the life of who asks
+    pieces: list[TensorPiece]
+
+
+@dataclass(frozen=True, slots=True)
+class ParametersArrived:
+    """What leads the bytes of a ``ParametersWanted``, piece by piece. Bytes of ``missing`` tensors mean nothing."""
+
+    number: int
+    missing: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,8 +144,11 @@ def test_a_restore_brings_all_replicas_back_before_the_pipeline_ends() -> None:
     burst = Burst("w0", "w1")
     burst.dropped()
     burst.manual = True
-    effects = burst.order(RestoreParameters("w0+w1", {}), 10.0)
-    assert [(one.worker, one.load.first) for one in kinds(effects, Load)] == [("w0", 3), ("w1", 0)]
+    effects = burst.order(RestoreParameters("w0+w1", {"w0": {3: "w1"}, "w1": {}}), 10.0)
+    assert [(one.worker, one.load.first, one.load.source) for one in kinds(effects, Load)] == [
+        ("w0", 3, "w1"),
+        ("w1", 0, ""),
+    ]
     assert (burst.open(), burst.stage()) == (["a@w0+w1"], "loading")
     first, second = kinds(effects, Load)
     effects = burst(Loaded("w0", first.incarnation, first.load))
