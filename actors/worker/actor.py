@@ -25,7 +25,6 @@ from blockwright.actors.worker.event_recorder import EventRecorder, Machine
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
-    MemoryReading,
     NoRoom,
     ParametersWanted,
     PeerReport,
@@ -39,11 +38,12 @@ from blockwright.actors.worker.pages import PageCarrier
 from blockwright.actors.worker.parameters import ParameterCarrier
 from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
-from blockwright.actors.worker.status import reading_of, status_of
+from blockwright.actors.worker.status import status_of
 from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
+from blockwright.policies.overload.pool_reading import PoolReading, pool_reading
 from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
@@ -390,8 +390,8 @@ class Worker(Actor):
     # views -----------------------------------------------------------------------------------------------------------
 
     @endpoint(urgent=True)
-    async def memory(self) -> MemoryReading:
-        return reading_of(self.state)
+    async def pool(self) -> PoolReading:
+        return pool_reading(self.state)
 
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
