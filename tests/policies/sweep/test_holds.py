@@ -12,13 +12,14 @@ from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.sweep.events import PeerLost, RoutesChanged
 from blockwright.policies.sweep.page_events import HoldPages, Unhold
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.parts import parts
 from blockwright.tests.policies.sweep_world import World, chain, generate, pipeline, replica, submission
 
 BASE = chain("base", 3)
 REPLICAS, PIPELINE = [replica("w0", BASE), replica("w1", BASE)], pipeline(["w0", "w1"], BASE)
 BACK = pipeline(["w1", "w0"], BASE)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
-SEEDS, PARTS = 240, 4
+SEEDS, PARTS, DAILY = 240, 4, 2
 
 
 class Dropped(World):
@@ -140,6 +141,23 @@ def test_an_older_request_has_the_youngest_hold_given_up() -> None:
     for name in "ab":
         where.hand_over(name, "base@w0")
     where.run()
+    where.assert_quiet()
+
+
+def test_who_has_pages_here_does_not_queue_behind_a_younger_one_that_waits_for_them() -> None:
+    """Whose account was given less, and goes first in the fair queue."""
+    where = Dropped(chunks=16)
+    where.submit(submission("r", PROMPT, 30, "base@w0", arrival=1.0, tenant="x"))
+    where.turns("w0", 3)
+    where.submit(submission("y", [9] * 28, 32, "base@w0", arrival=2.0, tenant="y"))
+    where.turns("w0", 6)
+    where.hold("r")
+    where.turns("w0", 3)
+    assert where.workers["w0"].state.waiting == 1
+    where.hand_over("r", "base@w0")
+    where.run()
+    where.expect("r", PROMPT, 30)
+    where.expect("y", [9] * 28, 32)
     where.assert_quiet()
 
 
@@ -265,7 +283,7 @@ class Play:
         where.hand_over(request, to)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_seeds_of_drops(part: int) -> None:
     found = 0
     for seed in range(part, SEEDS, PARTS):
