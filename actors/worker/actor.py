@@ -96,6 +96,7 @@ class Worker(Actor):
                 tenant_weights=config.tenant_weights,
                 tenant_kv_share=config.tenant_kv_share,
                 kv_reserve=config.kv_reserve,
+                costs=read_costs(config.profile),
             )
         )
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
@@ -110,7 +111,7 @@ class Worker(Actor):
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # for a sequence that expires while nothing else happens
-        self._figures = SweepFigures(read_costs(config.profile))
+        self._figures = SweepFigures(self.state.config.costs)
         self._reported: list[Effect] = []  # performed, and gateways were not told yet
 
     async def on_start(self) -> None:
@@ -342,7 +343,8 @@ class Worker(Actor):
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
         self._tell_ended()
-        self._figures.swept(swept.plan, swept.result)
+        for event in self._figures.swept(swept.plan, swept.result, self.state):
+            self._machine.apply(event, self._loop.time())
         if self.config.check:
             self.state.check()
         for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):

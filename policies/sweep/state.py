@@ -32,6 +32,7 @@ from blockwright.policies.sweep.events import (
     ComponentsRefused,
     ComponentsReleased,
     ComponentsWanted,
+    CostsLearned,
     Effect,
     Event,
     Flight,
@@ -85,6 +86,8 @@ class SweepState:
             case Started():
                 self.parts.leases.begin(event.incarnation)
                 self.parts.exchange.begin(event.incarnation)
+            case CostsLearned():
+                self.parts.learn(event.costs)
             case PeerLost():
                 self._pipeline.lost(event)
                 self._migration.lost(event.worker)
@@ -187,7 +190,7 @@ class SweepState:
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
         plan.imports = parts.exchange.take(plan.number)
-        if not sequences and not plan.imports and not parts.memory.pending and not parts.leases.pending:
+        if not sequences and not plan.imports and not parts.leases.pending and not parts.edits_wanted:
             return None
         plan.memory = parts.memory.take_edits()
         plan.arrivals += [Arrival(flight, []) for flight in parts.leases.take_void()]
@@ -374,13 +377,9 @@ class SweepState:
 
     def check(self) -> None:
         """The invariants: every chunk, slot, page, row and lease is free or owned exactly once; every count is right."""
-        parts, named = self.parts, self._plans.check()
-        parts.check()
-        for s in parts.leases.guests_in_flights():
-            named[s] = named.get(s, 0) + 1
+        parts = self.parts
+        parts.check(self._plans.check())
         for s in parts.rows.live():
-            flying = parts.leases.is_in_flight(s)
-            assert parts.rows.open[s] == named.get(s, 0) + flying, f"sequence {s} is in other plans than it counts"
             room = self._sequences.capacity(parts.rows.route[s], parts.rows.tenant[s])
             assert parts.rows.limit[s] <= room, f"sequence {s} can never have its {parts.rows.limit[s]} tokens, only {room}"
 
