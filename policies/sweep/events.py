@@ -13,7 +13,16 @@ from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
-from blockwright.policies.sweep.page_events import Export, Exported, PagesArrived, PagesTaken, PagesUnsent, SendPages
+from blockwright.policies.sweep.page_events import (
+    Export,
+    Exported,
+    HoldPages,
+    PagesArrived,
+    PagesTaken,
+    PagesUnsent,
+    SendPages,
+    Unhold,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +130,7 @@ class LeaseWanted:
     lease: int  # unique at the home
     submission: Submission
     pages: int
+    urgent: bool = False  # its sequence has memory elsewhere: it does not queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +217,8 @@ Event = (
     | Export
     | PagesArrived
     | PagesUnsent
+    | HoldPages
+    | Unhold
 )
 
 

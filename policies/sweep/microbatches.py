@@ -6,7 +6,7 @@ no other microbatch leaves beside these, and prompts go with them. One of which 
 nothing else keeps the pipeline busy. Where shares are unequal, because a sequence came or ended, what is beyond a share
 stays for the next one that leaves: so rows pass from the larger to the smaller.
 
-Prompts are cut so that the microbatches of the next rounds take equally long (``overload/lookahead.py``), by the cost model
+Prompts are cut so that the microbatches of the next rounds take equally long (``plan/lookahead.py``), by the cost model
 where this worker has one. Chunks of a prompt follow one another at once: no stage sees one before it has written the last.
 """
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.policies.overload.lookahead import ChunkCost, Lookahead, PromptChunk
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.lookahead import ChunkCost, Lookahead, PromptChunk
 from blockwright.policies.sweep.columns import Place
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.parts import Parts

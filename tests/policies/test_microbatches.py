@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from blockwright.policies.overload.lookahead import ChunkCost
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.lookahead import ChunkCost
 from blockwright.policies.sweep.columns import Place
 from blockwright.policies.sweep.events import CostsLearned
 from blockwright.policies.sweep.state import SweepState
