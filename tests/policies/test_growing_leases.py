@@ -1,4 +1,7 @@
-"""Leases that grow: pipelines hold what they use, older sequences take from younger ones everywhere, and all end."""
+"""Leases that grow: pipelines hold what they use, older sequences take from younger ones everywhere, and all end.
+
+``make nightly`` plays all seeds, any run the first half.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ from blockwright.policies.model.chain import Route
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import GrowthWanted, LeaseRevoked
 from blockwright.policies.sweep.preemption import ages
+from blockwright.tests.parts import parts
 
 from .fake_device import CHUNK
 from .sweep_world import World, chain, generate, pipeline, replica, submission
 
 BASE, OTHER = chain("base", layers=3), chain("other", layers=3, own_from=4)
 WORKERS = ["w0", "w1", "w2"]
-SEEDS, PARTS = 1000, 10
+SEEDS, PARTS, DAILY = 1000, 10, 5
 REQUESTS = 7
 MOST = 3  # preemptions for each request
 
@@ -89,7 +93,7 @@ class Crowd:
         return sum(worker.state.counters["preemptions"] for worker in self.world.workers.values())
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_every_sequence_ends_whoever_needs_memory_first(part: int) -> None:
     messages: Counter[str] = Counter()
     for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):

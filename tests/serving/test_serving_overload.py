@@ -30,7 +30,7 @@ from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Requ
 from blockwright.tests.serving.house import HEAD, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, Strike
 
-PART = 40
+PART, PARTS, DAILY = 40, 5, 2
 MORE = 10  # requests
 SWITCHED = ("switch", "answer to switch", "switched", "answer to switched", "export", "unload", "load")
 LAYERS = 4
@@ -116,7 +116,7 @@ class Dropping(Game):
                 self.orders[type(order).__name__] += 1
 
 
-@pytest.mark.parametrize("part", parts(5, daily=2))
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(part: int) -> None:
     orders: Counter[str] = Counter()
     stages: Counter[str] = Counter()
