@@ -12,7 +12,15 @@ from blockwright.policies.memory.packed_tensor import Shortage, TensorPlace, Wan
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
-from blockwright.policies.sweep.page_events import Export, Exported, PagesArrived, PagesTaken, PagesUnsent, SendPages
+from blockwright.policies.sweep.page_events import (
+    Export,
+    Exported,
+    MoveSlots,
+    PagesArrived,
+    PagesTaken,
+    PagesUnsent,
+    SendPages,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +311,7 @@ Effect = (
     | Preempted
     | Send
     | SendPages
+    | MoveSlots
     | Exported
     | ComponentsPlaced
     | ComponentsRefused
