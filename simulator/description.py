@@ -23,7 +23,7 @@ T = TypeVar("T")
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
 ERROR_LAWS = ("lognormal", "gaussian")
-OVERLOAD = ("off", "drop")
+OVERLOAD = ("off", "drop", "swap", "migrate")
 IN_FLIGHT = ("shared", "own", "none")
 LEAST_WORK = "least-work"  # what the gateway does by itself
 DISPATCH = (LEAST_WORK, *POLICIES)
@@ -109,6 +109,7 @@ class LinkSpec:
 
     latency: float = 0.0  # seconds until a message arrives
     bandwidth: float = 0.0  # bytes of hidden states a second; 0: any
+    host: float = 25e9  # bytes of KV a second between a device and host memory, each way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ class ProvisioningSpec:
 class OverloadSpec:
     """What replicas do when KV memory runs out (``policies/overload``). Shares are of KV memory."""
 
-    mode: str = "off"  # "off": preempt | "drop": drop parameters that exist twice, and restore them later
+    mode: str = "off"  # "off": preempt | "drop": parameters | "swap": KV to host memory | "migrate": sequences by load
     layers: int = 0  # of the model: where it can be cut
     most: int = 4  # members of a pipeline
     throttled: float = 0.95  # an instance that is as full drops
@@ -320,29 +321,30 @@ def _check_provisioning(made: Scenario, source: DescriptionSource) -> None:
 
 
 def _check_overload(made: Scenario, source: DescriptionSource) -> None:
-    """One model, of which each instance is a replica that knows its memory and can find moved pages again."""
+    """One model, of which each instance is a replica that knows its memory and finds pages that were moved."""
     spec, policy = made.overload, made.dispatch.policy
     if spec.mode not in OVERLOAD:
         raise source.error(["overload", "mode"], f"is {spec.mode!r}; give one of: {', '.join(OVERLOAD)}")
     if spec.mode == "off":
         return
-    model, parts = made.models[0], 4 * max(spec.layers, 1)
+    model, parts, drop = made.models[0], 4 * max(spec.layers, 1), spec.mode == "drop"
     faults: list[tuple[object, list[str | int], str]] = [
-        (spec.layers < 2, ["overload", "layers"], f"is {spec.layers}; give the layers of the model, 2 or more"),
-        (len(made.models) > 1, ["models"], "are several; parameters are dropped in clusters of one model"),
-        (model.kv_bytes % parts, ["models", 0, "kv_bytes"], f"is {model.kv_bytes}; give a multiple of {parts}"),
-        (not model.parameters, ["models", 0, "parameters"], "is missing; they are what is dropped"),
-        (not made.links.bandwidth, ["links", "bandwidth"], "is missing; KV and parameters move over links"),
+        (drop and spec.layers < 2, ["overload", "layers"], f"is {spec.layers}; give the layers of the model, 2 or more"),
+        (len(made.models) > 1, ["models"], "are several; with overload a cluster serves one model"),
+        (drop and model.kv_bytes % parts, ["models", 0, "kv_bytes"], f"is {model.kv_bytes}; give a multiple of {parts}"),
+        (drop and not model.parameters, ["models", 0, "parameters"], "is missing; they are what is dropped"),
+        (spec.mode != "swap" and not made.links.bandwidth, ["links", "bandwidth"], "is missing; KV moves over links"),
+        (spec.mode == "swap" and not made.links.host, ["links", "host"], "is 0; KV moves to host memory at so many bytes/s"),
         (made.provisioning.mode != "off", ["provisioning", "mode"], "is on; with overload all instances stay"),
         (policy != LEAST_WORK and POLICIES[policy].fallback, ["dispatch", "policy"], f"is {policy}; take one that does not"
-         " forecast, for forecasts know no drops"),
+         " forecast, for forecasts know nothing of what moves"),
     ]  # fmt: skip
     for fault, place, says in faults:
         if fault:
             raise source.error(place, says)
     for n, one in enumerate(made.instances):
         if one.stages > 1 or not one.memory or not one.prefix_cache:
-            raise source.error(["instances", n], "needs memory, one stage and a prefix cache, to drop parameters")
+            raise source.error(["instances", n], "needs memory, one stage and a prefix cache, for KV that moves")
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:

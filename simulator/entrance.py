@@ -92,6 +92,7 @@ class Entrance:
         self._latency = limits.latency
         self._reckons = dispatch.in_flight != "none" and (dispatch.staleness > 0 or limits.latency > 0) and not self._plain
         self._flying: list[deque[Flying]] = [deque() for _ in instances]
+        self.outside: dict[int, tuple[int, int]] = {}  # by place: who waits for an instance elsewhere, and their blocks
 
     def refusal(self, demand: Demand, now: float) -> str:
         """Why it is not taken; empty where it is."""
@@ -188,6 +189,11 @@ class Entrance:
     def _candidate(self, i: int, demand: Demand, dispatcher: int, now: float) -> Candidate:
         look = self._look(i, now)
         candidate, flying = look.candidate, self._in_flight(i, look, dispatcher)
+        if i in self.outside:
+            waiting, blocks = self.outside[i]
+            candidate = replace(
+                candidate, waiting=candidate.waiting + waiting, waiting_blocks=candidate.waiting_blocks + blocks
+            )
         if self._counts:
             sent = self._sent[dispatcher][i]
             while sent and sent[0] <= now - MINUTE:

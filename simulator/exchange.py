@@ -99,11 +99,6 @@ class Exchange:
             paused.held[worker] = self.devices[worker].publish(handles, hashes)
         self._resume(self, paused)
 
-    def release(self, paused: Paused) -> None:
-        """It has started, and lists its pages itself."""
-        for worker, handles in paused.held.items():
-            self.devices[worker].release(handles)
-
     @property
     def left(self) -> int:
         """Sequences that pause."""

@@ -16,6 +16,7 @@ from blockwright.policies.model.runs import Span
 from blockwright.policies.overload.drop_plan import ParameterGroup, kv_bytes, nbytes
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.instance import Instance
+from blockwright.policies.prediction.instance_load import News
 from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.prediction.machines import LinkTimes
 from blockwright.policies.prediction.pipeline_instance import PipelineInstance
@@ -144,10 +145,23 @@ def take_out(instance: Instance | PipelineInstance, now: float) -> list[Taken]:
         status = rows.status[s]
         if rows.is_guest(s) or (status == Status.LEAVING and not rows.requeue[s]):
             continue
-        tokens, of = rows.tokens_of(s), rows.submission[s]
-        left = 0.0 if rows.deadline[s] == FOREVER else max(rows.deadline[s] - now, 1e-9)
-        hashes = page_hashes(tokens, rows.page_size, of.salt)
-        again = replace(of, tokens=tokens, page_hashes=hashes, timeout=left)
-        pages = rows.computed[s] // rows.page_size if status == Status.RUNNING else 0
-        found.append(Taken(again, pages, rows.page_size))
+        found.append(_taken(instance.state, s, rows.computed[s] if status == Status.RUNNING else 0, now))
     return sorted(found, key=lambda taken: (-taken.pages, taken.submission.arrival))
+
+
+def take_one(instance: Instance, request: str, now: float) -> tuple[Taken, list[News]]:
+    """One sequence of an instance, with the KV that it had when it last ran; and what is told of others meanwhile."""
+    instance.catch_up(now)
+    s = instance.state.parts.rows.find(request)
+    assert s is not None, "a sequence goes on elsewhere that is not here"
+    taken = _taken(instance.state, s, 0, now)
+    computed, news = instance.withdraw(request, now)
+    return replace(taken, pages=computed // taken.page_size), news
+
+
+def _taken(state: SweepState, s: int, computed: int, now: float) -> Taken:
+    rows = state.parts.rows
+    tokens, of = rows.tokens_of(s), rows.submission[s]
+    left = 0.0 if rows.deadline[s] == FOREVER else max(rows.deadline[s] - now, 1e-9)
+    hashes = page_hashes(tokens, rows.page_size, of.salt)
+    return Taken(replace(of, tokens=tokens, page_hashes=hashes, timeout=left), computed // rows.page_size, rows.page_size)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from blockwright.policies.cluster.chunk_order import Traffic
 from blockwright.policies.overload.coordinator import (
@@ -32,14 +31,15 @@ from blockwright.policies.overload.restore import ParameterLoad, homes, loads
 from blockwright.policies.overload.stages import component_seconds
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.instance import IDLE, Instance
-from blockwright.policies.prediction.machines import LinkTimes
 from blockwright.policies.prediction.pipeline_instance import PipelineInstance
 from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.bulk import BulkLinks
 from blockwright.simulator.description import Scenario
 from blockwright.simulator.exchange import Exchange, Paused
 from blockwright.simulator.groups import GroupDevice, SimulatedGroups, Taken, devices, layered, take_out
+from blockwright.simulator.migrate import MigrateSimulation
+from blockwright.simulator.moving import MovingSimulation
 from blockwright.simulator.simulation import ClusterSimulation, Note, sized
+from blockwright.simulator.swap import SwapSimulation
 from blockwright.simulator.workload import Demand
 
 SHOWN = 240  # readings in a report, at most
@@ -49,8 +49,13 @@ def simulation_of(
     scenario: Scenario, coefficients: Sequence[Coefficients], demands: Sequence[Demand], *, note: Note | None = None
 ) -> ClusterSimulation:
     """The simulation that a description asks for."""
-    kind = ClusterSimulation if scenario.overload.mode == "off" else OverloadSimulation
-    return kind(scenario, coefficients, demands, note=note)
+    kinds: dict[str, type[ClusterSimulation]] = {
+        "off": ClusterSimulation,
+        "drop": OverloadSimulation,
+        "swap": SwapSimulation,
+        "migrate": MigrateSimulation,
+    }
+    return kinds[scenario.overload.mode](scenario, coefficients, demands, note=note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class GroupChange:
     held_back: list[Submission] = field(default_factory=list)  # came meanwhile
 
 
-class OverloadSimulation(ClusterSimulation):
+class OverloadSimulation(MovingSimulation):
     """See the module. ``scenario.overload`` has a mode; one model, replicas of ``memory`` bytes with prefix caches."""
 
     def __init__(
@@ -87,18 +92,15 @@ class OverloadSimulation(ClusterSimulation):
         jumps: bool = True,
         note: Note | None = None,
     ) -> None:
-        super().__init__(scenario, coefficients, demands, jumps=jumps, note=note)
-        (model,), self._spec = scenario.models, scenario.overload
+        super().__init__(scenario, coefficients, demands, bandwidth=scenario.links.bandwidth, jumps=jumps, note=note)
+        (model,) = scenario.models
         page_size = scenario.instances[0].page_size
         self._components = components = layered(model, self._spec.layers, page_size)
         costs = sized(coefficients[0], model)
-        links = scenario.links
-        times = LinkTimes(links.latency, links.bandwidth)
-        self.links = BulkLinks(times, links.bandwidth, self.call, priorities=self._spec.priorities)
         budgets = [spec.memory for spec in scenario.instances for _ in range(spec.count)]
         workers = [instance.name for instance in self.instances]
         configs = {instance.name: instance.state.config for instance in self.instances}
-        self._maker = SimulatedGroups(model, components, configs, costs, times)
+        self._maker = SimulatedGroups(model, components, configs, costs, self._times)
         replicas = [replica(model.name, w, components, b) for w, b in zip(workers, budgets, strict=True)]
         planner = DropPlanner(
             {model.name: components}, {model.name: component_seconds(components, costs)}, most=self._spec.most
@@ -107,19 +109,13 @@ class OverloadSimulation(ClusterSimulation):
             throttled=self._spec.throttled, quiet=self._spec.quiet, horizon=self._spec.horizon, restore=self._spec.restore
         )
         self.coordinator = MemoryCoordinator(rules, planner, components, replicas, page_size)
-        self._places = {worker: place for place, worker in enumerate(workers)}
-        self._at = list(range(len(workers)))  # of each place, that of the instance that its device is in now
         self._changing: dict[int, GroupChange] = {}  # by place
         self._exchanges: dict[str, Exchange] = {}  # by the group that came or went
         self._claims: dict[str, list[int]] = {}  # pages of a worker that are held for parameters that come back
         self._loading: dict[str, set[ParameterLoad]] = {}  # by group: what has not come back yet
         self._paused: dict[str, float] = {}  # stale sequences, since when
-        self._kept: dict[str, tuple[Exchange, Paused]] = {}  # those that go on and have not started
-        self._page_bytes = page_size * model.kv_bytes
         self.readings: list[MemoryReading] = []
-        self.stalls: list[float] = []  # of stale sequences, in seconds
         self.retired: list[Instance | PipelineInstance] = []  # that have stopped
-        self.changes: list[dict[str, Any]] = []
         self.call(0.0, self._read)
 
     # readings and decisions ------------------------------------------------------------------------------------------
@@ -138,9 +134,7 @@ class OverloadSimulation(ClusterSimulation):
                 self._load(self.coordinator.groups[name])
         for name in list(self._exchanges):
             self._move(name)
-        while self._oldest < len(self.requests) and self.requests[self._oldest].ended >= 0:
-            self._oldest += 1
-        if self._oldest < len(self.requests):
+        if self._again():
             self.call(self.now + PERIOD, self._read)
 
     def _reading(self, place: int) -> DemandReading:
@@ -172,11 +166,6 @@ class OverloadSimulation(ClusterSimulation):
                 self._claim(group)
             case CallForHelp(lacking, why):
                 self._log("lacking", "", bytes=lacking, why=why)
-
-    def _log(self, what: str, group: str, **more: Any) -> None:
-        self.changes.append({"at": self.now, "what": what, "group": group, **more})
-        if self._note is not None:
-            self._note(self.changes[-1])
 
     # parameters come back --------------------------------------------------------------------------------------------
 
@@ -288,16 +277,9 @@ class OverloadSimulation(ClusterSimulation):
         self._log(f"{change.what}ped" if change.what == "drop" else "restored", change.group.name,
                   seconds=self.now - change.began, stale=exchange.left)  # fmt: skip
 
-    def _touch(self, worker: str) -> None:
-        """Its memory is about to change: it must not be within a jump."""
-        place = self._at[self._places[worker]]
-        if isinstance(instance := self.instances[place], Instance):
-            instance.catch_up(self.now)
-            self._schedule(place)
-
     def _resume(self, exchange: Exchange, paused: Paused) -> None:
         submission = paused.taken.submission
-        self._kept[submission.request] = exchange, paused
+        self._kept[submission.request] = exchange.devices, paused.held
         self.stalls.append(self.now - self._paused.pop(submission.request))
         self._deliver(self._places[paused.target.members[0].worker], submission)
         for name in list(self._exchanges):
@@ -308,6 +290,7 @@ class OverloadSimulation(ClusterSimulation):
         if exchange.left:
             exchange.begin(self.now, self._running(exchange))
         if not exchange.left and self._exchanges.pop(name, None) is not None:
+            self.moved += exchange.moved
             self._log("exchanged", name, bytes=exchange.moved)
             if self.coordinator.state.get(name) is GroupState.DROPPING:
                 self.coordinator.dropped(name, self.now)
@@ -318,33 +301,18 @@ class OverloadSimulation(ClusterSimulation):
 
     # instead of those of a cluster whose instances stay ---------------------------------------------------------------
 
-    def _told(self, place: int, news: list[tuple[str, str]]) -> None:
-        for request, what in news if self._kept else ():
-            if what != "preempted" and request in self._kept:
-                exchange, paused = self._kept.pop(request)
-                for worker in paused.held:
-                    self._touch(worker)
-                exchange.release(paused)
-        super()._told(place, news)
-
     def _deliver(self, place: int, submission: Submission) -> None:
         place = self._at[place]
         if (change := self._changing.get(place)) is not None:
             change.held_back.append(submission)
             return
-        (route,) = self._routes[place].values()
-        super()._deliver(place, submission if submission.route == route.id else replace(submission, route=route.id))
+        super()._deliver(place, submission)
 
     def overload(self) -> dict[str, object]:
-        moved = sum(change["bytes"] for change in self.changes if change["what"] == "exchanged")
         dropped = sum(reading.capacity > self.readings[0].capacity for reading in self.readings)
         return {
+            **super().overload(),
             "dropped_s": round(PERIOD * dropped, 6),
-            "stale": len(self.stalls),
-            "stall_mean": round(sum(self.stalls) / max(len(self.stalls), 1), 6),
-            "stall_max": round(max(self.stalls, default=0.0), 6),
-            "moved_bytes": moved,
-            "changes": [{**change, "at": round(change["at"], 6)} for change in self.changes],
             "readings": [
                 {"at": round(one.at, 6), "demand": one.demand, "capacity": one.capacity}
                 for one in self.readings[:: 1 + len(self.readings) // SHOWN]

@@ -265,6 +265,7 @@ class ClusterSimulation:
     def _sample(self) -> None:
         loads = [instance.candidate(self.now) for instance in self.serving]
         running, waiting = sum(load.running for load in loads), sum(load.waiting for load in loads)
+        waiting += sum(count for count, _ in self._entrance.outside.values())
         memory = [load.used_blocks / load.total_blocks for load in loads]
         self.samples.append(ClusterSample(self.now, running, waiting, memory))
 

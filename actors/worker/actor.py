@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from blockwright.actors.cost_file import read_costs
+from blockwright.actors.worker.block_endings import BlockEndings
 from blockwright.actors.worker.block_loader import BlockLoader
 from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
 from blockwright.actors.worker.composed_runs import ComposedRuns
@@ -31,6 +32,7 @@ from blockwright.actors.worker.messages import (
     SweepReport,
     WorkerConfig,
     WorkerStatus,
+    sweep_config,
 )
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.actors.worker.pages import PageCarrier
@@ -42,7 +44,8 @@ from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
-from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
+from blockwright.policies.overload.pool_reading import PoolReading, pool_reading
+from blockwright.policies.sweep.config import OPEN_PLANS
 from blockwright.policies.sweep.events import (
     Cancelled,
     ComponentGone,
@@ -56,7 +59,7 @@ from blockwright.policies.sweep.events import (
     Started,
 )
 from blockwright.policies.sweep.local_routes import merged
-from blockwright.policies.sweep.page_events import Export, MoveSlots, SendPages
+from blockwright.policies.sweep.page_events import Export, HoldPages, MoveSlots, SendPages, Unhold
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
 from blockwright.runtime.base.codec import decode, unpack
@@ -81,22 +84,7 @@ class Worker(Actor):
     ) -> None:
         self.config, self.backend = config, backend
         self._end, self._open_device, self._read_specs, self._aside = on_fatal, open_device, read_specs, aside
-        self.state = SweepState(
-            SweepConfig(
-                worker=config.name,
-                numerics=backend.numerics,
-                budget=config.memory,
-                slot_unit=backend.slot_unit,
-                page_size=config.page_size,
-                chunk_size=config.chunk_size,
-                sweep_tokens=config.sweep_tokens,
-                max_rows=config.max_rows,
-                prefix_cache=config.prefix_cache,
-                tenant_weights=config.tenant_weights,
-                tenant_kv_share=config.tenant_kv_share,
-                kv_reserve=config.kv_reserve,
-            )
-        )
+        self.state = SweepState(sweep_config(config, backend.numerics, backend.slot_unit))
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
         self._machine: Machine = self.state  # what events, plans and commits go through; ``state`` is for reading
         self._recorder: EventRecorder | None = None
@@ -104,7 +92,7 @@ class Worker(Actor):
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
         self._queues = False  # somebody was here at the last heartbeat
-        self._ending: list[tuple[int, str]] = []  # the last plan that may name a block, and the block's actor
+        self._ending = BlockEndings(self.state)
         self._published = RoutesChanged(0, [], [], [])  # what was taken, as a whole
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
@@ -194,6 +182,17 @@ class Worker(Actor):
         self._apply(wanted)
 
     @endpoint
+    async def hold(self, wanted: HoldPages) -> bool:
+        """A sequence ends here, and its pages stay for its next attempt; whether those that are to come have room."""
+        self._watch(wanted.gateway.partition("/")[0])
+        self._apply(wanted)
+        return self.state.room(wanted.request)
+
+    @endpoint
+    async def unhold(self, unhold: Unhold) -> None:
+        self._apply(unhold)
+
+    @endpoint
     async def ack(self, listener: str, serial: int) -> None:
         self._reports.acknowledge(listener, serial)
 
@@ -261,20 +260,13 @@ class Worker(Actor):
         before = self.state.parts.memory.free_bytes
         self._loader.release(holder, ids)
         if block:
-            self._ending.append((self.state.number, block))
-            self._tell_ended()
+            self._ending.await_plans(self.node.ref(f"{self.config.name}/{block}"))
         return self.state.parts.memory.free_bytes - before
 
     @endpoint
     async def parameters(self, wanted: ParametersWanted) -> None:
         """Send packed tensors to another worker, those of them that are here."""
         self._parameters.send(wanted)
-
-    def _tell_ended(self) -> None:
-        """Plans end in order."""
-        oldest = self.state.number - self.state.open_plans
-        while self._ending and self._ending[0][0] <= oldest:
-            self.node.ref(f"{self.config.name}/{self._ending.pop(0)[1]}").ended.cast()
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
@@ -349,7 +341,7 @@ class Worker(Actor):
     def _swept(self, swept: Swept) -> None:
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
-        self._tell_ended()
+        self._ending.tell()
         self._figures.swept(swept.plan, swept.result)
         if self.config.check:
             self.state.check()
@@ -392,6 +384,10 @@ class Worker(Actor):
                 yield batch
 
     # views -----------------------------------------------------------------------------------------------------------
+
+    @endpoint(urgent=True)
+    async def pool(self) -> PoolReading:
+        return pool_reading(self.state)
 
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blockwright.policies.memory.packed_tensor import TensorPiece
+from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     GivenBack,
     PeerMessage,
@@ -34,6 +35,7 @@ __all__ = [
     "SweepReport",
     "WorkerConfig",
     "WorkerStatus",
+    "sweep_config",
 ]
 
 
@@ -86,10 +88,29 @@ class WorkerConfig:
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
     profile: str = ""  # device profile (JSON) that sweeps are compared with; "": none
     check: bool = False  # verify the memory invariant after every sweep, not only when idle
+    overload: bool = False  # it has a memory actor
     event_log: str = ""  # folder of the event log; "": none
     event_log_size: int = 64 << 20  # bytes
     log_format: str = "text"  # "text" | "json"
     log_level: str = "warning"
+
+
+def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepConfig:
+    """The numbers of its sweep machine."""
+    return SweepConfig(
+        worker=config.name,
+        numerics=numerics,
+        budget=config.memory,
+        slot_unit=slot_unit,
+        page_size=config.page_size,
+        chunk_size=config.chunk_size,
+        sweep_tokens=config.sweep_tokens,
+        max_rows=config.max_rows,
+        prefix_cache=config.prefix_cache,
+        tenant_weights=config.tenant_weights,
+        tenant_kv_share=config.tenant_kv_share,
+        kv_reserve=config.kv_reserve,
+    )
 
 
 @dataclass(frozen=True, slots=True)

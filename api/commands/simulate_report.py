@@ -137,8 +137,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     if (overload := found["overload"]) is not None:
         changes = Counter(change["what"] for change in overload["changes"])
         moved = f"{overload['moved_bytes'] / 1e9:,.1f} GB of KV moved, {overload['stale']:,} sequences paused"
-        times = f"{changes['dropped']} drops and {changes['restored']} restores"
-        yield f"overload: {times}, {overload['dropped_s']:,.1f} s with dropped parameters"
+        times = ", ".join(f"{count:,} {what}" for what, count in sorted(changes.items())) or "nothing happened"
+        yield f"overload: {times}; {overload['dropped_s']:,.1f} s with dropped parameters"
         yield f"  {moved} for {overload['stall_mean']:,.2f} s on average, {overload['stall_max']:,.2f} s at most"
     for name, says in found["costs"].items() if found["from"] else ():
         yield f"what a sweep of {name} takes: {says}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from blockwright.policies.memory import eviction
 from blockwright.policies.memory.chunks import ChunkPool
@@ -11,7 +11,7 @@ from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.memory.residence import Residence
 from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Span
-from blockwright.policies.plain import Plain
+from blockwright.policies.plain import Plain, to_plain
 from blockwright.policies.plan.sweep_plan import MapGroup
 
 MOST_MOVED = 32 << 20  # bytes of slots that are moved together at once: some 10 ms, in which no sweep runs
@@ -39,6 +39,7 @@ class WorkerMemory:
         self._shares = dict(shares or {})  # of KV memory, 0 to 1, by account
         self._kv_reserve = kv_reserve  # of what the largest application leaves, 0 to 1: not for parameters of others
         self.cap_hits: dict[str, int] = {}  # by account: own pages given up, and own sequences preempted, for its cap
+        self._orphaned: set[bytes] = set()  # components that are gone, and made KV of spans that are named still
         self.pages = PageTable(self._pool, capped=bool(self._shares))
         self.residence = Residence(self._pool, granule)
 
@@ -156,6 +157,7 @@ class WorkerMemory:
                 alone = residence.chunks_of(tensor for c in components for tensor in c.tensors)
                 return Shortage((need or alone) * chunk, max(lacking, 1) * chunk, alone > total)
         places = []
+        self._orphaned.difference_update(new)
         for component in components:
             found = residence.hold(component.id, holder)
             found = residence.load(component.id, holder, component.tensors) if found is None else found
@@ -193,13 +195,22 @@ class WorkerMemory:
         moves.update(eviction.make_compact(self.pages, self._pool, need, MOST_MOVED) or {})
         return True
 
-    def release(self, components: Iterable[bytes], holder: str) -> list[tuple[bytes, list[bytes]]]:
+    def release(
+        self, components: Iterable[bytes], holder: str, named: Collection[Span] = ()
+    ) -> list[tuple[bytes, list[bytes]]]:
         """``holder`` needs these no more: those that nobody needs now, each with the packed tensors that go with it. Their
-        memory and the cached KV that they made are given back."""
+        memory is given back, and the cached KV that they made but for that of ``named`` spans (see ``forget_pages``)."""
         gone = [(id, tensors) for id in components if (tensors := self.residence.release(id, holder)) is not None]
-        if gone:
-            eviction.evict_components(self.pages, frozenset(id for id, _ in gone))
+        self._orphaned.update(id for id, _ in gone)
+        self.forget_pages(named)
         return gone
+
+    def forget_pages(self, named: Collection[Span]) -> None:
+        """Give up cached pages of spans that no planned route names any more, where what made them is gone, too: nobody can
+        make more of them, or use them, here. ``named``: those that routes name."""
+        if self._orphaned:
+            eviction.evict_components(self.pages, self._orphaned, named)
+            self._orphaned &= {id for span in named for layer in span.components for id in layer}
 
     # both ------------------------------------------------------------------------------------------------------------
 
@@ -227,7 +238,7 @@ class WorkerMemory:
     def fork(self) -> WorkerMemory:
         chunk = self._pool.chunk_bytes
         copy = WorkerMemory(0, chunk, self._slot_unit, chunk, self._shares, self._kv_reserve)
-        copy.cap_hits = self.cap_hits.copy()
+        copy.cap_hits, copy._orphaned = self.cap_hits.copy(), self._orphaned.copy()
         copy._pool = self._pool.fork()
         copy.pages, copy.residence = self.pages.fork(copy._pool), self.residence.fork(copy._pool)
         return copy
@@ -241,6 +252,7 @@ class WorkerMemory:
             "pool": self._pool.snapshot(),
             "pages": self.pages.snapshot(),
             "residence": self.residence.snapshot(),
+            "orphaned": to_plain(self._orphaned),
         }
 
     @classmethod
@@ -250,6 +262,7 @@ class WorkerMemory:
         memory._pool = ChunkPool.restore(data["pool"])
         memory.pages = PageTable.restore(data["pages"], memory._pool, capped=memory.capped)
         memory.residence = Residence.restore(data["residence"], memory._pool)
+        memory._orphaned = set(data["orphaned"])
         return memory
 
     def check(self, listed: dict[int, int]) -> None:
@@ -258,3 +271,4 @@ class WorkerMemory:
         self._pool.check([*self.residence.chunks, *self.pages.chunks])
         self.pages.check(listed)
         self.residence.check()
+        assert not any(map(self.residence.holds, self._orphaned)), "a component is here, and counts as gone"

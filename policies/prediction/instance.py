@@ -20,7 +20,7 @@ from blockwright.policies.prediction.instance_load import InstanceLoad, News
 from blockwright.policies.prediction.lengths import MORE
 from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import Effect, RoutesChanged, Submission
+from blockwright.policies.sweep.events import Cancelled, Effect, RoutesChanged, Submission
 from blockwright.policies.sweep.state import SweepState
 
 IDLE: Final = float("inf")
@@ -91,8 +91,18 @@ class Instance:
         self._start(now)
         return news + self._news()
 
+    def withdraw(self, request: str, now: float) -> tuple[int, list[News]]:
+        """A request goes on elsewhere and is in no later plan. First the positions that it had computed when it ran."""
+        self.catch_up(now)
+        news = self._news()
+        computed = self._load.withdraw(request)
+        self.state.apply(Cancelled(request), now)
+        self._changes += 1
+        return computed, news
+
     def catch_up(self, now: float) -> None:
-        """Bring the machine to the state that a live worker's would be in at ``now``."""
+        """Bring the machine to the state that a live worker's would be in at ``now``; then its memory may be changed."""
+        self._used = None
         if not self._lazy:
             return
         done = bisect_left(self._ends, now)

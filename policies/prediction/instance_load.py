@@ -55,6 +55,15 @@ class InstanceLoad:
         rows = self._state.parts.rows
         return {s for request in self._behind if request not in self.needs and (s := rows.find(request)) is not None}
 
+    def withdraw(self, request: str) -> int:
+        """It goes on elsewhere. Positions that it had computed when it last ran."""
+        s = self._state.parts.rows.find(request)
+        assert s is not None, "a request goes that is not here"
+        self.starting -= request in self._behind and request not in self.needs
+        computed = self._behind.pop(request, self._state.parts.rows.length[s] - 1)
+        self._end(request, computed)
+        return computed
+
     def without_stop(self, plan: SweepPlan) -> int:
         """Sweeps with these rows before one of them draws its stop token."""
         batch, submissions, stops = self._state.batch(plan.number), self._state.parts.rows.submission, self.stops

@@ -15,11 +15,13 @@ from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
 from blockwright.policies.sweep.page_events import (
     Export,
     Exported,
+    HoldPages,
     MoveSlots,
     PagesArrived,
     PagesTaken,
     PagesUnsent,
     SendPages,
+    Unhold,
 )
 
 
@@ -121,6 +123,7 @@ class LeaseWanted:
     lease: int  # unique at the home
     submission: Submission
     pages: int
+    urgent: bool = False  # its sequence has memory elsewhere: it does not queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,8 @@ Event = (
     | Export
     | PagesArrived
     | PagesUnsent
+    | HoldPages
+    | Unhold
 )
 
 

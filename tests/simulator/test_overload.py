@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.description import DescriptionError, DescriptionSource, Scenario, scenario
 from blockwright.simulator.overload import OverloadSimulation, simulation_of
+from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import Demand
 
 COSTS = Coefficients(base=0.002, read=0.01, beyond=1e-4, context=1e-7)
@@ -19,7 +20,9 @@ PAGE = 4 * 64  # bytes, on all layers
 MEMORY, WHOLE = 24 * PAGE + 12_800, 12_800  # 24 pages beside the parameters; 98 on the devices of a pipeline of two
 
 
-def described(count: int = 2, *, bandwidth: float = 1e6, latency: float = 0.0, **overload: Any) -> Scenario:
+def described(
+    count: int = 2, *, bandwidth: float = 1e6, latency: float = 0.0, host: float = 1e6, **overload: Any
+) -> Scenario:
     table = {
         "workload": {"arrivals": "log"},
         "models": [{"name": "m", "kv_bytes": 64, "parameters": WHOLE, "hidden_bytes": 8, "context": 150}],
@@ -27,7 +30,7 @@ def described(count: int = 2, *, bandwidth: float = 1e6, latency: float = 0.0, *
             {"name": "i", "count": count, "profile": "p", "memory": MEMORY, "memory_chunk": PAGE // 8, "page_size": 4,
              "max_rows": 64, "chunk_size": 16, "sweep_tokens": 32}
         ],
-        "links": {"bandwidth": bandwidth, "latency": latency},
+        "links": {"bandwidth": bandwidth, "latency": latency, "host": host},
         "dispatch": {"policy": "prefix-aware"},
         "overload": {"mode": "drop", "layers": 8, **overload},
     }  # fmt: skip
@@ -42,6 +45,12 @@ def burst(at: float, count: int, first: int = 0, prompt: int = 24, output: int =
 def run(described: Scenario, arrivals: list[Demand]) -> OverloadSimulation:
     simulation = simulation_of(described, [COSTS], arrivals)
     assert isinstance(simulation, OverloadSimulation)
+    run_through(simulation)
+    return simulation
+
+
+def run_through(simulation: ClusterSimulation) -> None:
+    """Nobody is lost, and all machines are sound."""
     simulation.run()
     for request in simulation.requests:
         assert not request.failed
@@ -50,7 +59,6 @@ def run(described: Scenario, arrivals: list[Demand]) -> OverloadSimulation:
         instance.state.check()
         for machine in getattr(instance, "machines", {}).values():
             machine.state.check()
-    return simulation
 
 
 def done(simulation: OverloadSimulation) -> list[dict[str, Any]]:
@@ -148,7 +156,7 @@ def test_nobody_is_lost(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"mode": "swap"}, "mode is 'swap'; give one of: off, drop"),
+        ({"mode": "shrink"}, "mode is 'shrink'; give one of: off, drop, swap, migrate"),
         ({"layers": 1}, "layers is 1; give the layers of the model"),
         ({"layers": 32}, "kv_bytes is 64; give a multiple of 128"),
     ],

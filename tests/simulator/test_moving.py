@@ -1,0 +1,85 @@
+"""KV that moves to host memory, or to another instance: what a drop of parameters is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockwright.simulator.description import DescriptionError, DispatchSpec
+from blockwright.simulator.moving import MovingSimulation
+from blockwright.simulator.overload import simulation_of
+from blockwright.simulator.workload import Demand
+from tests.simulator.test_overload import COSTS, burst, described, run_through
+
+
+def run(mode: str, arrivals: list[Demand], count: int = 2, dispatch: str = "", **changes: Any) -> MovingSimulation:
+    noted, spec = list[dict[str, Any]](), described(count, mode=mode, **changes)
+    spec = replace(spec, dispatch=DispatchSpec(policy=dispatch)) if dispatch else spec
+    simulation = simulation_of(spec, [COSTS], arrivals, note=noted.append)
+    assert isinstance(simulation, MovingSimulation)
+    run_through(simulation)
+    assert [one for one in noted if "group" in one] == simulation.changes
+    for place, instance in enumerate(simulation.instances):
+        assert not instance.candidate(simulation.now).used_blocks, f"pages of instance {place} are still held"
+    return simulation
+
+
+def changes(simulation: MovingSimulation, what: str) -> list[dict[str, Any]]:
+    return [change for change in simulation.changes if change["what"] == what]
+
+
+def test_what_is_preempted_comes_back_from_host_memory() -> None:
+    """One instance: the youngest leaves with its KV, returns before those who wait, and computes next to nothing again."""
+    simulation = run("swap", burst(0.0, 8), count=1)
+    out, back = changes(simulation, "swapped-out"), changes(simulation, "swapped-in")
+    assert len(out) == sum(request.preemptions for request in simulation.requests) > 0
+    assert [one["request"] for one in back] == [one["request"] for one in out]
+    assert simulation.moved == 2 * sum(one["bytes"] for one in out)
+    slow = run("swap", burst(0.0, 8), count=1, host=2e3)
+    assert min(slow.stalls) > 1.9 * min(one["bytes"] for one in changes(slow, "swapped-out")) / 2e3
+    state = simulation.instances[0].state
+    swapped = state.counters["computed_tokens"]
+    preempted = simulation_of(described(1, mode="off"), [COSTS], burst(0.0, 8))
+    preempted.run()
+    assert swapped < preempted.instances[0].state.counters["computed_tokens"]
+
+
+def test_nobody_starts_before_those_who_are_swapped_out() -> None:
+    simulation = run("swap", burst(0.0, 8), count=1)
+    for one in changes(simulation, "swapped-out"):
+        returned = next(c["at"] for c in changes(simulation, "swapped-in") if c["request"] == one["request"])
+        assert not [r for r in simulation.requests if one["at"] < r.started < returned]
+
+
+def test_a_sequence_goes_where_there_is_room_and_loses_nothing() -> None:
+    """Long answers at one instance, short ones at the other, which is soon empty."""
+    arrivals = [Demand(n, 0.001 * n, "m", 8, 32 if n % 2 else 8) for n in range(6)]
+    simulation = run("migrate", arrivals, dispatch="round-robin")
+    moved = changes(simulation, "migrated")
+    assert moved
+    assert all(one["seconds"] < 0.01 for one in moved), "it stands still while the last page is copied alone"
+    assert not sum(request.preemptions for request in simulation.requests), "three of them do not fit"
+    computed = sum(instance.state.counters["computed_tokens"] for instance in simulation.instances)
+    needed = sum(demand.prompt + demand.output - 1 for demand in arrivals)
+    assert computed - needed <= 8 * len(moved), "only what was not a whole page is computed again"
+
+
+@given(
+    mode=st.sampled_from(["swap", "migrate"]), seed=st.integers(0, 1000), count=st.sampled_from([1, 2, 3]),
+    bandwidth=st.sampled_from([2e3, 2e4, 1e6]), latency=st.sampled_from([0.0, 0.01]),
+)  # fmt: skip
+@settings(max_examples=12, deadline=None)
+def test_nobody_is_lost(mode: str, seed: int, count: int, bandwidth: float, latency: float) -> None:
+    arrivals = [d for n in range(3) for d in burst(4.0 * n, 10 * count, 10 * count * n, 8 + seed % 40, 4 + seed % 29)]
+    run(mode, arrivals, count, bandwidth=bandwidth, host=bandwidth, latency=latency)
+
+
+def test_what_cannot_move_is_refused() -> None:
+    with pytest.raises(DescriptionError, match="host is 0; KV moves to host memory"):
+        described(mode="swap", host=0.0)
+    with pytest.raises(DescriptionError, match="bandwidth is missing"):
+        described(mode="migrate", bandwidth=0.0)
