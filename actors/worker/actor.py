@@ -58,7 +58,7 @@ from blockwright.policies.sweep.events import (
     Started,
 )
 from blockwright.policies.sweep.local_routes import merged
-from blockwright.policies.sweep.page_events import Export, HoldPages, SendPages, Unhold
+from blockwright.policies.sweep.page_events import Export, HoldPages, MoveSlots, SendPages, Unhold
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
 from blockwright.runtime.base.codec import decode, unpack
@@ -108,7 +108,7 @@ class Worker(Actor):
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
-        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal)
+        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.memory)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         rehearse = partial(self._composed.rehearse, self.device)
@@ -360,9 +360,8 @@ class Worker(Actor):
                     self._loader.placed(effect)
                 elif isinstance(effect, ComponentsRefused):
                     self._loader.refused(effect)
-                elif isinstance(effect, SendPages):
-                    self._watch(effect.worker)
-                    self._pages.send(effect)
+                elif isinstance(effect, SendPages | MoveSlots):
+                    self._pages.perform(effect)
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)

@@ -17,6 +17,7 @@ from blockwright.policies.sweep.page_events import (
     Export,
     Exported,
     HoldPages,
+    MoveSlots,
     PagesArrived,
     PagesTaken,
     PagesUnsent,
@@ -324,6 +325,7 @@ Effect = (
     | Preempted
     | Send
     | SendPages
+    | MoveSlots
     | Exported
     | ComponentsPlaced
     | ComponentsRefused

@@ -18,7 +18,6 @@ import hashlib
 from typing import TypeVar, assert_never
 
 from blockwright.policies.cluster.scaling import RouteQueue
-from blockwright.policies.memory.packed_tensor import Shortage
 from blockwright.policies.plain import Plain
 from blockwright.policies.plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from blockwright.policies.sweep import forecast, route_queues
@@ -27,8 +26,6 @@ from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
     ComponentGone,
-    ComponentsPlaced,
-    ComponentsRefused,
     ComponentsReleased,
     ComponentsWanted,
     CostsLearned,
@@ -49,6 +46,7 @@ from blockwright.policies.sweep.events import (
     TokensEmitted,
 )
 from blockwright.policies.sweep.holding import Holding
+from blockwright.policies.sweep.loading import place_components
 from blockwright.policies.sweep.local_routes import layouts
 from blockwright.policies.sweep.migration import Migration
 from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
@@ -110,7 +108,7 @@ class SweepState:
             case FlightDone():
                 self._pipeline.returned(event)
             case ComponentsWanted():
-                self._place_components(event)
+                place_components(self.parts, event)
             case ComponentsReleased():
                 self._release_components(event)
             case Export():
@@ -162,25 +160,6 @@ class SweepState:
         parts.memory.forget_pages(parts.routes.spans())
         parts.memory.pages.forget_spans()
         parts.forget()
-
-    def _place_components(self, event: ComponentsWanted) -> None:
-        """Reserve their room. The next plan maps their memory, so the effect that has them loaded comes with that plan.
-
-        What a sequence that is here may still need is not given away: it would wait for ever, and all behind it.
-        """
-        memory, outgoing, rows = self.parts.memory, self.parts.outgoing, self.parts.rows
-        longest: dict[tuple[str, str], int] = {}  # sequences by route and account
-        for s in rows.live():
-            of = rows.route[s].route.id, rows.tenant[s]
-            if (known := longest.get(of)) is None or rows.limit[s] > rows.limit[known]:
-                longest[of] = s
-        pages = {s: -(-rows.limit[s] // rows.page_size) for s in longest.values()}
-        needs = [memory.chunks_for(rows.route[s].spans, rows.tenant[s], n) for s, n in pages.items()]
-        answer = memory.load(event.holder, event.components, max(needs, default=0))
-        if isinstance(answer, Shortage):
-            outgoing.tell(ComponentsRefused(event.load, answer))
-        else:
-            outgoing.tell_placed(ComponentsPlaced(event.load, [c.id for c in event.components], answer), memory.pending)
 
     def _release_components(self, event: ComponentsReleased) -> None:
         for component, tensors in self.parts.memory.release(event.components, event.holder, self.parts.routes.spans()):
