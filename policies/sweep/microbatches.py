@@ -90,14 +90,19 @@ class Turns:
         left = [(s, rows.planned[s], rows.known[s] - rows.planned[s]) for s in prompts]
         if alone or not config.lookahead:  # nobody waits for it
             return {s: count for s, _, count in left}
-        rounds, tokens, seen = config.lookahead * stages, 0, 0
-        while seen < len(left) and tokens < rounds * config.sweep_tokens:
-            tokens += left[seen][2]
-            seen += 1
+        rounds, tokens = config.lookahead * stages, 0
+        pieces: list[tuple[int, PromptChunk]] = []  # of each prompt one after the other, no longer than a sweep takes
+        while left and tokens < rounds * config.sweep_tokens:
+            for s, start, count in left:
+                pieces.append((s, PromptChunk("", start, min(count, config.chunk_size))))
+                tokens += pieces[-1][1].count
+            left = [(s, start + config.chunk_size, n - config.chunk_size) for s, start, n in left if n > config.chunk_size]
         price, least = _price(config, stages)
-        chunks = [PromptChunk("", start, count) for _, start, count in left[:seen]]
-        made = Lookahead(price, max(least, tokens // rounds), stages).form(chunks, waiting=True)
-        return {s: chunk.count for (s, _, _), chunk in zip(left, made[0].chunks, strict=False)}
+        made = Lookahead(price, max(least, tokens // rounds), stages).form([piece for _, piece in pieces], waiting=True)
+        found: dict[int, int] = {}
+        for (s, _), chunk in zip(pieces, made[0].chunks, strict=False):
+            found[s] = found.get(s, 0) + chunk.count
+        return found
 
 
 def _price(config: SweepConfig, stages: int) -> tuple[ChunkCost, int]:
