@@ -60,6 +60,7 @@ class PipelineInstance(Machines):
         self.now = now
         self._load.enter(submission, ends)
         self.home.apply(submission, now)
+        self.wake()
         return self._proceed()
 
     def finish(self) -> list[News]:
