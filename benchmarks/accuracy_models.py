@@ -183,7 +183,7 @@ def quiet_transformers() -> Any:
     """The package, without its progress bars."""
     import transformers
 
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()
     return transformers
 
 

@@ -104,7 +104,7 @@ class Executor:
         self._budget, self._chunk, self._protect = budget, chunk, protect
         self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
         self._pool: set[int] = set()  # chunk ids in use
-        self._parameters = ResidentParameters(backend, self._arenas[PARAMETERS])
+        self.parameters = ResidentParameters(backend, self._arenas[PARAMETERS])
         self.pages = PageExchange(backend)
         self._runs: dict[int, ComposedRun] = {}
         self._flights: dict[int, ArrivedActivations] = {}
@@ -152,7 +152,7 @@ class Executor:
     def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
         """Make a component resident, or of a variant its delta, step by step (``gpu/parameters.py``)."""
         self._hidden.add_width(_width(spec))
-        return self._parameters.load(spec, offsets)
+        return self.parameters.load(spec, offsets)
 
     def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
         """Forget a component or a delta, or stop loading it, and packed tensors that nothing else needs: their chunks may go
@@ -161,7 +161,7 @@ class Executor:
         if runs:
             raise ExecutorError(f"component {component_id.hex()} is part of runs {runs}; drop them first")
         self.backend.settle()
-        self._parameters.unload(component_id, tensors)
+        self.parameters.unload(component_id, tensors)
 
     def compose(self, run: int, component_ids: Sequence[bytes], kv_layer: int) -> None:
         """Make run ``run`` of consecutive loaded components; ``kv_layer`` is the KV layer of its first attention.
@@ -170,14 +170,14 @@ class Executor:
         """
         if run in self._runs or not component_ids:
             raise ExecutorError(f"run {run} is {'already composed' if component_ids else 'empty'}; drop it or name another")
-        missing = [id.hex() for id in component_ids if id not in self._parameters.components]
+        missing = [id.hex() for id in component_ids if id not in self.parameters.components]
         if missing:
             raise ExecutorError(f"run {run} names {len(missing)} components that are not loaded, {missing[0]} first")
-        self._check_chain(run, [self._parameters.components[id].spec for id in component_ids], kv_layer)
+        self._check_chain(run, [self.parameters.components[id].spec for id in component_ids], kv_layer)
         self._runs[run] = self._composed(tuple(component_ids), kv_layer)
 
     def _composed(self, component_ids: tuple[bytes, ...], kv_layer: int) -> ComposedRun:
-        parts = [self._parameters.components[id] for id in component_ids]
+        parts = [self.parameters.components[id] for id in component_ids]
         heads = parts[-1].spec.component.kind is Kind.HEAD
         body = parts[:-1] if heads else parts
         return ComposedRun(
@@ -191,11 +191,11 @@ class Executor:
     def attach(self, run: int, number: int, delta_ids: Mapping[int, bytes]) -> None:
         """From now on rows of ``number`` meet these loaded deltas in the run, by place of their component in it."""
         composed = self._runs.get(run)
-        missing = [id.hex() for id in delta_ids.values() if id not in self._parameters.deltas]
+        missing = [id.hex() for id in delta_ids.values() if id not in self.parameters.deltas]
         if composed is None or not number or number in composed.deltas or missing:
             why = f"delta {missing[0]} is not loaded" if missing else "the run is not composed, or has that number"
             raise ExecutorError(f"deltas {number} of run {run} cannot be attached: {why}")
-        packed = {place: self._parameters.deltas[id] for place, id in delta_ids.items()}
+        packed = {place: self.parameters.deltas[id] for place, id in delta_ids.items()}
         last = len(composed.components) - 1
         if composed.head is not None and last in packed:
             self.backend.attach(composed.head, number, {0: packed.pop(last)})

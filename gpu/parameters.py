@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from blockwright.gpu.backend import SLICE, Backend, Packed, PackedPart
@@ -15,6 +16,7 @@ from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.memory import Arena
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.loader import HashedTensor, read_delta
+from blockwright.policies.memory.packed_tensor import TensorPiece
 
 ALIGNMENT = 64  # bytes, of packed tensors
 
@@ -26,6 +28,7 @@ class ResidentParameters:
         self._backend, self._arena = backend, arena
         self._tensors: dict[bytes, tuple[int, torch.Tensor]] = {}  # packed: offset and memory, by id
         self._loading: dict[bytes, Generator[None, None, None]] = {}  # components of which not all tensors are packed
+        self._arriving: dict[bytes, int] = {}  # tensors that come from another worker: bytes that are written
         self.components: dict[bytes, Packed] = {}
         self.deltas: dict[bytes, Any] = {}
 
@@ -63,6 +66,7 @@ class ResidentParameters:
                     raise ExecutorError(f"{part.role} of component {id.hex()} is packed at {known[0]} already, not {offset}")
                 if known is not None:
                     continue
+                self._arriving.pop(part.id, None)  # what may still come of it comes too late
                 memory, raw = self._arena.view(offset, part.nbytes), spec.tensors[part.role]
                 source = HashedTensor(raw, spec.hashes.get(part.role))
                 for first, last, nbytes in _slices(part, raw.nbytes):
@@ -85,6 +89,42 @@ class ResidentParameters:
             loading.close()
         for id in tensors:
             self._tensors.pop(id, None)
+            self._arriving.pop(id, None)
+
+    # between workers: packed tensors as they are, since equal ids mean equal bytes
+
+    def read(self, pieces: Sequence[TensorPiece], memory: Any, missing: list[bytes]) -> Iterator[None]:
+        """Copy pieces of tensors that are packed here into ``memory`` (writable, bytes-like), about ``SLICE`` bytes at a
+        step. Of a tensor that is not here, or not any more, the bytes stay as they are, and its id goes to ``missing``."""
+        out_B, at = np.frombuffer(memory, dtype=np.uint8), 0
+        for piece in pieces:
+            for first in range(piece.first, piece.last, SLICE):
+                last = min(first + SLICE, piece.last)
+                packed = self._tensors.get(piece.id)  # looked up at each step: it may be unloaded between two
+                if packed is None or packed[1].numel() != piece.nbytes:
+                    missing.append(piece.id)
+                    break
+                out_B[at + first - piece.first :][: last - first] = packed[1][first:last].numpy()
+                yield
+            at += piece.last - piece.first
+
+    def write(self, pieces: Sequence[tuple[TensorPiece, int]], came: Any) -> Iterator[None]:
+        """Lay what ``read`` gave of these pieces at these places of their tensors, step by step. A tensor of which all has
+        come is packed; one that was packed meanwhile, or lacks an earlier piece, is left as it is."""
+        came_B, at = np.frombuffer(came, dtype=np.uint8), 0
+        for piece, offset in pieces:
+            size = piece.last - piece.first
+            if piece.id not in self._tensors and piece.first in (0, self._arriving.get(piece.id)):
+                memory = self._arena.view(offset, piece.nbytes)
+                for first in range(0, size, SLICE):
+                    last = min(first + SLICE, size)
+                    memory[piece.first + first : piece.first + last].numpy()[:] = came_B[at + first : at + last]
+                    yield
+                self._arriving[piece.id] = piece.last
+                if piece.last == piece.nbytes:
+                    del self._arriving[piece.id]
+                    self._tensors[piece.id] = offset, memory
+            at += size
 
 
 def _together(steps: Generator[int, None, Any]) -> Generator[None, None, Any]:

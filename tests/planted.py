@@ -28,12 +28,12 @@ class Copy:
         for name in rooms:  # with bytecode, which is stale for what a patch has touched alone
             shutil.copytree(ROOT / name, self.top / name)
 
-    def seen(self, patch: Path) -> str:
-        """The property by which the first of SEEDS sees it."""
+    def seen(self, patch: Path, first: int = 0) -> str:
+        """The property by which the first of SEEDS from ``first`` on sees it."""
         apply(patch, self.top)
         try:
             environment = {**os.environ, "PYTHONPATH": str(self.top.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-            command = [sys.executable, "-m", "blockwright.tests.hunt", self.game, "0", str(SEEDS)]
+            command = [sys.executable, "-m", "blockwright.tests.hunt", self.game, str(first), str(SEEDS)]
             options = {"capture_output": True, "text": True, "check": False, "cwd": self.top.parent, "timeout": 2 * PATIENCE}
             done = subprocess.run(command, env=environment, **options)  # type: ignore[call-overload]
         finally:

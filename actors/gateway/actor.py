@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from blockwright.actors.conditions import Conditions
-from blockwright.actors.dispatcher.messages import Ask, Chosen
-from blockwright.actors.gateway.calls import export, submit
+from blockwright.actors.dispatcher.messages import Ask
+from blockwright.actors.gateway.calls import Cancellations, ask, export, hold, submit
 from blockwright.actors.gateway.messages import (
     Acknowledge,
     CancelAt,
@@ -27,8 +27,10 @@ from blockwright.actors.gateway.messages import (
     Fail,
     GatewayTick,
     Heard,
+    HoldAt,
     Replay,
     Submit,
+    UnholdAt,
     WantRoutes,
     WorkerEnded,
     WorkerJoined,
@@ -53,8 +55,9 @@ from blockwright.actors.gateway.port import (
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
+from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
 from blockwright.actors.gateway.tagging import Tagging
-from blockwright.actors.gateway.vacating import vacate
+from blockwright.actors.gateway.vacating import switch, vacate
 from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.policies.cluster.demand import Use
@@ -66,7 +69,7 @@ from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
-from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
+from blockwright.runtime.base.errors import RuntimeFault
 from blockwright.runtime.node.inspection import inspect_peers
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
@@ -104,7 +107,7 @@ class Gateway(Actor):
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
         self._sending: set[asyncio.Task[None]] = set()
-        self._unwanted: dict[str, list[str]] = {}  # worker -> requests that it is told to end with this turn of the loop
+        self._cancellations = Cancellations()
         self._conditions = Conditions()
         self._tagging = tagging or Tagging(state.lengths)
         self._dispatchers, self._patience = itertools.cycle(dispatchers), patience
@@ -123,7 +126,7 @@ class Gateway(Actor):
             self._timer.cancel()
         self._deafen()
         self._handle(Drain(now=True))
-        self._send_cancellations()
+        self._cancellations.send(self.node)
         for task in self._sending:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
@@ -186,6 +189,18 @@ class Gateway(Actor):
         await vacate(
             self.state.table, self.state.active, self.until, self._handle, self.node.clock, (worker, version, grace)
         )
+
+    @endpoint(concurrent=True)
+    async def switch(self, order: SwitchRoutes) -> int:
+        """Answers when the publication has come, and nothing of this gateway is on the routes that end; how much was."""
+        return await switch(self.state, order, self.until, self._handle)
+
+    @endpoint(concurrent=True)
+    async def switched(self, number: int) -> SwitchFigures:
+        """Answers when no stale request of a switch waits any more: what became of them."""
+        switching = self.state.moving.switching
+        await self.until(lambda: switching.settled(number))
+        return switching.figures(number)
 
     @endpoint(urgent=True)
     async def sequences(self) -> dict[str, Census]:
@@ -352,12 +367,17 @@ class Gateway(Actor):
                     self._send(submit(effect, self.node, self._handle))
                 case ExportAt():
                     self._send(export(effect, self.node, self._handle))
+                case HoldAt():
+                    self._send(hold(effect, self.node, self._handle))
+                case UnholdAt(workers, unhold):
+                    for worker in workers:
+                        self.node.ref(f"{worker}/worker").unhold.cast(unhold)
                 case Ask():
-                    self._send(self._ask(effect))
+                    self._send(ask(effect, self.node, next(self._dispatchers), self._patience, self._handle))
                 case WantRoutes(applications):
                     self.node.ref(self._controller).wanted.cast(list(applications))
                 case CancelAt(worker, requests):
-                    self._cancel_at(worker, requests)
+                    self._cancellations.add(self.node, worker, requests)
                 case Acknowledge(worker, serial):
                     self.node.ref(f"{worker}/worker").ack.cast(self.state.address, serial)
                 case Replay(worker, serial):
@@ -374,27 +394,3 @@ class Gateway(Actor):
         task = asyncio.create_task(call)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
-
-    def _cancel_at(self, worker: str, requests: tuple[str, ...]) -> None:
-        """One message for all that end in this turn of the loop: thousands at once would not fit the worker's mailbox.
-
-        It leaves before a submission that follows, whose task begins later.
-        """
-        if not self._unwanted:
-            asyncio.get_running_loop().call_soon(self._send_cancellations)
-        self._unwanted.setdefault(worker, []).extend(requests)
-
-    def _send_cancellations(self) -> None:
-        unwanted, self._unwanted = self._unwanted, {}
-        for worker, requests in unwanted.items():
-            self.node.ref(f"{worker}/worker").cancel.cast(requests)
-
-    async def _ask(self, ask: Ask) -> None:
-        """Whatever comes of it, the request goes on."""
-        try:
-            dispatcher = self.node.ref(next(self._dispatchers))
-            chosen = await dispatcher.choose(ask, timeout=self._patience, returns=Chosen)
-        except RuntimeFault as fault:
-            reason = "dispatcher_late" if isinstance(fault, DeadlineExceeded) else "dispatcher_dead"
-            chosen = Chosen(request=ask.submission.request, attempt=ask.submission.attempt, reason=reason)
-        self._handle(chosen)

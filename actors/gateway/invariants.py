@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from blockwright.actors.gateway.asking import Asking
-from blockwright.actors.gateway.moving import MovedParts, Moving
+from blockwright.actors.gateway.move_under_way import MovedParts
+from blockwright.actors.gateway.moving import Moving
 from blockwright.actors.gateway.uses import Uses
 from blockwright.actors.gateway.workers import Workers
 from blockwright.policies.requests.overload import Overload

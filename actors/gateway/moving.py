@@ -9,58 +9,29 @@ Owns the moves under way; what a move does to a request is done by ``state.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
 
-from blockwright.actors.gateway.messages import ExportAt, Move, Vacate
+from blockwright.actors.gateway.messages import ExportAt, ExportUnsent, HoldAnswered, Move, Vacate
+from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay
+from blockwright.actors.gateway.pausing import Pausing
 from blockwright.actors.gateway.port import MoveBegun, MoveFigures
 from blockwright.actors.gateway.record import RequestRecord
+from blockwright.actors.gateway.switch_messages import SwitchRoutes
+from blockwright.actors.gateway.switching import Switching
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.requests.dispatch import workers_of
-from blockwright.policies.requests.moving import Unmovable, destination, page_targets
-from blockwright.policies.requests.poison import Quarantine
+from blockwright.policies.requests.moving import (
+    PATIENCE,
+    Unmovable,
+    begins_there,
+    copies_again,
+    destination,
+    overdue,
+    page_targets,
+)
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.events import Progressed
 from blockwright.policies.sweep.page_events import Export, Exported, PageTarget
-
-PATIENCE = 30.0  # seconds that a copy may take; then the request moves with what is there
-ROUNDS = 2  # of copying: what became full meanwhile goes in the last
-
-
-@dataclass(slots=True)
-class MoveUnderWay:
-    """A request whose pages are copied, or that has not said its first word on its new route."""
-
-    move: Move
-    source: Route
-    since: float
-    sent: int = 0  # pages of which copies were asked for
-    rounds: int = 0
-    waiting: dict[str, int] = field(default_factory=dict)  # worker -> number of the export that it has not answered
-    pages: int = 0  # copied on all of its workers, in the rounds that are over
-    least: int | None = None  # of those that have answered in this round
-    nbytes: int = 0
-    refused: int = 0
-    reasons: list[str] = field(default_factory=list)
-    handed_over: float | None = None  # when the attempt on the new route began
-    tokens: int = 0  # it had then
-    cached: int = 0  # of these, found there
-
-
-class MovedParts(Protocol):
-    """What is needed of ``GatewayState``."""
-
-    address: str
-    page_size: int
-    table: RoutingTable
-    quarantine: Quarantine
-    active: dict[str, RequestRecord]
-
-    def say(self, effect: ExportAt) -> None: ...
-
-    def relocate(self, record: RequestRecord, route: Route, now: float) -> None: ...
 
 
 class Moving:
@@ -68,15 +39,17 @@ class Moving:
 
     def __init__(self, state: MovedParts) -> None:
         self._state = state
-        self._moves: dict[str, MoveUnderWay] = {}  # by request
+        self.moves: dict[str, MoveUnderWay] = {}  # by request
         self._number = 0  # of the last export
         self.figures = MoveFigures()
+        self.pausing = Pausing(state, self)  # of those that have left, and wait for their pages
+        self.switching = Switching(state, self, self.pausing)
 
     def plan(self, request: str, worker: str, route: str, now: float) -> Move:
         """Where a running request would go. Raises RequestRefused where it cannot be moved there."""
         state, record = self._state, self._state.active[request]
-        if request in self._moves:
-            where = self._moves[request].move.route.home
+        if request in self.moves:
+            where = self.moves[request].move.route.home
             raise RequestRefused(Refusal.CONFLICT, f"request {request!r} is moving to worker {where} already", param="id")
         if record.route is None or not record.workers:
             message = f"request {request!r} waits for a worker: there is nothing to move yet"
@@ -86,43 +59,54 @@ class Moving:
         if isinstance(found, Unmovable):
             message = f"request {request!r} cannot be moved: {found.message}"
             raise RequestRefused(Refusal.CONFLICT, message, param=found.param or "id")
-        pages = self._full(record)
-        sizes = [c.kv.raw_bytes for c in state.table.chains[found.application].components if c.kv is not None]
-        nbytes = pages * sum(
-            sum(sizes[to.first : to.end]) for targets in self._targets(record.route, found).values() for to in targets
-        )
-        return Move(
-            request, record.attempt, found, MoveBegun(request, record.route.home, found.home, found.id, pages, nbytes)
-        )
+        return self.to(record, found)
 
-    def handle(self, event: Move | Vacate, now: float) -> None:
-        """One request is to move, or all that are at a worker."""
-        if isinstance(event, Move):
-            self._begin(event, now)
-            return
+    def to(self, record: RequestRecord, found: Route) -> Move:
+        """Its move to a route."""
+        assert record.route is not None, "who runs has a route"
+        pages = self._full(record)
+        targets = self.targets(record.route, found)
+        nbytes = pages * sum(self.page_bytes(found, to) for wanted in targets.values() for to in wanted)
+        told = MoveBegun(record.id, record.route.home, found.home, found.id, pages, nbytes)
+        return Move(record.id, record.attempt, found, told)
+
+    def handle(self, event: Move | Vacate | SwitchRoutes | ExportUnsent | HoldAnswered, now: float) -> None:
+        """One request is to move, or all that are at a worker or on routes that end; or one cannot."""
+        match event:
+            case Move():
+                self.begin(event, now)
+            case Vacate(worker):
+                self._vacate(worker, now)
+            case SwitchRoutes():
+                self.switching.begin(event, now)
+            case ExportUnsent(worker, news):
+                self.exported(news, worker, now)
+            case HoldAnswered():
+                self.pausing.answered(event, now)
+
+    def _vacate(self, worker: str, now: float) -> None:
         active = self._state.active
-        for record in sorted((active[id] for id in self._state.table.on.get(event.worker, ())), key=lambda r: r.key):
+        for record in sorted((active[id] for id in self._state.table.on.get(worker, ())), key=lambda r: r.key):
             try:
-                self._begin(self.plan(record.id, "", "", now), now)
+                self.begin(self.plan(record.id, "", "", now), now)
             except RequestRefused as refused:  # it moves already, or must wait until it is given back
                 record.note(now, "not_moved", reason=refused.message)
 
-    def _begin(self, move: Move, now: float) -> None:
+    def begin(self, move: Move, now: float, switch: int = 0) -> None:
         """Have pages copied while the request goes on; without any, or before it decodes, it moves now."""
         record = self._state.active[move.request]
         assert record.route is not None, "who runs has a route"
-        under = self._moves[move.request] = MoveUnderWay(move, record.route, now)
+        under = self.moves[move.request] = MoveUnderWay(move, record.route, now, switch=switch)
         record.note(now, "moving", source=move.told.source, target=move.told.target, pages=move.told.pages)
-        decoding = record.planned and record.computed >= len(record.tokens) - 1
-        self._export(under, record)
-        if not under.waiting or not decoding:
-            self._hand_over(under, now)
+        self.export(under)
+        if begins_there(copying=bool(under.waiting), decodes=record.planned and record.computed >= len(record.tokens) - 1):
+            self.hand_over(under, now)
 
     def _work(self) -> dict[str, int]:
         """Tokens outstanding on each worker once all that move are there."""
         work = self._state.table.work.copy()
-        for request, under in self._moves.items():
-            if under.handed_over is None:
+        for request, under in self.moves.items():
+            if under.left is None:
                 for name in workers_of(under.move.route):
                     work[name] = work.get(name, 0) + self._state.active[request].counted
         return work
@@ -131,18 +115,26 @@ class Moving:
         """Its pages that are full, and have KV."""
         return min(record.computed, len(record.tokens) - 1) // self._state.page_size
 
-    def _targets(self, source: Route, target: Route) -> Mapping[str, list[PageTarget]]:
+    def targets(self, source: Route, target: Route) -> Mapping[str, list[PageTarget]]:
+        """For each worker that lives what it sends to whom; of an application that is served no more nothing."""
         table = self._state.table
-        found = page_targets(table.chains[target.application].components, source, target)
+        chain = table.chains.get(target.application)
+        found = page_targets(chain.components, source, target) if chain is not None else {}
         return {worker: [PageTarget(*layers) for layers in to] for worker, to in found.items() if worker in table.alive}
 
-    def _export(self, under: MoveUnderWay, record: RequestRecord) -> None:
+    def page_bytes(self, route: Route, to: PageTarget) -> int:
+        """Of the layers of a page that go to one worker."""
+        layouts = [c.kv for c in self._state.table.chains[route.application].components if c.kv is not None]
+        return sum(layout.raw_bytes for layout in layouts[to.first : to.end])
+
+    def export(self, under: MoveUnderWay) -> None:
         """Ask for copies of the pages that are full and were not asked for."""
-        state, size, full = self._state, self._state.page_size, self._full(record)
+        state, size, record = self._state, self._state.page_size, self._state.active[under.move.request]
+        full = under.move.told.pages if under.pauses else self._full(record)
         if full <= under.sent:
             return
         hashes = page_hashes(record.tokens[: full * size], size, record.generation.salt)
-        for worker, to in self._targets(under.source, under.move.route).items():
+        for worker, to in self.targets(under.source, under.move.route).items():
             self._number += 1
             under.waiting[worker] = self._number
             wanted = Export(
@@ -154,7 +146,7 @@ class Moving:
 
     def exported(self, news: Exported, worker: str, now: float) -> None:
         """A worker of the old route has sent what it could."""
-        under = self._moves.get(news.request)
+        under = self.moves.get(news.request)
         if under is None or under.waiting.get(worker) != news.number:
             return
         del under.waiting[worker]
@@ -168,12 +160,12 @@ class Moving:
         under.pages, under.least = under.pages + under.least, None
         if under.handed_over is not None:
             return
-        if under.rounds < ROUNDS and not news.reason and not news.refused:
-            self._export(under, self._state.active[news.request])
-        if not under.waiting:
-            self._hand_over(under, now)
+        if copies_again(under.rounds, failed=bool(news.reason or news.refused)):
+            self.export(under)
+        if begins_there(copying=bool(under.waiting), decodes=True):
+            self.hand_over(under, now)
 
-    def _hand_over(self, under: MoveUnderWay, now: float) -> None:
+    def hand_over(self, under: MoveUnderWay, now: float) -> None:
         """The new attempt begins, unless its route is gone."""
         state, move = self._state, under.move
         record = state.active[move.request]
@@ -181,58 +173,73 @@ class Moving:
         route = next((one for one in routes if one.id == move.route.id), None)
         if route is None:
             self._give_up(under, f"route {move.route.id} is gone", now)
-            return
-        under.handed_over, under.tokens = now, len(record.tokens)
-        state.relocate(record, route, now)
+        elif under.submit is not None:
+            under.handed_over = now
+            self.pausing.moved(under, now)
+        else:
+            under.left = under.handed_over = now
+            under.tokens = len(record.tokens)
+            state.say(state.relocate(record, route, now, cancel=True))
 
     def _give_up(self, under: MoveUnderWay, why: str, now: float) -> None:
-        del self._moves[under.move.request]
-        self.figures.outcomes["abandoned"] += 1
-        self._state.active[under.move.request].note(now, "not_moved", reason=why)
+        record = self._state.active[under.move.request]
+        record.note(now, "not_moved", reason=why)
+        if under.pauses:
+            self._state.restart(record, now)
+        else:
+            self.left(record)
 
-    def progressed(self, news: Progressed) -> None:
-        """A home has found so many tokens of an attempt in its cache."""
-        under = self._moves.get(news.request)
+    def progressed(self, news: Progressed, now: float) -> None:
+        """A home has planned an attempt, or found so many tokens of it in its cache."""
+        under = self.moves.get(news.request)
         if under is not None and news.attempt == under.move.attempt + 1:
             under.cached = max(under.cached, news.cached)
+            self.switching.runs(under, now)
 
     def resumed(self, record: RequestRecord, now: float) -> None:
         """A token came. The first one on the new route ends the move."""
-        under = self._moves.get(record.id)
-        if under is None or under.handed_over is None:
+        under = self.moves.get(record.id)
+        if under is None or under.left is None or under.handed_over is None:
             return
-        del self._moves[record.id]
+        del self.moves[record.id]
+        self.switching.runs(under, now)
         self.figures.outcomes["copied" if under.cached else "recomputed"] += 1
         assert record.route is not None, "who runs has a route"
         why = {"reason": "; ".join(under.reasons)} if under.reasons else {}
         record.note(
             now, "moved", source=under.source.home, target=record.route.home, pages=under.pages, bytes=under.nbytes,
-            recomputed=under.tokens - under.cached, paused=now - under.handed_over, **why,
+            recomputed=under.tokens - under.cached, paused=now - under.left, **why,
         )  # fmt: skip
 
     def left(self, record: RequestRecord) -> None:
         """The attempt is over for another reason, or the request is: so is its move."""
-        under = self._moves.pop(record.id, None)
+        under = self.moves.pop(record.id, None)
         if under is not None:
+            self.switching.over(under)
+            self.pausing.over(under)
             self.figures.outcomes["abandoned"] += 1
 
     def lost(self, worker: str, now: float) -> None:
         """A worker died. What was to go there stays where it is; what it was asked for will not come."""
-        for under in list(self._moves.values()):
-            if under.handed_over is None and worker in workers_of(under.move.route):
+        for under in list(self.moves.values()):
+            if under.left is None and worker in workers_of(under.move.route):
                 self._give_up(under, f"worker {worker} died", now)
+        self.pausing.lost(worker, now)
 
     def look(self, now: float) -> None:
         """Copies that take too long are not waited for."""
-        for under in list(self._moves.values()):
-            if under.handed_over is None and now - under.since > PATIENCE:
+        for under in list(self.moves.values()):
+            if under.handed_over is None and overdue(under.since, now):
                 under.reasons.append(f"copying took longer than {PATIENCE:g} s")
-                self._hand_over(under, now)
+                self.hand_over(under, now)
+        self.pausing.look(now)
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
-        for request, under in self._moves.items():
+        self.switching.check(self.moves)
+        self.pausing.check()
+        for request, under in self.moves.items():
             record = self._state.active[request]
-            expected = under.move.attempt + (under.handed_over is not None)
+            expected = under.move.attempt + (under.left is not None)
             assert record.attempt == expected, f"request {request} moves in another attempt"
             assert record.workers, f"request {request} moves and is nowhere"

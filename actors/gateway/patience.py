@@ -29,6 +29,16 @@ class Patience:
         message = f"the request was not complete after {self.timeout:g} seconds (request_timeout)"
         return RequestRefused(Refusal.EXPIRED, message)
 
+    def closing(self) -> RequestRefused:
+        """What whoever comes is told while the server ends."""
+        message = "the server is shutting down; send the request elsewhere or again later"
+        return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
+
+    def broken_off(self) -> RequestRefused:
+        """And whoever is still there in the end."""
+        message = "the server shut down before the answer was complete"
+        return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
+
     def late(self, records: Iterable[RequestRecord], now: float) -> list[RequestRecord]:
         """Those that wait and whose time is over; of others their workers say it. ``records``: in the order of arrival."""
         if not self.timeout:

@@ -20,9 +20,10 @@ from blockwright.actors.gateway.decision import Decision
 from blockwright.actors.gateway.invariants import check_state
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.moving import Moving
-from blockwright.actors.gateway.patience import RETRY_SECONDS, Patience
+from blockwright.actors.gateway.patience import Patience
 from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
+from blockwright.actors.gateway.switch_messages import SwitchRoutes
 from blockwright.actors.gateway.uses import Uses
 from blockwright.actors.gateway.workers import Workers
 from blockwright.actors.worker.messages import Exported, GatewayNews, Submission, SweepReport
@@ -106,10 +107,8 @@ class GatewayState:
             case m.Heard(worker, incarnation, serial):
                 self._up(worker, incarnation, now)  # the word that it is up may have been lost
                 self._effects += self.workers.heard(worker, incarnation, serial)
-            case m.Move() | m.Vacate():
+            case m.Move() | m.Vacate() | SwitchRoutes() | m.ExportUnsent() | m.HoldAnswered():
                 self.moving.handle(event, now)
-            case m.ExportUnsent(worker, news):
-                self.moving.exported(news, worker, now)
             case m.GatewayTick():
                 self._expire(now)
                 self.moving.look(now)
@@ -144,8 +143,7 @@ class GatewayState:
             generation = replace(generation, application=application)
         expected = self.lengths.expect(generation, model)
         record = RequestRecord(generation, self._arrivals, now, model, *expected, self.catalogue.virtual(model))
-        self._arrivals += 1
-        self.active[record.id] = record
+        self.active[record.id], self._arrivals = record, self._arrivals + 1
         self.overload.begin(record.account)
         self.uses.change(application, 1, now)
         self._recount(record)
@@ -158,8 +156,7 @@ class GatewayState:
         if (unknown := self.catalogue.unknown(generation.application)) is not None:
             return unknown
         if self.draining:
-            message = "the server is shutting down; send the request elsewhere or again later"
-            return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
+            return self.patience.closing()
         if generation.id in self.active:
             return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
         tokens = self.catalogue.virtual(generation.application) + len(generation.prompt) + generation.max_tokens
@@ -198,21 +195,28 @@ class GatewayState:
                 self._effects.append(self.asking.ask(draft, routes, now))
                 return
         self.queue.remove(record.id, record.application)
-        self._place(record, route, replace(draft, timeout=left), now, decision)
+        self.say(self._place(record, route, replace(draft, timeout=left), now, decision))
 
-    def _place(self, record: RequestRecord, route: Route, draft: Submission, now: float, decision: Decision | None) -> None:
-        record.start(route, now, decision)
+    def _place(self, record: RequestRecord, route: Route, draft: Submission, now: float, by: Decision | None) -> m.Submit:
+        record.start(route, now, by)
         self.table.place(record.id, record.workers, record.counted)
-        self.say(m.Submit(route.home, replace(draft, route=route.id, route_version=route.version)))
+        return m.Submit(route.home, replace(draft, route=route.id, route_version=route.version))
 
-    def relocate(self, record: RequestRecord, route: Route, now: float) -> None:
-        """Begin anew on another route, with all tokens there are. No death is counted, and nobody else goes before it."""
-        self._cancel(record)
+    def relocate(self, record: RequestRecord, route: Route, now: float, *, cancel: bool) -> m.Submit:
+        """Leave for another route, to begin anew there with all tokens when what is returned is said. No death counts."""
+        if cancel:
+            self._cancel(record)
         self._leave(record)
         record.wait()
         self._recount(record)
         draft = record.submission(self.address, self.page_size, self.patience.left(record, now))
-        self._place(record, route, draft, now, None)
+        return self._place(record, route, draft, now, None)
+
+    def restart(self, record: RequestRecord, now: float) -> None:
+        """Begin anew on any route, when there is one."""
+        self._cancel(record)
+        self._requeue(record, now)
+        self._try(record, now)
 
     def say(self, effect: m.Effect) -> None:
         """One more effect of the event that is being handled."""
@@ -286,10 +290,9 @@ class GatewayState:
             self._fail(self.active[request], now, refused)
 
     def _abort(self, now: float) -> None:
-        message = "the server shut down before the answer was complete"
         for record in list(self.active.values()):
             self._cancel(record)
-            self._fail(record, now, RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS))
+            self._fail(record, now, self.patience.broken_off())
 
     # workers
 
@@ -319,9 +322,7 @@ class GatewayState:
         if not record.deaths.poison:
             self._requeue(record, now)
             return
-        deaths = record.deaths.present
-        message = f"the request was present when {deaths} workers died, the last time alone; it is not tried again"
-        self._fail(record, now, RequestRefused(Refusal.POISON, message))
+        self._fail(record, now, record.deaths.refusal())
 
     # reports
 
@@ -351,7 +352,7 @@ class GatewayState:
                 case TokensEmitted():
                     self._emitted(record, news, now)
                 case Progressed():
-                    self.moving.progressed(news)
+                    self.moving.progressed(news, now)
                     record.progressed(news.computed, news.cached, now)
                     self._recount(record)
                 case PromptScored():
@@ -367,9 +368,7 @@ class GatewayState:
         if emitted.position > len(record.tokens):
             # Reports come in order, so the home has lost tokens itself: only running it again from ours is exact.
             record.note(now, "gap", expected=len(record.tokens), got=emitted.position)
-            self._cancel(record)
-            self._requeue(record, now)
-            self._try(record, now)
+            self.restart(record, now)
             return
         news = record.extend(emitted, now)
         if news is None:

@@ -1,4 +1,4 @@
-"""A worker is drained: this gateway's requests leave it, with their KV where that goes quickly enough."""
+"""A worker is drained, or routes end: this gateway's requests leave, with their KV where that goes quickly enough."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from blockwright.actors.gateway.messages import Event, Unsent, Vacate
 from blockwright.actors.gateway.record import RequestRecord
+from blockwright.actors.gateway.state import GatewayState
+from blockwright.actors.gateway.switch_messages import SwitchRoutes
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.runtime.base.clock import Clock, first_within
 
@@ -40,3 +42,12 @@ async def vacate(
         emptied.cancel()
     for request in () if table.serves(worker) else sorted(table.on.get(worker, ())):
         handle(Unsent(request, active[request].attempt, f"worker {worker} is drained"))
+
+
+async def switch(state: GatewayState, order: SwitchRoutes, until: Until, handle: Callable[[Event], None]) -> int:
+    """Returns when none is on the routes that end; how many were."""
+    await until(lambda: state.table.version >= order.version)
+    handle(order)
+    switching = state.moving.switching
+    await until(lambda: switching.off(order.number))
+    return switching.figures(order.number).stale

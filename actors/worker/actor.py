@@ -7,7 +7,6 @@ the one that runs and the next, made before the tokens of the first are known. D
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -15,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from blockwright.actors.cost_file import read_costs
+from blockwright.actors.worker.block_endings import BlockEndings
 from blockwright.actors.worker.block_loader import BlockLoader
 from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
 from blockwright.actors.worker.composed_runs import ComposedRuns
@@ -26,14 +26,17 @@ from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
     NoRoom,
+    ParametersWanted,
     PeerReport,
     Submission,
     SweepReport,
     WorkerConfig,
     WorkerStatus,
+    sweep_config,
 )
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.actors.worker.pages import PageCarrier
+from blockwright.actors.worker.parameters import ParameterCarrier
 from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
 from blockwright.actors.worker.status import status_of
@@ -41,7 +44,8 @@ from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
-from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
+from blockwright.policies.overload.pool_reading import PoolReading, pool_reading
+from blockwright.policies.sweep.config import OPEN_PLANS
 from blockwright.policies.sweep.events import (
     Cancelled,
     ComponentGone,
@@ -55,14 +59,12 @@ from blockwright.policies.sweep.events import (
     Started,
 )
 from blockwright.policies.sweep.local_routes import merged
-from blockwright.policies.sweep.page_events import Export, SendPages
+from blockwright.policies.sweep.page_events import Export, HoldPages, SendPages, Unhold
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.codec import decode, unpack
 from blockwright.transport.link import Traffic
 
-log = logging.getLogger(__name__)
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 
 
@@ -82,22 +84,7 @@ class Worker(Actor):
     ) -> None:
         self.config, self.backend = config, backend
         self._end, self._open_device, self._read_specs, self._aside = on_fatal, open_device, read_specs, aside
-        self.state = SweepState(
-            SweepConfig(
-                worker=config.name,
-                numerics=backend.numerics,
-                budget=config.memory,
-                slot_unit=backend.slot_unit,
-                page_size=config.page_size,
-                chunk_size=config.chunk_size,
-                sweep_tokens=config.sweep_tokens,
-                max_rows=config.max_rows,
-                prefix_cache=config.prefix_cache,
-                tenant_weights=config.tenant_weights,
-                tenant_kv_share=config.tenant_kv_share,
-                kv_reserve=config.kv_reserve,
-            )
-        )
+        self.state = SweepState(sweep_config(config, backend.numerics, backend.slot_unit))
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
         self._machine: Machine = self.state  # what events, plans and commits go through; ``state`` is for reading
         self._recorder: EventRecorder | None = None
@@ -105,7 +92,7 @@ class Worker(Actor):
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
         self._queues = False  # somebody was here at the last heartbeat
-        self._ending: list[tuple[int, str]] = []  # the last plan that may name a block, and the block's actor
+        self._ending = BlockEndings(self.state)
         self._published = RoutesChanged(0, [], [], [])  # what was taken, as a whole
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
@@ -123,7 +110,8 @@ class Worker(Actor):
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal)
-        self._loader = ComponentLoader(self.device, self.backend, self._apply)
+        self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.memory)
+        self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         rehearse = partial(self._composed.rehearse, self.device)
         self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)
         self._loop = asyncio.get_running_loop()
@@ -132,12 +120,14 @@ class Worker(Actor):
         self._apply(Started(self.node.incarnation))
         self.node.on_link(Traffic.ACTIVATION, self._flight)
         self.node.on_link(Traffic.KV, self._pages.arrived)
+        self.node.on_link(Traffic.PARAMETERS, self._parameters.arrived)
         self.node.heartbeat = self._heartbeat
 
     async def on_stop(self) -> None:
         for timer in (self._idle_check, self._expiry):
             if timer is not None:
                 timer.cancel()
+        self._loader.stop()
         self.device.stop()
         if self._recorder is not None:
             self._recorder.close()
@@ -192,6 +182,17 @@ class Worker(Actor):
         self._apply(wanted)
 
     @endpoint
+    async def hold(self, wanted: HoldPages) -> bool:
+        """A sequence ends here, and its pages stay for its next attempt; whether those that are to come have room."""
+        self._watch(wanted.gateway.partition("/")[0])
+        self._apply(wanted)
+        return self.state.room(wanted.request)
+
+    @endpoint
+    async def unhold(self, unhold: Unhold) -> None:
+        self._apply(unhold)
+
+    @endpoint
     async def ack(self, listener: str, serial: int) -> None:
         self._reports.acknowledge(listener, serial)
 
@@ -240,6 +241,7 @@ class Worker(Actor):
         self._apply(PeerLost(down.node))
         self._reports.forget(down.node)
         self._peers.forget(down.node)
+        self._parameters.lost(down.node)
 
     # blocks and routes -----------------------------------------------------------------------------------------------
 
@@ -258,15 +260,13 @@ class Worker(Actor):
         before = self.state.parts.memory.free_bytes
         self._loader.release(holder, ids)
         if block:
-            self._ending.append((self.state.number, block))
-            self._tell_ended()
+            self._ending.await_plans(self.node.ref(f"{self.config.name}/{block}"))
         return self.state.parts.memory.free_bytes - before
 
-    def _tell_ended(self) -> None:
-        """Plans end in order."""
-        oldest = self.state.number - self.state.open_plans
-        while self._ending and self._ending[0][0] <= oldest:
-            self.node.ref(f"{self.config.name}/{self._ending.pop(0)[1]}").ended.cast()
+    @endpoint
+    async def parameters(self, wanted: ParametersWanted) -> None:
+        """Send packed tensors to another worker, those of them that are here."""
+        self._parameters.send(wanted)
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
@@ -341,17 +341,11 @@ class Worker(Actor):
     def _swept(self, swept: Swept) -> None:
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
-        self._tell_ended()
+        self._ending.tell()
         self._figures.swept(swept.plan, swept.result)
         if self.config.check:
             self.state.check()
-        for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
-            header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
-            try:
-                self._outbox.send(departure.worker, header, hidden)
-            except Exception as error:
-                # The receiver is gone or unreachable. Its end is declared by the head, and the rows go back then.
-                log.warning("a flight to %s was not sent: %s", departure.worker, error)
+        self._outbox.depart(swept)
         self._pump()
 
     def _perform(self) -> None:
@@ -393,6 +387,10 @@ class Worker(Actor):
     # views -----------------------------------------------------------------------------------------------------------
 
     @endpoint(urgent=True)
+    async def pool(self) -> PoolReading:
+        return pool_reading(self.state)
+
+    @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:
-        lateness, numerics, figures = self.device.lateness(), self.backend.numerics, self._figures.counters()
-        return status_of(self.config, self.state, self.node.incarnation, numerics, lateness, figures, self._slow)
+        late, figures = self.device.lateness(), self._figures.counters() | self._parameters.counters()
+        return status_of(self.config, self.state, self.node.incarnation, self.backend.numerics, late, figures, self._slow)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, refusal
 from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom, WorkerConfig
@@ -15,6 +17,7 @@ from blockwright.policies.memory.worker_memory import WorkerMemory
 
 Rehearse = Callable[[LoadBlock, Sequence[ComponentSpec]], Awaitable[None]]
 
+log = logging.getLogger(__name__)
 KEPT = 256  # blocks; some 100 KB each
 
 
@@ -62,11 +65,12 @@ class BlockLoader:
     async def load(self, block: LoadBlock, memory: WorkerMemory) -> BlockLoaded | NoRoom:
         """All components, or none on failure or without room. ``memory``: the worker's, to be read."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began, source = loop.time(), block.source
+        block = replace(block, source="")  # the same block, wherever it comes from
         if (specs := self._specs.find(block)) is None:
             specs = await self._read(block, self._config.page_size, self._kv_dtype)
             self._specs.keep(block, specs)
-        answer = await self._loader.load(specs, block.holder)
+        answer = await self._loader.load(specs, block.holder, source)
         if isinstance(answer, Shortage):
             return refusal(answer, self._config, memory)
         if not self._specs.proven(block):
@@ -76,4 +80,6 @@ class BlockLoader:
                 self._loader.release(block.holder, [spec.name for spec in specs])
                 raise
             self._specs.prove(block)
-        return BlockLoaded(answer, loop.time() - began)
+        if answer.unfetched:
+            log.warning("not all of %s came from another worker (%s): the rest was read", block.holder, answer.unfetched)
+        return BlockLoaded(answer.added, loop.time() - began, answer.fetched, answer.unfetched)

@@ -1,6 +1,7 @@
 """What is resident comes one by one: the sweep machine says where its tensors go, the device packs them there, step by step.
 
-A step is short and sweeps come before the next, so that running requests wait for one at most.
+A step is short and sweeps come before the next, so that running requests wait for one at most. A load may name another
+worker: what that has in its memory comes from there (``parameters.py``), and the device reads what then still lacks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import partial
 
 from blockwright.actors.worker.device_thread import Device
 from blockwright.actors.worker.messages import LoadBlock, NoRoom, WorkerConfig
+from blockwright.actors.worker.parameters import Fetch, ParameterCarrier
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
@@ -47,34 +49,56 @@ def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> N
     return NoRoom(message, shortage.lacking, shortage.never, owned)
 
 
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a load has added, in bytes, how much of it from another worker, and why not all."""
+
+    added: int
+    fetched: int = 0
+    unfetched: str = ""
+
+
 @dataclass(slots=True)
 class Loading:
     """A load that waits for its places, or for the device."""
 
     holder: str
+    source: str  # a worker, or ""
     specs: dict[bytes, ComponentSpec]
     placed: asyncio.Future[list[asyncio.Future[None]] | Shortage]
     added: int = 0  # bytes
     void: bool = False  # some of it was released meanwhile
+    fetch: Fetch | None = None
+
+    @property
+    def brought(self) -> Brought:
+        return Brought(self.added) if self.fetch is None else Brought(self.added, self.fetch.plan.nbytes, self.fetch.lacking)
 
 
 class ComponentLoader:
     """Owns the loads under way. ``apply`` gives an event to the sweep machine."""
 
-    def __init__(self, device: Device, backend: Backend, apply: Callable[[Event], None]) -> None:
-        self._device, self._backend, self._apply = device, backend, apply
+    def __init__(
+        self, device: Device, backend: Backend, apply: Callable[[Event], None], parameters: ParameterCarrier
+    ) -> None:
+        self._device, self._backend, self._apply, self._parameters = device, backend, apply, parameters
         self._number = 0  # of the last load
         self._waiting: dict[int, Loading] = {}
         self._loads: dict[bytes, asyncio.Future[None]] = {}  # by component: under way, or done and not forgotten
 
-    async def load(self, specs: Sequence[ComponentSpec], holder: str) -> int | Shortage:
-        """All of these, or none: bytes that were added, 0 where all tensors were there. Raises ValueError where one of them
-        is being loaded for this holder already: the end of either would release what both need."""
+    def stop(self) -> None:
+        """The worker ends, and its device with it."""
+        for load in self._loads.values():
+            load.cancel()
+
+    async def load(self, specs: Sequence[ComponentSpec], holder: str, source: str = "") -> Brought | Shortage:
+        """All of these, or none. ``source``: a worker from which to get what it has of them. Raises ValueError where one of
+        them is being loaded for this holder already: the end of either would release what both need."""
         mine = {spec.name: spec for spec in specs}
         if any(other.holder == holder and not mine.keys().isdisjoint(other.specs) for other in self._waiting.values()):
             raise ValueError(f"components of {holder} are being loaded already; wait for that")
         self._number = number = self._number + 1
-        loading = Loading(holder, mine, asyncio.get_running_loop().create_future())
+        loading = Loading(holder, source, mine, asyncio.get_running_loop().create_future())
         self._waiting[number] = loading
         wanted = [
             WantedComponent(id, [PackedTensor(part.id, part.nbytes) for part in self._backend.parts(spec)])
@@ -93,7 +117,7 @@ class ComponentLoader:
             raise
         finally:
             del self._waiting[number]
-        return loading.added
+        return loading.brought
 
     def release(self, holder: str, components: Sequence[bytes]) -> None:
         """``holder`` needs these no more."""
@@ -104,11 +128,18 @@ class ComponentLoader:
         loading = self._waiting.get(effect.load)
         if loading is None or loading.placed.done():
             return  # who waited is gone, and its release is on the way
-        loads = []
-        for id, places in zip(effect.components, effect.places, strict=True):
-            loads.append(self._loads.get(id) or self._begin(loading.specs[id], [place.offset for place in places]))
-            sizes = [part.nbytes for part in self._backend.parts(loading.specs[id])]
-            loading.added += sum(n for n, place in zip(sizes, places, strict=True) if place.fresh)
+        new = [(id, places) for id, places in zip(effect.components, effect.places, strict=True) if id not in self._loads]
+        wanted = []
+        for id, places in new:
+            parts = zip(self._backend.parts(loading.specs[id]), places, strict=True)
+            fresh = [(PackedTensor(part.id, part.nbytes), place.offset) for part, place in parts if place.fresh]
+            loading.added += sum(tensor.nbytes for tensor, _ in fresh)
+            wanted.append((id, fresh if loading.specs[id].delta is None else []))
+        if loading.source and loading.added:
+            loading.fetch = self._parameters.fetch(loading.source, wanted)
+        for id, places in new:
+            self._begin(loading.specs[id], [place.offset for place in places], loading.fetch)
+        loads = [self._loads[id] for id in effect.components]
         loading.placed.set_result(loads)
 
     def refused(self, effect: ComponentsRefused) -> None:
@@ -122,12 +153,18 @@ class ComponentLoader:
         load = self._loads.pop(component, None)
         if load is not None:
             load.cancel()
+        self._parameters.drop(component)
         for loading in (one for one in self._waiting.values() if component in one.specs):
             loading.void = True
             loading.placed.cancel()
 
-    def _begin(self, spec: ComponentSpec, offsets: Sequence[int]) -> asyncio.Future[None]:
-        load = self._device.call_in_steps(partial(_load, spec=spec, offsets=offsets))
+    def _begin(self, spec: ComponentSpec, offsets: Sequence[int], fetch: Fetch | None) -> None:
+        operation = partial(_load, spec=spec, offsets=offsets)
+        load: asyncio.Future[None]
+        if fetch is None:
+            load = self._device.call_in_steps(operation)
+        else:
+            load = asyncio.create_task(self._complete(fetch.ready[spec.name], operation))
 
         def ended(load: asyncio.Future[None]) -> None:
             if not load.cancelled() and load.exception() is not None and self._loads.get(spec.name) is load:
@@ -135,7 +172,11 @@ class ComponentLoader:
 
         self._loads[spec.name] = load
         load.add_done_callback(ended)
-        return load
+
+    async def _complete(self, ready: asyncio.Future[None], operation: Callable[[Executor], Iterator[None]]) -> None:
+        """Once all has come that will, have the device read what lacks: its steps follow those that write what came."""
+        await ready
+        await self._device.call_in_steps(operation)
 
 
 def _load(executor: Executor, *, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:

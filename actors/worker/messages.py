@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blockwright.policies.memory.packed_tensor import TensorPiece
+from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     GivenBack,
     PeerMessage,
@@ -26,11 +28,14 @@ __all__ = [
     "GatewayNews",
     "LoadBlock",
     "NoRoom",
+    "ParametersArrived",
+    "ParametersWanted",
     "PeerReport",
     "Submission",
     "SweepReport",
     "WorkerConfig",
     "WorkerStatus",
+    "sweep_config",
 ]
 
 
@@ -83,10 +88,29 @@ class WorkerConfig:
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
     profile: str = ""  # device profile (JSON) that sweeps are compared with; "": none
     check: bool = False  # verify the memory invariant after every sweep, not only when idle
+    overload: bool = False  # it has a memory actor
     event_log: str = ""  # folder of the event log; "": none
     event_log_size: int = 64 << 20  # bytes
     log_format: str = "text"  # "text" | "json"
     log_level: str = "warning"
+
+
+def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepConfig:
+    """The numbers of its sweep machine."""
+    return SweepConfig(
+        worker=config.name,
+        numerics=numerics,
+        budget=config.memory,
+        slot_unit=slot_unit,
+        page_size=config.page_size,
+        chunk_size=config.chunk_size,
+        sweep_tokens=config.sweep_tokens,
+        max_rows=config.max_rows,
+        prefix_cache=config.prefix_cache,
+        tenant_weights=config.tenant_weights,
+        tenant_kv_share=config.tenant_kv_share,
+        kv_reserve=config.kv_reserve,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +132,32 @@ class LoadBlock:
     idle: float = 0.0  # seconds without use after which the controller wants to know; 0: never
     length: int = 0  # tokens of its longest sequence
     layers: int = 0  # with KV, of the whole chain
+    source: str = ""  # a worker that may have them in its memory, to come from there; what does not is read
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLoaded:
     new_bytes: int  # of packed tensors that this call added
     seconds: float
+    fetched: int = 0  # bytes of these that came from the source that was named
+    unfetched: str = ""  # why not all of them did
+
+
+@dataclass(frozen=True, slots=True)
+class ParametersWanted:
+    """worker -> worker: send these pieces of packed tensors. Answered over the link, by a ``ParametersArrived``."""
+
+    worker: str
+    number: int  # unique in the life of who asks
+    pieces: list[TensorPiece]
+
+
+@dataclass(frozen=True, slots=True)
+class ParametersArrived:
+    """What leads the bytes of a ``ParametersWanted``, piece by piece. Bytes of ``missing`` tensors mean nothing."""
+
+    number: int
+    missing: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)

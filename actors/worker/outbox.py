@@ -1,4 +1,4 @@
-"""Where hidden states and pages that leave a worker are written: into memory that the next worker reads, if there is some.
+"""Where what leaves a worker is written: into memory that the next worker reads, if there is some.
 
 Owns the links that this worker has used. ``lay_out`` runs on the device thread, so that the event loop moves no large bytes;
 ``send`` runs on the loop.
@@ -6,9 +6,17 @@ Owns the links that this worker has used. ``lay_out`` runs on the device thread,
 
 from __future__ import annotations
 
+import logging
+
+from blockwright.actors.worker.device_thread import Swept
+from blockwright.policies.sweep.events import Flight
 from blockwright.runtime.actor.actor import ActorNode
-from blockwright.transport.link import Link, Slot, Traffic
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.codec import encode, pack
+from blockwright.transport.link import Link, Slot, Traffic, Transfer
 from blockwright.transport.transfer import SHARE_LEAST
+
+log = logging.getLogger(__name__)
 
 
 class Outbox:
@@ -34,8 +42,18 @@ class Outbox:
         return bytearray(size) if slot is None else slot
 
     def send(
-        self, worker: str, header: bytes, body: memoryview | bytearray | Slot, kind: Traffic = Traffic.ACTIVATION
-    ) -> None:
+        self, worker: str, header: bytes, body: memoryview | bytes | bytearray | Slot, kind: Traffic = Traffic.ACTIVATION
+    ) -> Transfer:
         """Raises NodeDown and the transport's errors where the worker is gone or does not read."""
         link = self._links[worker] = self._node.link(worker)
-        link.send(kind, header, [body])
+        return link.send(kind, header, [body])
+
+    def depart(self, swept: Swept) -> None:
+        """Send the hidden states that leave after a sweep."""
+        for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
+            header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
+            try:
+                self.send(departure.worker, header, hidden)
+            except Exception as error:
+                # The receiver is gone or unreachable. Its end is declared by the head, and the rows go back then.
+                log.warning("a flight to %s was not sent: %s", departure.worker, error)

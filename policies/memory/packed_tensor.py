@@ -14,6 +14,16 @@ class PackedTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorPiece:
+    """Bytes ``first`` .. ``last - 1`` of a packed tensor of ``nbytes``, as they travel between workers."""
+
+    id: bytes
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class TensorPlace:
     """Where a packed tensor lies. ``fresh``: nobody else had it when it was placed."""
 

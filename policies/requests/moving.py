@@ -1,4 +1,4 @@
-"""Where a running request may be moved, and which of its KV goes where: one route left for another.
+"""Where a running request may be moved, which of its KV goes where, and when it begins there: one route left for another.
 
 Pure. The request keeps its tokens and its seed; what is moved beside is cache, without which the new route computes them
 again.
@@ -6,13 +6,41 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from blockwright.policies.model.chain import Component, Route
+from blockwright.policies.overload.restore import homes
 from blockwright.policies.requests.dispatch import Wanted, choose, fitting, workers_of
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.routing_table import RoutingTable
+
+PATIENCE = 30.0  # seconds that a copy may take; then the request moves with what is there
+ROUNDS = 2  # of copying: what became full meanwhile goes in the last
+KEPT = 40.0  # seconds that workers keep the pages of a request that pauses, should nobody come for them
+STUCK = 1.0  # seconds in which no pages of any request that pauses have moved, after which one is computed again
+
+
+def copies_again(rounds: int, *, failed: bool) -> bool:
+    """Whether a request that decodes on, and whose copies have all been answered so many times, has copied what became full
+    meanwhile."""
+    return rounds < ROUNDS and not failed
+
+
+def begins_there(*, copying: bool, decodes: bool) -> bool:
+    """Whether its attempt on the new route begins. One that does not decode yet has nobody to wait for: it is computed there
+    from the front, while its pages come from the back."""
+    return not (copying and decodes)
+
+
+def overdue(since: float, now: float) -> bool:
+    """Whether a copy is not waited for any more."""
+    return now - since > PATIENCE
+
+
+def stuck(since: float, now: float) -> bool:
+    """Whether those that pause wait for one another's memory: nothing moves, and nobody has found room since then."""
+    return now - since > STUCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +85,21 @@ def destination(
         return Unmovable(f"there is no other route of model {name} that holds it; deploy the model on one more worker")
     found = choose(routes, work, quarantine.workers(), "", wanted.tokens, table.capacity)
     return found or Unmovable("every other route is kept for a request at which workers died; try again later")
+
+
+def deal(requests: Sequence[Wanted], routes: Container[str], table: RoutingTable) -> dict[str, Route | None]:
+    """Where each of these requests goes whose routes end: the longest first, each where least is, of ``routes`` (ids) that
+    are in force and hold it; None: nowhere."""
+    found: dict[str, Route | None] = {}
+    for application in sorted({wanted.application for wanted in requests}):
+        own = [wanted for wanted in requests if wanted.application == application]
+        places = {route.id: route for route in table.routes.get(application, ()) if route.id in routes}
+        dealt = homes({wanted.request: wanted.tokens for wanted in own}, list(places)) if places else {}
+        for wanted in own:
+            fits = [route for route in fitting(wanted, table) if route.id in places]
+            route = places.get(dealt.get(wanted.request, ""))
+            found[wanted.request] = route if route in fits else next(iter(fits), None)
+    return found
 
 
 Layers = tuple[str, int, int]  # for a worker KV layers, from the first to the last exclusive

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from blockwright.actors.gateway.messages import CancelAt, Deliver, ExportAt, ExportUnsent, GatewayTick, Submit, WorkerJoined
-from blockwright.actors.gateway.moving import PATIENCE
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.requests.moving import PATIENCE
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.sweep.page_events import Exported, PageTarget
 from blockwright.tests.actors.fake_fleet import GATEWAY

@@ -73,25 +73,34 @@ class Rig:
 
     def __init__(self, worker: Worker, node: Node, record: Record) -> None:
         self.worker, self.node, self.record = worker, node, record
-        self.ref = node.ref("w0/worker", Worker)
+        self.ref = node.ref(f"{node.name}/worker", Worker)
         self.chains: dict[str, Chain] = {}
         self.loads: dict[str, LoadBlock] = {}
         self.added: dict[str, int] = {}  # bytes that each has brought
         self.version = 0
 
     @classmethod
-    async def start(cls, checkpoints: Sequence[Path], *, backend: str = "torch", **config: object) -> Rig:
-        node = Node("w0", listen=False)
+    async def start(
+        cls,
+        checkpoints: Sequence[Path],
+        *,
+        backend: str = "torch",
+        name: str = "w0",
+        directory: Path | None = None,
+        **config: object,
+    ) -> Rig:
+        """directory: of the sockets, where there are other workers."""
+        node = Node(name, listen=directory is not None, directory=directory)
         await node.start()
-        values: dict[str, object] = {"name": "w0", "memory": 16 << 20, "max_length": 512, "kv_layers": 8, "check": True}
+        values: dict[str, object] = {"name": name, "memory": 16 << 20, "max_length": 512, "kv_layers": 8, "check": True}
         settings = WorkerConfig(**{**values, **config})  # type: ignore[arg-type]
         record = Record()
         worker = Worker(settings, open_backend(backend, settings.dtype, 1, CAP), record.fail)
         await node.spawn(worker, name="worker")
         await node.spawn(Ear(record), name="gateway")
         rig = cls(worker, node, record)
-        for name, path in zip("abcdefgh", checkpoints, strict=False):
-            await rig.load(name, path)
+        for application, path in zip("abcdefgh", checkpoints, strict=False):
+            await rig.load(application, path)
         await rig.publish()
         return rig
 
@@ -113,21 +122,23 @@ class Rig:
         self.added[application] = answer.new_bytes
         return self.added[application]
 
-    async def publish(self, applications: Sequence[str] | None = None) -> None:
+    async def publish(self, applications: Sequence[str] | None = None, *, planned_too: bool = False) -> None:
+        """``planned_too``: nothing else is planned."""
         self.version += 1
-        chains = list(self.chains.values())
-        planned = [Route(f"{c.application}@w0", 1, c.application, (Hop("w0", 0, len(c.components)),)) for c in chains]
+        chains, here = list(self.chains.values()), self.node.name
+        planned = [Route(f"{c.application}@w0", 1, c.application, (Hop(here, 0, len(c.components)),)) for c in chains]
         routes = [r for r in planned if applications is None or r.application in applications]
-        await self.ref.routes(RoutesChanged(self.version, chains, routes, planned))
+        await self.ref.routes(RoutesChanged(self.version, chains, routes, routes if planned_too else planned))
 
     async def submit(
         self, request: str, prompt: list[int], new: int, *, application: str = "a", sampling: SamplingParams = GREEDY,
         stop: Sequence[int] = (),
         route: str = "",
-        gateway: str = "w0/gateway",
+        gateway: str = "",
         expires: float = 0.0,
     ) -> None:  # fmt: skip
         self.record.expect(request)
+        gateway = gateway or f"{self.node.name}/gateway"
         submission = Submission(
             request=request, attempt=1, gateway=gateway, route=route or f"{application}@w0", route_version=1,
             tokens=prompt, prompt_length=len(prompt), page_hashes=page_hashes(prompt, self.worker.config.page_size),

@@ -45,6 +45,7 @@ BLOCK = re.compile(r"^```([a-z]*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text", "ini", "dockerfile"}
 LISTENING = re.compile(r"\bblockwright (serve|doctor)\b")
 ASKING = re.compile(r"\bblockwright (ps|top|explain|bench serve)\b")
+MEASURING = re.compile(r"\bblockwright profile\b")
 TALKING = re.compile(r"\bblockwright (chat|complete)\b(?! +[^-\s])")
 
 
@@ -76,8 +77,10 @@ def blocks(page: str) -> list[Block]:
 
 
 def elsewhere(text: str, port: str) -> str:
-    """The same with another port than 8000, said to commands of ours that would take it by default."""
+    """The same with another port than 8000, said to commands of ours that would take it by default; and measured as
+    shortly as can be."""
     text = LISTENING.sub(rf"blockwright \1 --port {port}", text.replace("8000", port))
+    text = MEASURING.sub("blockwright profile --repeats 4", text)
     text = ASKING.sub(rf"blockwright \1 --url http://127.0.0.1:{port}", text)  # another one further on in the line wins
     return TALKING.sub(rf"blockwright \1 http://127.0.0.1:{port}", text)
 

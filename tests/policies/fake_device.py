@@ -97,7 +97,9 @@ class FakeDevice:
         for group, slots in zip(effect.groups, effect.slots, strict=True):
             size = self.state.config.page_size
             kv[group.arena] = [{at: self.kv[group.arena, slot, at] for at in range(size)} for slot in slots]
-        return PagesOnTheWay(PagesArrived("", effect.batch, 0, effect.account, effect.hashes, effect.groups), kv)
+        return PagesOnTheWay(
+            PagesArrived("", effect.batch, 0, effect.account, effect.request, effect.hashes, effect.groups), kv
+        )
 
     def _check_deltas(self, run: Run, step: Step, sequences: list[int]) -> None:
         """Every row meets the deltas of its route in the run, and no others."""
@@ -113,11 +115,12 @@ class FakeDevice:
         layers: list[tuple[int, int]] = []  # KV layer, depth
         allocator: SlotAllocator | None = None
         for local in self.state.parts.routes.planned():
-            if run in local.runs:
+            if run in local.runs:  # as in any other route that has it
                 parts = self.state_components(local.route.application)
                 attentions = [d for d, c in enumerate(parts) if c.kv]
                 layers = [(n, d) for n, d in enumerate(attentions) if 0 <= d - run.depth < len(run.components)]
                 allocator = self.state.parts.memory.pages.allocator(parts[attentions[0]].kv.key)  # type: ignore[union-attr]
+                break
         size = self.state.config.page_size
         assert allocator is not None, "a plan names a run of no route"
         for i in batch:
@@ -138,7 +141,9 @@ class FakeDevice:
                     assert found == digest, "attention reads a foreign or missing position"
 
     def _lineages(self, application: str) -> list[bytes]:
-        return self.lines.setdefault(application, lineages(self.state_components(application), ""))
+        if application not in self.lines:
+            self.lines[application] = lineages(self.state_components(application), "")
+        return self.lines[application]
 
     def state_components(self, application: str) -> tuple[Component, ...]:
         return self.chains[application].components

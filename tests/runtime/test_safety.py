@@ -4,7 +4,7 @@ no call without an outcome, none twice, none after its deadline; the right answe
 sender, receiver and lane; streams without gaps; monitors fire exactly once; nothing of a fenced incarnation is seen;
 supervised actors come back in order, within the intensity, and are never two; a transfer over a link ends once, in exactly
 the bytes that were sent or an error, in the order of its class; in the end no node holds anything of what is over.
-``safety/`` says how each is checked.
+``safety/`` says how each is checked. ``make nightly`` plays them all, any run the first half.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import pytest
 
 from blockwright.runtime.testing import seeds
 from blockwright.runtime.testing.faults import Fault
+from blockwright.tests.parts import parts
 from blockwright.tests.runtime.safety.players import FAULTS, LINK_FAULTS, PLACES, Game
 
-CHUNK, CHUNKS = 50, 20
+CHUNK, CHUNKS, DAILY = 50, 20, 10
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def quiet():
     logger.setLevel(level)
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", parts(CHUNKS, DAILY))
 def test_the_safety_properties_hold(chunk: int) -> None:
     for seed in seeds(CHUNK, first=chunk * CHUNK):
         world = Game(seed).play()

@@ -22,6 +22,7 @@ from blockwright.actors.worker.device_thread import Swept
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.plan.sweep_plan import MapGroup, PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
 from blockwright.policies.sweep.config import SweepConfig
+from blockwright.tests.serving.parameters import SimulatedParameters
 
 VOCABULARY = 97
 CHUNK = SweepConfig(worker="", numerics="", budget=0).memory_chunk  # bytes
@@ -65,6 +66,7 @@ class Spec:
     """A component that can be loaded, as far as a worker looks."""
 
     component: Component
+    delta: None = None
 
     @property
     def name(self) -> bytes:
@@ -130,7 +132,6 @@ class SimulatedExecutor:
 
     def __init__(self) -> None:
         self._components: dict[bytes, Component] = {}
-        self._tensors: dict[bytes, range] = {}  # bytes of the parameters arena
         self._runs: dict[int, tuple[list[Component], int]] = {}  # components, KV layer of the first attention
         self._arenas = {"parameters"}
         self._backed: dict[tuple[str, int], int] = {}  # (arena, chunk unit) -> chunk of the pool
@@ -138,6 +139,7 @@ class SimulatedExecutor:
         self._slots: dict[tuple[int, int, int], int] = {}  # (row, layer, page) -> slot
         self._kv: dict[tuple[str, int], list[Hidden | None]] = {}  # (arena, slot) -> by offset
         self.pages = SimulatedPages(self._kv)
+        self.parameters = SimulatedParameters(self._backed, CHUNK)
         self._flights: dict[int, list[Hidden]] = {}
         self._departed: dict[tuple[int, int], bytes] = {}
 
@@ -168,21 +170,17 @@ class SimulatedExecutor:
                 self._backed[group.arena, unit] = chunk
 
     def _check_unused(self, unit: int) -> None:
-        for place in self._tensors.values():
+        for place in self.parameters.tensors.values():
             assert not place.start < (unit + 1) * CHUNK or not unit * CHUNK < place.stop, "a tensor's memory is given back"
 
     def load(self, spec: Spec, offsets: Sequence[int]) -> Iterator[None]:
         assert spec.component.id not in self._components, "a component is loaded twice"
         for part, offset in zip(SimulatedBackend().parts(spec), offsets, strict=True):
             place = range(offset, offset + part.nbytes)
-            if part.id in self._tensors:
-                assert self._tensors[part.id] == place, "a tensor is looked for where it is not"
+            if part.id in self.parameters.tensors:
+                assert self.parameters.tensors[part.id] == place, "a tensor is looked for where it is not"
                 continue
-            for unit in range(place.start // CHUNK, -(-place.stop // CHUNK)):
-                assert ("parameters", unit) in self._backed, "parameters are loaded where no memory is"
-            for other in self._tensors.values():
-                assert other.stop <= place.start or place.stop <= other.start, "a tensor is loaded over another"
-            self._tensors[part.id] = place
+            self.parameters.place(part.id, place)
             yield
         self._components[spec.component.id] = spec.component
 
@@ -190,7 +188,7 @@ class SimulatedExecutor:
         assert not any(component_id in [c.id for c in parts] for parts, _ in self._runs.values()), "a run needs it"
         self._components.pop(component_id, None)
         for id in tensors:
-            self._tensors.pop(id, None)
+            self.parameters.forget(id)
 
     def compose(self, run: int, component_ids: Sequence[bytes], kv_layer: int) -> None:
         assert run not in self._runs, "a run is composed twice"

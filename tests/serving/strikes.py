@@ -34,7 +34,9 @@ ANSWERS = ("submit", "load", "unload", "routes", "status", "admit", "unfit")
 MOVED = ("export", "answer to export", "PagesTaken", "vacated")  # where requests move
 KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *sorted({*TO_WORKERS} - {*MOVED}), *LINK.values())
 ASKED = ("choose", "answer to choose")  # where dispatchers are asked
-_KNOWN = {*KINDS, *ASKED, *MOVED}
+FETCHED = ("parameters", "chunk of parameters")  # where loads name a source
+HELD = ("hold", "answer to hold", "unhold", "export", "PagesTaken")  # where they pause
+_KNOWN = {*KINDS, *ASKED, *MOVED, *FETCHED, *HELD}
 ACTIONS = ("drop", "delay", "duplicate", "kill")
 Strike = tuple[str, str, int]  # kind, action, which of its kind (from 1)
 
@@ -69,6 +71,8 @@ class Strikes:
         return fault
 
     def _kinds(self, source: PeerId, target: PeerId, lane: Lane | Traffic, body: bytes) -> list[str]:
+        if lane is Traffic.PARAMETERS and body[0] == CHUNK:
+            return ["chunk of parameters"]
         if isinstance(lane, Traffic):
             return [LINK[body[0]]] if body[0] in LINK else []
         if lane is not Lane.CONTROL or body[1] not in (CALL, CAST, REPLY, FAULT):

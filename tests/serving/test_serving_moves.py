@@ -15,12 +15,13 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
+from blockwright.tests.parts import parts
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game
 from blockwright.tests.serving.house import HEAD
 from blockwright.tests.serving.strikes import ACTIONS, MOVED, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
-PART, PARTS = 40, 3
+PART, PARTS, DAILY = 40, 3, 2
 MOVES, DRAINS = 20, 0.1  # of each seed; part of them that are drains
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 
@@ -69,7 +70,7 @@ class Unrest(Game):
             self.counters.update(gateway.moves().outcomes)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_every_request_ends_with_the_right_tokens_however_often_it_moves(part: int) -> None:
     counters: Counter[str] = Counter()
     hits: Counter[tuple[str, str]] = Counter()

@@ -1,5 +1,8 @@
 """The serving actors over 1,000 seeds of kills, drops, delays and duplicates: every request ends with the right tokens or a
-typed error, and nothing is left of it. ``game.py`` has the properties, ``strikes.py`` the kinds of messages."""
+typed error, and nothing is left of it. ``game.py`` has the properties, ``strikes.py`` the kinds of messages.
+
+``make nightly`` plays them all, any run the first half.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,16 @@ from collections import Counter
 import pytest
 
 from blockwright.runtime.testing import seeds
+from blockwright.tests.parts import parts
 from blockwright.tests.serving.game import REQUESTS, Game
 from blockwright.tests.serving.strikes import ACTIONS, KINDS, Coverage
 
 FIRST, MOST = 210, 1000  # seeds for what must have happened
-PART, PARTS = 50, 16
+PART, PARTS, DAILY = 50, 16, 6
 SOON = 3.0  # virtual seconds
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: int) -> None:
     for seed in seeds(PART, first=FIRST + part * PART):
         game = Game(seed).play()

@@ -1,4 +1,5 @@
-"""A server whose workers do what a test tells them with files, its levers: hang, come up late, work slowly.
+"""A server whose workers do what a test tells them with files, its levers: hang, come up late, work slowly, load from each
+other.
 
 Run as a module it is the server itself (same arguments). Besides, its head does not give up waiting when it stops: where it
 waits in vain, the test ends instead.
@@ -7,13 +8,17 @@ waits in vain, the test ends instead.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.actors.worker.messages import LoadBlock, ParametersWanted, WorkerConfig
+from blockwright.policies.cluster.parameter_fetch import AHEAD
 from blockwright.policies.plan.sweep_plan import SetSampling, SweepPlan, SweepResult
 from blockwright.runtime import Node
 
@@ -25,6 +30,8 @@ HANG = "hang"  # whoever removes it never returns from its sweep, as a kernel th
 HOLD = "hold"  # no worker comes up while it is there
 UNBUILT = "unbuilt"  # while it is there, workers come up as where no compiler was when the package was installed
 SLOW = "slow"  # while it is there, sequences that have more tokens than it says take their time for every other
+SOURCE = "source"  # while it is there, loads get their parameters from the worker that it names
+DIE = "die"  # whoever removes it dies of SIGKILL as it is asked for more parameters, having sent some
 SLOW_SWEEP = 0.25  # seconds
 
 
@@ -55,6 +62,7 @@ class Brake:
 async def start(node: Node, config: WorkerConfig) -> None:
     """Entry of the worker process."""
     from blockwright.actors.worker import main as worker_main
+    from blockwright.actors.worker.parameters import ParameterCarrier
     from blockwright.gpu.executor import Executor
     from blockwright.gpu.native import library as native_library
 
@@ -70,12 +78,33 @@ async def start(node: Node, config: WorkerConfig) -> None:
         threading.Event().wait()
         raise AssertionError("never returns")
 
+    send, batches = ParameterCarrier.send, itertools.count(1)
+
+    def mortal(self: ParameterCarrier, wanted: ParametersWanted) -> None:
+        if (levers / DIE).exists() and next(batches) == AHEAD + 1:
+            (levers / DIE).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        send(self, wanted)
+
+    ParameterCarrier.send = mortal  # type: ignore[method-assign]
     if (levers / UNBUILT).exists():
         native_library.EXTENSION_SUFFIXES = []  # type: ignore[attr-defined]
     Executor.execute = faulty  # type: ignore[method-assign]
     while (levers / HOLD).exists():  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(0.005)
     await worker_main.start(node, config)
+
+
+def name_sources(lever: Path) -> None:
+    """In the head."""
+    from blockwright.actors.controller.residency import Residency
+
+    first_missing = Residency._first_missing
+
+    def sourced(self: Residency, name: str) -> LoadBlock:
+        return replace(first_missing(self, name), source=lever.read_text() if lever.exists() else "")
+
+    Residency._first_missing = sourced  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
@@ -85,4 +114,5 @@ if __name__ == "__main__":
 
     topology.WORKER = "blockwright.tests.system.faulty_worker:start"
     cluster.STOP_GRACE = 1e6
+    name_sources(Path(os.environ[LEVERS]) / SOURCE)
     raise SystemExit(main())

@@ -1,0 +1,115 @@
+"""Routes end while requests are on them: parameters are dropped, or have come back (``SwitchRoutes``).
+
+Where parameters come back requests move one by one, and decode on meanwhile. Where they are dropped every request leaves at
+once and pauses until its new attempt begins. Owns which requests are *stale*, and what became of them; a move is
+``moving.py``'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from blockwright.actors.gateway.messages import Move
+from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay
+from blockwright.actors.gateway.pausing import Pausing
+from blockwright.actors.gateway.record import RequestRecord
+from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
+from blockwright.policies.model.chain import Route
+from blockwright.policies.requests.moving import deal
+
+KEPT = 8  # switches whose figures can still be asked for
+
+
+class Mover(Protocol):
+    """What is needed of ``Moving``."""
+
+    def to(self, record: RequestRecord, found: Route) -> Move: ...
+
+    def begin(self, move: Move, now: float, switch: int) -> None: ...
+
+    def left(self, record: RequestRecord) -> None: ...
+
+
+@dataclass(slots=True)
+class Switch:
+    """``stale``: requests that do not run on a new route yet; ``left``: those that have left at once."""
+
+    order: SwitchRoutes
+    figures: SwitchFigures
+    stale: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+
+class Switching:
+    """See the module. ``state``: whose requests they are."""
+
+    def __init__(self, state: MovedParts, moving: Mover, pausing: Pausing) -> None:
+        self._state, self._moving, self._pausing = state, moving, pausing
+        self._switches: dict[int, Switch] = {}  # the last
+
+    def begin(self, order: SwitchRoutes, now: float) -> None:
+        """Once for each order."""
+        if order.number in self._switches:
+            return
+        state, ended = self._state, frozenset(order.ended)
+        on = (r for r in state.active.values() if r.workers and r.route is not None and r.route.id in ended)
+        stale = sorted(on, key=lambda record: record.key)
+        switch = self._switches[order.number] = Switch(order, SwitchFigures(order.number, len(stale)))
+        while len(self._switches) > KEPT:
+            del self._switches[next(iter(self._switches))]
+        dealt = deal([record.wanted(now) for record in stale if not record.deaths.suspect], order.to, state.table)
+        for record in stale:
+            self._moving.left(record)
+            route = dealt.get(record.id)
+            if route is not None:
+                switch.stale.add(record.id)
+                switch.left |= {record.id} if order.dropped else set()
+                move = self._moving.to(record, route)
+                (self._pausing if order.dropped else self._moving).begin(move, now, order.number)
+            elif order.dropped:
+                record.note(now, "not_moved", reason="the parameters of its route were dropped, and no other can take it")
+                state.restart(record, now)
+
+    def runs(self, under: MoveUnderWay, now: float) -> None:
+        """A stale request runs on its new route."""
+        switch = self._switches.get(under.switch)
+        if switch is None or under.move.request not in switch.stale:
+            return
+        switch.stale.remove(under.move.request)
+        told, stall = switch.figures, now - (under.since if under.left is None else under.left)
+        switch.figures = replace(
+            told, copied=told.copied + bool(under.cached), pages=told.pages + under.pages, nbytes=told.nbytes + under.nbytes,
+            recomputed=told.recomputed + under.tokens - under.cached, stall_sum=told.stall_sum + stall,
+            stall_worst=max(told.stall_worst, stall),
+        )  # fmt: skip
+
+    def over(self, under: MoveUnderWay) -> None:
+        """It has ended, or begins anew for another reason."""
+        if (switch := self._switches.get(under.switch)) is not None:
+            switch.stale.discard(under.move.request)
+
+    def off(self, number: int) -> bool:
+        """Whether no attempt is on the routes that this switch has ended, as far as workers have answered."""
+        switch = self._switches.get(number)
+        if switch is None:
+            return True
+        on = (r for r in self._state.active.values() if r.workers and r.route is not None)
+        return not any(r.route is not None and r.route.id in switch.order.ended for r in on) and (
+            switch.left.isdisjoint(self._pausing.leaving)
+        )
+
+    def settled(self, number: int) -> bool:
+        """Whether no stale request of this switch waits."""
+        return number not in self._switches or not self._switches[number].stale
+
+    def figures(self, number: int) -> SwitchFigures:
+        """Of one of the last switches; of others nothing."""
+        switch = self._switches.get(number)
+        return SwitchFigures(number) if switch is None else switch.figures
+
+    def check(self, moves: dict[str, MoveUnderWay]) -> None:
+        """Raise AssertionError when an invariant is broken."""
+        for number, switch in self._switches.items():
+            moving = {request for request, under in moves.items() if under.switch == number}
+            assert switch.stale <= moving, f"of switch {number} somebody is stale who does not move"

@@ -1,0 +1,180 @@
+"""Parameters on their way to and from other workers: packed tensors that one has in memory and another is to have.
+
+They go in the lowest class of the links, behind hidden states and KV. The device copies them out and in, in slices between
+sweeps. The source keeps no account of anything: who wants parameters asks for a batch after the other, and reads from the
+checkpoint what does not come (``policies/cluster/parameter_fetch.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from blockwright.actors.worker.device_thread import Device
+from blockwright.actors.worker.messages import ParametersArrived, ParametersWanted
+from blockwright.actors.worker.outbox import Outbox
+from blockwright.policies.cluster.parameter_fetch import STALL, BatchPart, ParameterFetch, batch_bytes
+from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPiece
+from blockwright.runtime.actor.actor import ActorNode
+from blockwright.runtime.base.buffers import Sink
+from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.transport.link import Slot, Traffic, Transfer
+
+log = logging.getLogger(__name__)
+WantedTensors = Sequence[tuple[bytes, Sequence[tuple[PackedTensor, int]]]]  # of each component, with their places
+
+
+class Fetch:
+    """What one load gets from one source. ``ready``: by component, done when nothing more will come for it."""
+
+    def __init__(self, source: str, wanted: WantedTensors, batch: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.source = source
+        self.plan = ParameterFetch([(component, [tensor for tensor, _ in tensors]) for component, tensors in wanted], batch)
+        self.places = {tensor.id: offset for _, tensors in wanted for tensor, offset in tensors}
+        self.ready: dict[bytes, asyncio.Future[None]] = {component: loop.create_future() for component, _ in wanted}
+        self.writes: dict[bytes, list[asyncio.Future[None]]] = {}  # by component, given to the device
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def lacking(self) -> str:
+        """Why not everything came, if it did not."""
+        missing = len(self.plan.missing)
+        return self.plan.reason or (f"{self.source} has not got {missing} of the tensors" if missing else "")
+
+
+class ParameterCarrier:
+    """See the module. ``watch``: has ``lost`` told of a worker's end; ``batch``: bytes."""
+
+    def __init__(self, node: ActorNode, device: Device, outbox: Outbox, watch: Callable[[str], None], memory: int) -> None:
+        self._node, self._device, self._outbox, self._watch, self._batch = node, device, outbox, watch, batch_bytes(memory)
+        self._loop = asyncio.get_running_loop()
+        self._number = 0  # of the last batch that was asked for
+        self._fetches: list[Fetch] = []
+        self._copying = self._writing = 0  # bytes that the device is to read or write
+        self._transfers: list[Transfer] = []  # that may be under way
+        self._sums = {"sent_parameter_bytes": 0.0, "fetched_parameter_bytes": 0.0, "unfetched_loads": 0.0}
+
+    def counters(self) -> dict[str, float]:
+        """Sums of this worker's life, and the bytes beside the pool that hold parameters on their way now."""
+        self._transfers = [one for one in self._transfers if not one.done and one.fault is None]
+        staged = self._copying + self._writing + sum(one.size for one in self._transfers)
+        return {**self._sums, "staged_parameter_bytes": float(staged)}
+
+    # out -------------------------------------------------------------------------------------------------------------
+
+    def send(self, wanted: ParametersWanted) -> None:
+        """Have the device copy pieces of tensors; then they leave."""
+        self._watch(wanted.worker)
+        size, missing = sum(piece.last - piece.first for piece in wanted.pieces), list[bytes]()
+        room = self._outbox.room(wanted.worker, size)
+        memory = room.view if isinstance(room, Slot) else room
+        self._copying += size
+        copied = self._device.call_in_steps(lambda ex: ex.parameters.read(wanted.pieces, memory, missing))
+        copied.add_done_callback(partial(self._copied, wanted, room, missing, size))
+
+    def _copied(
+        self,
+        wanted: ParametersWanted,
+        room: bytearray | Slot,
+        missing: list[bytes],
+        size: int,
+        copied: asyncio.Future[None],
+    ) -> None:
+        self._copying -= size
+        if copied.cancelled():
+            return
+        if (error := copied.exception()) is not None:
+            log.warning("parameters for %s could not be copied: %s", wanted.worker, error)
+            missing = [piece.id for piece in wanted.pieces]
+        body = room if len(missing) < len(wanted.pieces) else b""
+        header = pack(encode(ParametersArrived(wanted.number, missing), Sink()))
+        try:
+            transfer = self._outbox.send(wanted.worker, header, body, Traffic.PARAMETERS)
+        except Exception as error:
+            log.warning("parameters for %s were not sent: %s", wanted.worker, error)
+            return
+        self._transfers.append(transfer)
+        self._sums["sent_parameter_bytes"] += transfer.size
+
+    # in --------------------------------------------------------------------------------------------------------------
+
+    def fetch(self, source: str, wanted: WantedTensors) -> Fetch:
+        """Begin to get tensors from a worker. What comes is written at their places, which must be mapped."""
+        fetch = Fetch(source, wanted, self._batch)
+        self._fetches.append(fetch)
+        self._go_on(fetch)
+        return fetch
+
+    def arrived(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
+        """A batch has come, or word that there is nothing."""
+        batch: ParametersArrived = decode(ParametersArrived, unpack(header))
+        for fetch in [one for one in self._fetches if one.source == sender]:
+            stretches = fetch.plan.arrived(batch.number, set(batch.missing))
+            writes = [self._write(fetch, stretch, buffers[0]) for stretch in stretches]
+            if writes:
+                self._writing += len(buffers[0])
+                asyncio.gather(*writes, return_exceptions=True).add_done_callback(
+                    partial(self._written, fetch, batch.number, len(buffers[0]))
+                )
+            else:
+                fetch.plan.written(batch.number)
+            self._go_on(fetch)
+
+    def _write(self, fetch: Fetch, stretch: BatchPart, body: memoryview) -> asyncio.Future[None]:
+        pieces: list[tuple[TensorPiece, int]] = [(piece, fetch.places[piece.id]) for piece in stretch.pieces]
+        came = body[stretch.at :][: sum(piece.last - piece.first for piece in stretch.pieces)]
+        write = self._device.call_in_steps(lambda ex: ex.parameters.write(pieces, came))
+        fetch.writes.setdefault(stretch.component, []).append(write)
+        return write
+
+    def _written(self, fetch: Fetch, number: int, size: int, writes: asyncio.Future[list[object]]) -> None:
+        self._writing -= size
+        fetch.plan.written(number)
+        failed = [] if writes.cancelled() else [w for w in writes.result() if isinstance(w, Exception)]
+        if failed:
+            log.warning("parameters of %s could not be written: %s", fetch.source, failed[0])
+            fetch.plan.give_up(str(failed[0]))
+        self._go_on(fetch)
+
+    def _go_on(self, fetch: Fetch) -> None:
+        """Ask for more, tell who has all, and look again if nothing is heard."""
+        while pieces := fetch.plan.ask(self._number + 1):
+            self._number += 1
+            if not self._node.current_incarnation(fetch.source):
+                fetch.plan.give_up(f"{fetch.source} is not up")
+                break
+            self._watch(fetch.source)
+            wanted = ParametersWanted(self._node.name, self._number, pieces)
+            self._node.ref(f"{fetch.source}/worker").parameters.cast(wanted)
+        for component in fetch.plan.settled():
+            if not fetch.ready[component].done():
+                fetch.ready[component].set_result(None)
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+        fetch.timer = self._loop.call_later(STALL, self._stalled, fetch) if fetch.plan.unanswered else None
+        if fetch in self._fetches and not fetch.plan.busy:
+            self._fetches.remove(fetch)
+            self._sums["fetched_parameter_bytes"] += fetch.plan.nbytes
+            self._sums["unfetched_loads"] += bool(fetch.lacking)
+
+    def _stalled(self, fetch: Fetch) -> None:
+        fetch.plan.give_up(f"nothing came from {fetch.source} for {STALL:g} s")
+        self._go_on(fetch)
+
+    def lost(self, worker: str) -> None:
+        """A worker has died: what it has not sent is read."""
+        for fetch in [one for one in self._fetches if one.source == worker]:
+            fetch.plan.give_up(f"{worker} died")
+            self._go_on(fetch)
+
+    def drop(self, component: bytes) -> None:
+        """Nobody needs a component any more: nothing is written for it from now on, whatever comes."""
+        for fetch in [one for one in self._fetches if component in one.ready]:
+            fetch.plan.drop(component)
+            fetch.ready[component].cancel()
+            for write in fetch.writes.pop(component, []):
+                write.cancel()
+            self._go_on(fetch)
