@@ -17,6 +17,7 @@ from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game, Violation
 from blockwright.tests.serving.strikes import ACTIONS, HELD, Strike
+from blockwright.tests.serving.test_serving_predictors import Followed
 
 PART, PARTS = 30, 2
 SWITCHES = 16  # of each seed
@@ -34,7 +35,7 @@ class Switches(Game):
 
     async def _scenario(self, sim: Any) -> None:
         self.work.append(asyncio.create_task(self._switch(Random(f"{self.seed}/switches"))))
-        self.figures = list[SwitchFigures]()
+        self.told = list[SwitchFigures]()
         await super()._scenario(sim)
 
     def _leaks(self) -> str:
@@ -65,7 +66,7 @@ class Switches(Game):
                 figures = await ref.switched(await self._off(ref, order), timeout=TOLD, returns=SwitchFigures)
             except TimeoutError as late:
                 raise Violation("ended", f"{order} is not over") from late
-            self.figures.append(figures)
+            self.told.append(figures)
 
     async def _off(self, ref: Any, order: SwitchRoutes) -> int:
         """Its requests have left, though new ones may come: the routes have not really ended."""
@@ -75,7 +76,7 @@ class Switches(Game):
 
     def _count(self) -> None:
         super()._count()
-        for figures in self.figures:
+        for figures in self.told:
             self.counters.update(stale=figures.stale, copied=figures.copied, recomputed=figures.recomputed)
 
 
@@ -99,3 +100,17 @@ def test_without_faults_who_pauses_goes_on_with_its_pages() -> None:
         assert set(game.outcomes) <= {"done", "cancelled"}, seed
         counters += game.counters
     assert counters["copied"] > counters["stale"] // 4 > 0, counters
+
+
+class FollowedSwitches(Switches, Followed):
+    """With predictors."""
+
+
+def test_replicas_of_workers_know_what_is_held() -> None:
+    stale = 0
+    for seed in range(5):
+        game = FollowedSwitches(seed, dispatch="llumnix-minus-code")
+        game.play()
+        assert game.figures["disagreements"] == 0, seed
+        stale += game.counters["stale"]
+    assert stale > 0
