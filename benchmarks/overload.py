@@ -12,8 +12,9 @@ checkout has shared/traces), answers four times as long as theirs: with their ow
 H100 computes, however much memory it has (decision 43; ``azure-as-it-is`` shows it). ``endless-memory`` is the time to first
 token when memory never runs out: the floor for whatever is done about it.
 
-Bars, SLO shares (``slo_F``: first token or any other later than F times the median of the best baseline), an endless burst,
-and ablations of a drop on the last set. ``lookahead``: random prompts with outliers on pipelines of two and of four stages.
+SLO shares are ``slo_F``: first token or any other later than F times the median of the best baseline. An endless burst and
+ablations of a drop, on the last set, have four instances. ``lookahead``: random prompts with outliers on pipelines of two
+and of four stages.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from harness import OURS, Bar, Options, Report
 from overload_runs import BASELINES, COSTS, INSTANCES, SETS, SYSTEMS, Load, RunOutcome, System, load, simulate
 
 ABLATIONS: dict[str, dict[str, Any]] = {
+    "none": {},
     "recompute": {"exchange": False},
     "no-priorities": {"priorities": False},
     "no-restore": {"restore": False},
@@ -52,24 +54,25 @@ Work = tuple[str, str, System, Load, int]  # case, subject, what runs, and on ho
 
 def works(quick: bool) -> list[Work]:
     """All runs, the longest first."""
-    instances, shorter = (2, 8.0) if quick else (INSTANCES, 1.0)
+    instances, few, shorter = (2, 2, 8.0) if quick else (INSTANCES, INSTANCES // 2, 1.0)
     names = MEMORY_BOUND[-1:] if quick else MEMORY_BOUND
-    loads = {name: load(SETS[name], instances, shorter) for name in [*names, COMPUTE_BOUND]}
-    last = loads[names[-1]]
-    found = [(name, subject, system, loads[name], instances) for name in names for subject, system in SYSTEMS.items()]
-    found += [(COMPUTE_BOUND, subject, SYSTEMS[subject], loads[COMPUTE_BOUND], instances)
-              for subject in ("preempt", OURS, "endless-memory")]  # fmt: skip
+    found = [
+        (name, subject, system, load(SETS[name], instances, shorter), instances)
+        for name in names
+        for subject, system in SYSTEMS.items()
+    ]
+    compute, last = load(SETS[COMPUTE_BOUND], few, shorter), load(SETS[names[-1]], few, shorter)
+    found += [(COMPUTE_BOUND, name, SYSTEMS[name], compute, few) for name in ("preempt", OURS, "endless-memory")]
     endless = replace(last, burst=last.burst * 6, after=0.0)
-    found += [(f"{names[-1]}/endless", subject, SYSTEMS[subject], endless, instances) for subject in ("preempt", OURS)]
+    found += [(f"{names[-1]}/endless", name, SYSTEMS[name], endless, few) for name in ("preempt", OURS)]
     for ablation, changes in ABLATIONS.items():
-        system = System({"mode": "drop", **changes})
-        found.append((f"{names[-1]}/{ablation}", OURS, system, last, instances))
+        found.append((f"{names[-1]}/{ablation}", OURS, System({"mode": "drop", **changes}), last, few))
     return sorted(found, key=lambda work: -_weight(work[2]))  # stable
 
 
 def _weight(system: System) -> int:
     """Pipelines are played sweep by sweep."""
-    return 2 * (system.stages > 1) + (system.overload["mode"] == "drop")
+    return 2 * (system.stages > 1) + int(system.overload["mode"] == "drop")
 
 
 def run(work: Work) -> RunOutcome:

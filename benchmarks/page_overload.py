@@ -58,9 +58,7 @@ def of_overload(result: Result) -> str:
         for what, paper, metric, lower in PAPER
     ]
     last = MEMORY_BOUND[-1]
-    changed = [
-        (name, *(result.text(f"{last}/{name}" if name else last, metric) for metric in CHANGED)) for name in ("", *ABLATIONS)
-    ]
+    changed = [(name, *(result.text(f"{last}/{name}", metric) for metric in CHANGED)) for name in ABLATIONS]
     endless = [
         (
             WORDS.get(name, name),
@@ -82,7 +80,8 @@ before; answer tokens a second in the burst; shares that miss 5 and 10 times the
 
 {table(("KunServe's table, and ours", "paper", *MEMORY_BOUND), beside)}
 
-Ablations, on {last}; stalls of stale sequences in seconds, what activations wait for KV in chunks, idle share of stage time:
+Ablations, on {last} and four instances; stalls of stale sequences in seconds, what activations wait for KV in chunks, idle
+share of stage time:
 
 {table(("", "TTFT P99", "P50 after", "TPOT P50", "drops", "restores", "KV", "stall", "most", "waits P99", "idle"), changed)}
 

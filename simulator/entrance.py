@@ -196,9 +196,10 @@ class Entrance:
                 candidate, waiting=candidate.waiting + waiting, waiting_blocks=candidate.waiting_blocks + blocks
             )
         if (devices := self.devices.get(i, 1)) > 1:
-            blocks = candidate.free_blocks, candidate.total_blocks, candidate.waiting_blocks
-            free, total, waiting = (count // devices for count in blocks)
-            candidate = replace(candidate, free_blocks=free, total_blocks=total, waiting_blocks=waiting)
+            candidate = replace(
+                candidate, free_blocks=candidate.free_blocks // devices, total_blocks=candidate.total_blocks // devices,
+                waiting_blocks=candidate.waiting_blocks // devices,
+            )  # fmt: skip
         if self._counts:
             sent = self._sent[dispatcher][i]
             while sent and sent[0] <= now - MINUTE:
