@@ -35,6 +35,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "recompute": {"exchange": False},
     "no-priorities": {"priorities": False},
+    "no-lookahead": {"lookahead": False},
     "no-restore": {"restore": False},
     "most-2": {"most": 2},
     "most-8": {"most": 8},

@@ -134,12 +134,11 @@ def simulate(system: System, one: Load, instances: int = INSTANCES, seed: int = 
     from blockwright.simulator.overload import simulation_of
 
     run = simulation_of(described(system, instances), [Coefficients(**COSTS)], one.demands(seed))
-    idle = IdleStages(run)
     run.run()
     assert not any(request.failed for request in run.requests)
     first = [request.first - request.demand.at for request in run.requests]
     each = [(request.ended - request.first) / (request.demand.output - 1) for request in run.requests]
-    figures = read_off(run, one) | idle.figures(one)
+    figures = read_off(run, one) | bubbles(run)
     for name in ("base", "peak"):
         figures[name] *= system.memory
     return RunOutcome(figures, first, each)
@@ -187,6 +186,15 @@ def moved(run: Any) -> dict[str, float]:
     return found
 
 
+def bubbles(run: Any) -> dict[str, float]:
+    """Share of the time of pipelines' stages in which they have nothing to do while sequences run."""
+    from blockwright.policies.prediction.pipeline_instance import PipelineInstance
+
+    pipelines = [one for one in run.served if isinstance(one, PipelineInstance)]
+    idle, busy = sum(one.bubbles for one in pipelines), sum(one.busy for one in pipelines)
+    return {"bubbles": idle / (idle + busy)} if busy else {}
+
+
 def percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
     from blockwright.api.load.figures import percentile
 
@@ -204,31 +212,3 @@ def windows(values: Sequence[tuple[float, float]], seconds: float) -> list[tuple
     for at, value in values:
         found.setdefault(int(at // seconds), []).append(value)
     return [(n * seconds, mean(some)) for n, some in sorted(found.items())]
-
-
-class IdleStages:
-    """How long stages of pipelines idle, looked at every ``EACH`` seconds: bubbles, where there is enough to do."""
-
-    EACH = 0.5
-
-    def __init__(self, run: Any) -> None:
-        self._run, self._seen = run, list[tuple[float, dict[int, tuple[float, int]]]]()
-        run.call(0.0, self._look)
-
-    def _look(self) -> None:
-        from blockwright.policies.prediction.pipeline_instance import PipelineInstance
-
-        pipelines = [one for one in self._run.serving if isinstance(one, PipelineInstance)]
-        self._seen.append((self._run.now, {id(one): (one.busy, len(one.machines)) for one in pipelines}))
-        if any(request.ended < 0 for request in self._run.requests[-1:]):
-            self._run.call(self._run.now + self.EACH, self._look)
-
-    def figures(self, one: Load) -> dict[str, float]:
-        """Share of stage time, over all pipelines, in the burst and as long again."""
-        busy = stage = 0.0
-        for (at, before), (now, after) in zip(self._seen, self._seen[1:], strict=False):
-            if one.before <= at < one.before + 2 * one.burst:
-                for pipeline in before.keys() & after.keys():
-                    busy += after[pipeline][0] - before[pipeline][0]
-                    stage += (now - at) * after[pipeline][1]
-        return {"idle": 1 - busy / stage} if stage else {}

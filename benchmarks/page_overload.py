@@ -23,7 +23,7 @@ MAIN = (
 )
 CHANGED = (
     "ttft_p99", "after_ttft_p50", "tpot_p50", "dropped", "restored", "capacity", "stall", "stall_most",
-    "activation_wait_p99", "idle",
+    "activation_wait_p99", "bubbles",
 )  # fmt: skip
 HEAD = (
     "lengths",
@@ -81,9 +81,9 @@ before; answer tokens a second in the burst; shares that miss 5 and 10 times the
 {table(("KunServe's table, and ours", "paper", *MEMORY_BOUND), beside)}
 
 Ablations, on {last} and four instances; stalls of stale sequences in seconds, what activations wait for KV in chunks, idle
-share of stage time:
+share of stage time while sequences run:
 
-{table(("", "TTFT P99", "P50 after", "TPOT P50", "drops", "restores", "KV", "stall", "most", "waits P99", "idle"), changed)}
+{table(("", "TTFT P99", "after", "TPOT P50", "drops", "restores", "KV", "stall", "most", "waits P99", "bubbles"), changed)}
 
 A burst that does not end: seconds until first tokens take half a second, and the KV memory that a drop makes of it.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from blockwright.policies.cluster.chunk_order import Traffic
@@ -100,6 +100,8 @@ class OverloadSimulation(MovingSimulation):
         budgets = [spec.memory for spec in scenario.instances for _ in range(spec.count)]
         workers = [instance.name for instance in self.instances]
         configs = {instance.name: instance.state.config for instance in self.instances}
+        if not self._spec.lookahead:
+            configs = {name: replace(config, lookahead=0) for name, config in configs.items()}
         self._maker = SimulatedGroups(model, components, configs, costs, self._times)
         replicas = [replica(model.name, w, components, b) for w, b in zip(workers, budgets, strict=True)]
         planner = DropPlanner(

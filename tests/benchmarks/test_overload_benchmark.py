@@ -28,7 +28,7 @@ def test_a_run_that_is_short_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     preempt, drop, floor = (runs.simulate(SYSTEMS[name], burst, 2) for name in ("preempt", runs.OURS, "endless-memory"))
     assert (drop.figures["dropped"], preempt.figures["peak"]) >= (1.0, 0.9)
     assert floor.figures["ttft_p99"] < drop.figures["ttft_p99"] < preempt.figures["ttft_p99"]
-    assert 0 < drop.figures["idle"] < 1
+    assert 0 < drop.figures["bubbles"] < 1
     assert "after_ttft_p50" not in drop.figures
     shares = overload.slo(dict.fromkeys(runs.BASELINES, preempt) | {"floor": floor})
     assert shares["preempt"]["slo_1"] >= shares["preempt"]["slo_10"] >= shares["floor"]["slo_10"]
