@@ -1,125 +1,93 @@
-"""A burst on eight simulated replicas: drop parameters, preempt, or serve in pipelines all the time; and lookahead batches.
+"""What is done when KV memory runs out, on eight simulated replicas: drop parameters, preempt, swap, migrate, or pipelines
+all the time; and lookahead batches.
 
     python benchmarks/overload.py [--quick] [--json PATH]
 
-Qwen-2.5-14B: 48 layers, 28 GB of weights on 80 GB, 192 KB of KV a token, links of 200 Gbit/s. What a sweep costs follows
-from the medians of Vidur's operator table for an H100 (Llama-2-70B, by operations and bytes). Requests come at the rate at
-which replicas use 60 % of their KV memory on average, twice as often for 30 s, with the lengths of ShareGPT, Azure's
-conversations and arXiv summaries where a folder above this checkout has shared/traces; else of the example's sample alone. A
-drop's ablations are simulated on the last set. ``lookahead``: random prompts
-with outliers on a pipeline of two and of four stages.
+Qwen-2.5-14B: 48 layers, 28 GB of weights on 80 GB, 192 KB of KV a token, links of 200 Gbit/s, 25 GB/s to host memory. What a
+sweep costs follows from the medians of Vidur's operator table for an H100 (Llama-2-70B, by operations and bytes). Requests
+come at the rate at which eight replicas use about 60 % of their KV memory, and twice as often for 20 or 30 s.
+
+Prompts are those of ShareGPT, Azure's conversations and arXiv summaries (of the example's sample, where no folder above this
+checkout has shared/traces), answers four times as long as theirs: with their own lengths twice the base load is more than an
+H100 computes, however much memory it has (decision 43; ``azure-as-it-is`` shows it). ``endless-memory`` is the time to first
+token when memory never runs out: the floor for whatever is done about it.
+
+SLO shares are ``slo_F``: first token or any other later than F times the median of the best baseline. An endless burst and
+ablations of a drop, on the last set, have four instances. ``lookahead``: random prompts with outliers on pipelines of two
+and of four stages.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from statistics import mean
 from typing import Any
 
 import harness
-from harness import OURS, ROOT, Bar, Options, Report
+from harness import OURS, Bar, Options, Report
+from overload_runs import BASELINES, COSTS, INSTANCES, SETS, SYSTEMS, Load, RunOutcome, System, load, simulate
 
-COSTS = {"base": 0.001, "read": 0.0097, "beyond": 4.1e-5, "row": 1e-6, "context": 7.3e-8, "prefill": 2.5e-9}
-MEMORY, PARAMETERS, KV = 80_000_000_000, 28_000_000_000, 196_608  # bytes of a device, of the model, of a token
-LAYERS, INSTANCES, LINK = 48, 8, 25e9
-BEFORE, BURST, AFTER = 40.0, 30.0, 50.0  # seconds
-SETS = {"sharegpt": "sharegpt_lengths", "azure": "azure_llm_2023_conv", "arxiv": "arxiv_summarization_lengths"}
-LONGEST = 8192  # tokens of a prompt
-SYSTEMS: dict[str, dict[str, Any]] = {"preempt": {"mode": "off"}, "pipelines": {"mode": "off"}, OURS: {}}
 ABLATIONS: dict[str, dict[str, Any]] = {
+    "none": {},
     "recompute": {"exchange": False},
     "no-priorities": {"priorities": False},
+    "no-lookahead": {"lookahead": False},
     "no-restore": {"restore": False},
     "most-2": {"most": 2},
     "most-8": {"most": 8},
     "throttled-85": {"throttled": 0.85},
+    "throttled-90": {"throttled": 0.9},
+    "quiet-30": {"quiet": 0.3},
+    "quiet-70": {"quiet": 0.7},
     "horizon-2": {"horizon": 2.0},
 }
-BARS = tuple(Bar(name, "ttft_p99", peer, at_most=1 / 12) for name in SETS for peer in ("preempt", "pipelines"))
+MEMORY_BOUND, COMPUTE_BOUND = [*SETS][:-1], [*SETS][-1]
+BARS = (
+    *(Bar(name, "ttft_p99", peer, at_most=1 / 12) for name in MEMORY_BOUND for peer in BASELINES),
+    *(Bar(name, "activation_wait_p99", at_most=2.5) for name in MEMORY_BOUND),
+)
+Work = tuple[str, str, System, Load, int]  # case, subject, what runs, and on how many instances
 
 
-def lengths(name: str) -> list[tuple[int, int]]:
-    """Prompt and answer of each request of a set."""
-    from blockwright.simulator.traces import read_trace
-
-    found = [above / "shared" / "traces" / f"{SETS[name]}.csv.gz" for above in ROOT.parents]
-    path = next((path for path in found if path.exists()), ROOT / "examples" / "simulate" / "sharegpt_lengths.csv")
-    return [(min(one.prompt, LONGEST), max(one.output, 2)) for one in read_trace(path) if one.prompt]
-
-
-def rate_of(sizes: Sequence[tuple[int, int]], share: float) -> float:
-    """Requests a second at which one replica uses such a share of its KV memory: Little's law over what a sweep costs."""
-    prompt, output = mean(size for size, _ in sizes), mean(size for _, size in sizes)
-    held = share * (MEMORY - PARAMETERS) / KV  # tokens
-    rows = held / (prompt + output / 2)
-    sweep = COSTS["base"] + COSTS["read"] + COSTS["beyond"] * rows + COSTS["context"] * held
-    return rows / (output * sweep + rows * prompt * COSTS["beyond"])
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """``quiet``: requests a second at first and at last; in between ``times`` as many."""
-
-    sizes: Sequence[tuple[int, int]]
-    quiet: float
-    times: float = 2.0
-    shorter: float = 1.0  # divides all times
-
-    def demands(self, seed: int) -> list[Any]:
-        from blockwright.simulator.workload import Demand
-
-        source, now, made = random.Random(seed), 0.0, list[Demand]()
-        first, last, end = (t / self.shorter for t in (BEFORE, BEFORE + BURST, BEFORE + BURST + AFTER))
-        while (now := now + source.expovariate(self.quiet * (self.times if first <= now < last else 1.0))) < end:
-            prompt, output = source.choice(self.sizes)
-            made.append(Demand(len(made), now, "qwen-14b", prompt, output))
-        return made
+def works(quick: bool) -> list[Work]:
+    """All runs, the longest first."""
+    instances, few, shorter = (2, 2, 8.0) if quick else (INSTANCES, INSTANCES // 2, 1.0)
+    names = MEMORY_BOUND[-1:] if quick else MEMORY_BOUND
+    found = [
+        (name, subject, system, load(SETS[name], instances, shorter), instances)
+        for name in names
+        for subject, system in SYSTEMS.items()
+    ]
+    compute, last = load(SETS[COMPUTE_BOUND], few, shorter), load(SETS[names[-1]], few, shorter)
+    found += [(COMPUTE_BOUND, name, SYSTEMS[name], compute, few) for name in ("preempt", OURS, "endless-memory")]
+    endless = replace(last, burst=last.burst * 6, after=0.0)
+    found += [(f"{names[-1]}/endless", name, SYSTEMS[name], endless, few) for name in ("preempt", OURS)]
+    for ablation, changes in ABLATIONS.items():
+        found.append((f"{names[-1]}/{ablation}", OURS, System({"mode": "drop", **changes}), last, few))
+    return sorted(found, key=lambda work: -_weight(work[2]))  # stable
 
 
-def described(system: str, overload: Mapping[str, Any], instances: int) -> Any:
-    from blockwright.simulator.description import DescriptionSource, scenario
+def _weight(system: System) -> int:
+    """Pipelines are played sweep by sweep."""
+    return 2 * (system.stages > 1) + int(system.overload["mode"] == "drop")
 
-    stages = 2 if system == "pipelines" else 1
-    model = {"name": "qwen-14b", "kv_bytes": KV, "parameters": PARAMETERS, "embedding": 1_557_000_000, "head": 1_557_000_000}
-    replicas = {"name": "i", "count": instances // stages, "stages": stages, "profile": "-", "memory": MEMORY}
-    table = {
-        "workload": {"arrivals": "log"},
-        "models": [{**model, "hidden_bytes": 10_240, "context": 40_000}],
-        "instances": [{**replicas, "max_rows": 1024, "chunk_size": 1024, "sweep_tokens": 2048}],
-        "links": {"latency": 1e-5, "bandwidth": LINK},
-        "dispatch": {"policy": "prefix-aware"},
-        "overload": {"mode": "drop", "layers": LAYERS, **overload},
+
+def run(work: Work) -> RunOutcome:
+    _, _, system, one, instances = work
+    return simulate(system, one, instances)
+
+
+def slo(outcomes: Mapping[str, RunOutcome]) -> dict[str, dict[str, float]]:
+    """By system: shares of requests that miss F times the medians of the best baseline."""
+    first, each = (min(outcomes[name].figures[metric] for name in BASELINES) for metric in ("ttft_p50", "tpot_p50"))
+    return {
+        name: {f"slo_{factor}": one.missed(factor * first, factor * each) for factor in range(1, 11)}
+        for name, one in outcomes.items()
     }
-    return scenario(table, DescriptionSource(Path("overload.toml"), ""))
-
-
-def simulate(
-    system: str, overload: Mapping[str, Any], demands: Sequence[Any], instances: int = INSTANCES
-) -> dict[str, float]:
-    """One run, in seconds. ``stall``: pauses of stale sequences. ``capacity``: the most KV memory, over that at first."""
-    from blockwright.api.load.figures import percentile
-    from blockwright.policies.plan.coefficients import Coefficients
-    from blockwright.simulator.overload import OverloadSimulation, simulation_of
-
-    run = simulation_of(described(system, overload, instances), [Coefficients(**COSTS)], demands)
-    run.run()
-    assert not any(one.failed for one in run.requests)
-    first = sorted(one.first - one.demand.at for one in run.requests)
-    each = sorted((one.ended - one.first) / (one.demand.output - 1) for one in run.requests)
-    found = {f"ttft_p{share}": percentile(first, share) for share in (50, 90, 99)}
-    found |= {f"tpot_p{share}": percentile(each, share) for share in (50, 99)}
-    found["preemptions"] = float(sum(one.preemptions for one in run.requests))
-    found["memory"] = mean(share for sample in run.samples for share in sample.memory)
-    if isinstance(run, OverloadSimulation):
-        whats = [change["what"] for change in run.changes]
-        found |= {"drops": float(whats.count("dropped")), "restores": float(whats.count("restored"))}
-        found |= {"stall": mean(run.stalls or [0.0]), "stall_most": max(run.stalls, default=0.0)}
-        found["capacity"] = max(one.capacity for one in run.readings) / run.readings[0].capacity
-        found["activation_wait_p99"] = percentile(sorted(run.links.waits), 99) if run.links.waits else 0.0
-    return found
 
 
 def greedy(chunks: Sequence[Any], count: int) -> list[list[Any]]:
@@ -152,15 +120,16 @@ def look_ahead(stages: int, sets: int) -> dict[str, dict[str, float]]:
 
 def main(options: Options) -> None:
     report = Report("overload", {"instances": INSTANCES, "model": "Qwen-2.5-14B", "device": "H100"}, ())
-    names = [*SETS][-1:] if options.quick else [*SETS]
-    for name in names:
-        sizes = lengths(name)
-        load = Load(sizes, INSTANCES * rate_of(sizes, 0.6), shorter=4.0 if options.quick else 1.0)
-        demands = load.demands(1)
-        for system, overload in SYSTEMS.items():
-            report.add(name, system, simulate(system, overload, demands))
-        for ablation, overload in ABLATIONS.items() if name == names[-1] else ():
-            report.add(f"{name}/{ablation}", OURS, simulate(OURS, overload, demands))
+    todo, outcomes = works(options.quick), dict[tuple[str, str], RunOutcome]()
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for (case, subject, *_), outcome in zip(todo, pool.map(run, todo), strict=True):
+            outcomes[case, subject] = outcome
+            print(f"{case} {subject}: first token P99 {outcome.figures['ttft_p99']:.2f} s", flush=True)
+    for (case, subject), outcome in sorted(outcomes.items()):
+        report.add(case, subject, outcome.figures)
+    for case in dict.fromkeys(case for case, subject in outcomes if subject == BASELINES[-1]):
+        for subject, shares in slo({subject: one for (of, subject), one in outcomes.items() if of == case}).items():
+            report.add(case, subject, shares)
     for stages in (2, 4):
         for subject, figures in look_ahead(stages, 20 if options.quick else 200).items():
             report.add(f"lookahead/{stages}", subject, figures)

@@ -3,28 +3,101 @@
 from __future__ import annotations
 
 from harness import OURS
-from overload import SETS, SYSTEMS
+from overload import ABLATIONS, COMPUTE_BOUND, MEMORY_BOUND
+from overload_runs import BASELINES, SYSTEMS
 from stored import Result, table
 
-WORDS = {OURS: "drop", "preempt": "replicas that preempt", "pipelines": "pipelines always"}
+WORDS = {OURS: "drop", "pipelines": "pipelines always", "swap": "swap to the host", "endless-memory": "endless memory"}
+MAIN = (
+    "base",
+    "peak",
+    "ttft_p50",
+    "ttft_p99",
+    "rise",
+    "tpot_p50",
+    "tpot_p99",
+    "tokens_per_s",
+    "preemptions",
+    "slo_5",
+    "slo_10",
+)
+CHANGED = (
+    "ttft_p99", "after_ttft_p50", "tpot_p50", "dropped", "restored", "capacity", "stall", "stall_most",
+    "activation_wait_p99", "bubbles",
+)  # fmt: skip
+HEAD = (
+    "lengths",
+    "",
+    "KV",
+    "most",
+    "TTFT P50",
+    "P99",
+    "rise",
+    "TPOT P50",
+    "P99",
+    "tokens/s",
+    "preempted",
+    "SLO 5",
+    "SLO 10",
+)
+PAPER = (
+    ("P99 TTFT against all baselines, times lower", "12.7 to 72.2", "ttft_p99", True),
+    ("P50 TPOT, against the best baseline", "+15.8 to +22.7 %", "tpot_p50", False),
+)
 
 
 def of_overload(result: Result) -> str:
     rows = [
-        (name, WORDS[system], *(result.text(name, metric, system) for metric in ("ttft_p50", "ttft_p99", "tpot_p50")))
-        for name in SETS
+        (name, WORDS.get(system, system), *(result.text(name, metric, system) for metric in MAIN))
+        for name in (*MEMORY_BOUND, COMPUTE_BOUND)
         for system in SYSTEMS
+        if result.value(name, "ttft_p99", system) is not None
+    ]
+    beside = [
+        (what, paper, *(_beside(result, name, metric, lower) for name in MEMORY_BOUND))
+        for what, paper, metric, lower in PAPER
+    ]
+    last = MEMORY_BOUND[-1]
+    changed = [(name, *(result.text(f"{last}/{name}", metric) for metric in CHANGED)) for name in ABLATIONS]
+    endless = [
+        (
+            WORDS.get(name, name),
+            *(result.text(f"{last}/endless", metric, name) for metric in ("late", "ttft_p99", "capacity")),
+        )
+        for name in ("preempt", OURS)
     ]
     idle = [
         (case, subject, result.text(case, "seconds", subject), result.text(case, "idle", subject))
-        for case in dict.fromkeys(result.cases("idle"))
+        for case in dict.fromkeys(case for case in result.cases("idle") if case.startswith("lookahead"))
         for subject in ("token-count", "greedy", OURS)
     ]
-    return f"""Eight simulated H100s with Qwen-2.5-14B, a base load at 60 % of the KV memory, twice that for 30 s: seconds
-until the first token, and of each further one. Dropping does not pay yet (decision 39).
+    return f"""Eight simulated H100s with Qwen-2.5-14B and about 60 % of the KV memory in use, then twice the load for 20 or
+30 s ([decision 43](decisions/0043-what-a-burst-runs-out-of.md)). Seconds until the first token (TTFT), of each further one
+(TPOT); KV before the burst and at most, as a share of all; how much later first tokens came in the worst five seconds than
+before; answer tokens a second in the burst; shares that miss 5 and 10 times the medians of the best baseline.
 
-{table(("lengths", "", "TTFT P50", "TTFT P99", "TPOT P50"), rows)}
+{table(HEAD, rows)}
+
+{table(("KunServe's table, and ours", "paper", *MEMORY_BOUND), beside)}
+
+Ablations, on {last} and four instances; stalls of stale sequences in seconds, what activations wait for KV in chunks, idle
+share of stage time while sequences run:
+
+{table(("", "TTFT P99", "after", "TPOT P50", "drops", "restores", "KV", "stall", "most", "waits P99", "bubbles"), changed)}
+
+A burst that does not end: seconds until first tokens take half a second, and the KV memory that a drop makes of it.
+
+{table(("", "until late", "TTFT P99", "KV"), endless)}
 
 Microbatches of random prompts with outliers, by stages: seconds, and the part of stage time that is idle.
 
 {table(("", "", "seconds", "idle"), idle)}"""
+
+
+def _beside(result: Result, name: str, metric: str, lower: bool) -> str:
+    """Against the baselines: how many times lower, from the best to the worst; or by how many percent more than the best."""
+    found = sorted(value for system in BASELINES if (value := result.value(name, metric, system)))
+    ours = result.value(name, metric)
+    if not ours or not found:
+        return result.text(name, metric)
+    return f"{found[0] / ours:.1f} to {found[-1] / ours:.1f}" if lower else f"{100 * (ours / found[0] - 1):+.1f} %"

@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any
 
 import harness
-import overload
+import overload_runs as overload
 from harness import OURS, Bar, Options, Report
 
 DEVICES = 4
@@ -31,6 +31,15 @@ BARS = (
     *(Bar(f"saturated/{case}", "tokens_per_s", REPLICAS, at_least=0.9) for case in CASES),
     *(Bar(f"loaded/{case}", "bubbles", WHOLE, at_most=0.8) for case in CASES),
 )
+
+
+def rate_of(sizes: Sequence[tuple[int, int]], share: float) -> float:
+    """Requests a second at which one replica uses such a share of its KV memory: Little's law over what a sweep costs."""
+    costs, prompt, output = overload.COSTS, mean(size for size, _ in sizes), mean(size for _, size in sizes)
+    held = share * (overload.MEMORY - overload.PARAMETERS) / overload.KV  # tokens
+    rows = held / (prompt + output / 2)
+    sweep = costs["base"] + costs["read"] + costs["beyond"] * rows + costs["context"] * held
+    return rows / (output * sweep + rows * prompt * costs["beyond"])
 
 
 def asked(sizes: Sequence[tuple[int, int]], rate: float, count: int) -> list[Any]:
@@ -88,9 +97,9 @@ def described(stages: int, room: int) -> Any:
 
 def main(options: Options) -> None:
     report = Report("pipelines", {"devices": DEVICES, "model": "Qwen-2.5-14B", "device": "H100"}, ())
-    sizes, count = overload.lengths("arxiv"), 160 if options.quick else 600
+    sizes, count = overload.lengths(replace(overload.SETS["arxiv"], longer=1)), 160 if options.quick else 600
     for room in ROOMS:
-        rate = DEVICES * overload.rate_of(sizes, 0.6 * room * 1e9 / (overload.MEMORY - overload.PARAMETERS))
+        rate = DEVICES * rate_of(sizes, 0.6 * room * 1e9 / (overload.MEMORY - overload.PARAMETERS))
         for load, demands in (("loaded", asked(sizes, rate, count)), ("saturated", asked(sizes, 0.0, count))):
             replicas = simulate(1, room, demands)
             for stages in (2, 4):

@@ -149,6 +149,7 @@ class OverloadSpec:
     restore: bool = True
     exchange: bool = True  # KV moves; otherwise it is computed again
     priorities: bool = True  # on links, activations before KV before parameters
+    lookahead: bool = True  # pipelines cut prompts so that microbatches take equally long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,7 @@ class Entrance:
         self._latency = limits.latency
         self._reckons = dispatch.in_flight != "none" and (dispatch.staleness > 0 or limits.latency > 0) and not self._plain
         self._flying: list[deque[Flying]] = [deque() for _ in instances]
+        self.devices: dict[int, int] = {}  # by place, where that is not one: a block there takes so much less of each
         self.outside: dict[int, tuple[int, int]] = {}  # by place: who waits for an instance elsewhere, and their blocks
 
     def refusal(self, demand: Demand, now: float) -> str:
@@ -194,6 +195,11 @@ class Entrance:
             candidate = replace(
                 candidate, waiting=candidate.waiting + waiting, waiting_blocks=candidate.waiting_blocks + blocks
             )
+        if (devices := self.devices.get(i, 1)) > 1:
+            candidate = replace(
+                candidate, free_blocks=candidate.free_blocks // devices, total_blocks=candidate.total_blocks // devices,
+                waiting_blocks=candidate.waiting_blocks // devices,
+            )  # fmt: skip
         if self._counts:
             sent = self._sent[dispatcher][i]
             while sent and sent[0] <= now - MINUTE:

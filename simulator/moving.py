@@ -63,9 +63,12 @@ class MovingSimulation(ClusterSimulation):
     def _touch(self, worker: str) -> None:
         """Its memory is about to change: it must not be within a jump."""
         place = self._at[self._places[worker]]
-        if isinstance(instance := self.instances[place], Instance):
-            instance.catch_up(self.now)
-            self._schedule(place)
+        instance = self.instances[place]
+        if not isinstance(instance, Instance):
+            instance.wake()
+            return
+        instance.catch_up(self.now)
+        self._schedule(place)
 
     def _device(self, place: int) -> GroupDevice:
         """The memory of an instance of one device."""

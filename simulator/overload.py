@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from blockwright.policies.cluster.chunk_order import Traffic
@@ -100,6 +100,8 @@ class OverloadSimulation(MovingSimulation):
         budgets = [spec.memory for spec in scenario.instances for _ in range(spec.count)]
         workers = [instance.name for instance in self.instances]
         configs = {instance.name: instance.state.config for instance in self.instances}
+        if not self._spec.lookahead:
+            configs = {name: replace(config, lookahead=0) for name, config in configs.items()}
         self._maker = SimulatedGroups(model, components, configs, costs, self._times)
         replicas = [replica(model.name, w, components, b) for w, b in zip(workers, budgets, strict=True)]
         planner = DropPlanner(
@@ -247,6 +249,7 @@ class OverloadSimulation(MovingSimulation):
             self.instances[place], route = self._maker.make(group)
             self._routes[place], self._due[place] = {route.application: route}, IDLE
             found |= devices(self.instances[place])
+            self._entrance.devices[place] = len(group.members)
             for member in group.members:
                 self._at[self._places[member.worker]] = place
                 self._claims.pop(member.worker, None)
@@ -256,7 +259,6 @@ class OverloadSimulation(MovingSimulation):
         exchange = Exchange(self.links, found, self._components, self._touch, self._resume)
         self._exchanges[change.group.name] = exchange
         self._submit(change, after, exchange)
-        self._move(change.group.name)
 
     def _submit(self, change: GroupChange, after: Sequence[ParameterGroup], exchange: Exchange) -> None:
         """Who has KV that is to move pauses; all others run."""
@@ -272,18 +274,19 @@ class OverloadSimulation(MovingSimulation):
                 self._paused[request] = self.now
             else:
                 fresh.append(taken.submission)
-        for submission in sorted(fresh, key=lambda submission: submission.arrival):
-            self._deliver(self._places[home[submission.request]], submission)
         self._log(f"{change.what}ped" if change.what == "drop" else "restored", change.group.name,
                   seconds=self.now - change.began, stale=exchange.left)  # fmt: skip
+        self._move(change.group.name)  # first, or those who wait take all pages that it needs for its first round
+        for submission in sorted(fresh, key=lambda submission: submission.arrival):
+            self._deliver(self._places[home[submission.request]], submission)
 
     def _resume(self, exchange: Exchange, paused: Paused) -> None:
         submission = paused.taken.submission
         self._kept[submission.request] = exchange.devices, paused.held
         self.stalls.append(self.now - self._paused.pop(submission.request))
-        self._deliver(self._places[paused.target.members[0].worker], submission)
-        for name in list(self._exchanges):
+        for name in list(self._exchanges):  # the pages that came free are for the next round
             self._move(name)
+        self._deliver(self._places[paused.target.members[0].worker], submission)
 
     def _move(self, name: str) -> None:
         exchange = self._exchanges[name]

@@ -1,8 +1,9 @@
 """What the cluster does about memory: readings of its instances come in, drops, restores and calls for help come out.
 
 The state machine of the cluster's memory: which groups there are, which of them change, when the last one did. One drop or
-restore at a time begins, at least ``HYSTERESIS`` after the one before has ended; what is carried out, and how long it takes,
-is told by ``dropped``, ``loaded`` and ``restored``, or all at once by ``adopt``, where somebody else keeps the groups.
+restore at a time begins. A restore, and a drop after a restore, wait ``HYSTERESIS`` from the end of the change before; a
+drop after a drop ``SETTLE``, for a burst does not wait (decision 43). What is carried out, and how long it takes, is told by
+``dropped``, ``loaded`` and ``restored``, or all at once by ``adopt``, where somebody else keeps the groups.
 Carried out by the simulator (``simulator/overload.py``) and by the controller (``actors/controller/parameter_drops.py``),
 which is told by the cluster's memory actor (``actors/memory/cluster.py``).
 """
@@ -17,6 +18,8 @@ from blockwright.policies.model.chain import Component
 from blockwright.policies.overload.demand import THROTTLED, DemandMonitor, DemandReading, UsageWindow
 from blockwright.policies.overload.drop_plan import DropPlanner, GroupDrop, ParameterGroup, kv_bytes, nbytes
 from blockwright.policies.overload.restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restore
+
+SETTLE = 0.3  # seconds after a drop in which those who waited start
 
 
 class GroupState(StrEnum):
@@ -90,7 +93,7 @@ class MemoryCoordinator:
         self._usage = UsageWindow()  # of all groups, as a share of the undropped memory
         self._page_bytes = page_size * kv_bytes(components, 0, len(components))
         self._whole = nbytes(components, range(len(components)))
-        self._changed = float("-inf")
+        self._changed = self._restored = float("-inf")  # when the last change, and the last restore, had ended
         self._told = ""
 
     def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
@@ -123,7 +126,7 @@ class MemoryCoordinator:
         return [ResumePipeline(self.groups[name]) for name in names]
 
     def _drop(self, at: float) -> list[Decision]:
-        if self._changing or at - self._changed < HYSTERESIS:
+        if self._changing or at - self._changed < SETTLE or at - self._restored < HYSTERESIS:
             return []
         plan = self._planner.plan([*self.groups.values()], self._monitor.lacking * self._page_bytes)
         for drop in plan.drops:
@@ -145,11 +148,12 @@ class MemoryCoordinator:
     def adopt(self, at: float, groups: Mapping[ParameterGroup, GroupState]) -> None:
         """These are all groups now, and what they do: members may have died, orders may have been refused. What was under
         way and is no more has ended."""
-        was = self._changing
+        was, count = self._changing, len(self.groups)
         self.groups = {group.name: group for group in groups}
         self.state = {group.name: state for group, state in groups.items()}
         if was and not self._changing:
             self._changed = at
+            self._restored = at if len(groups) > count else self._restored
 
     @property
     def resting(self) -> bool:
@@ -173,5 +177,5 @@ class MemoryCoordinator:
         for one in replicas:
             assert one.members[0].held == frozenset(range(end)), "a member that lacks parameters serves alone"
             self.groups[one.name], self.state[one.name] = one, GroupState.NORMAL
-        self._changed = at
+        self._changed = self._restored = at
         return replicas

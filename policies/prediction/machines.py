@@ -81,13 +81,15 @@ class PlayedMachine:
     ) -> None:
         self.name, self.state, self.coefficients, self.open = state.config.worker, state, coefficients, open
         self.flights = _FOREIGN
+        self.dry = False  # there was nothing to plan, and nothing has happened since
         self._depth = depth  # plans that may be open
 
     def fill(self, now: float) -> None:
         """Keep the device busy."""
-        while len(self.open) < self._depth:
+        while len(self.open) < self._depth and (not self.dry or now >= self.state.next_deadline):
             plan = self.state.plan(now)
             if plan is None:
+                self.dry = True
                 return
             seconds = cost(plan, self.coefficients)
             self.open.append((plan, (self.open[-1][1] if self.open else now) + seconds, seconds))
@@ -152,6 +154,7 @@ class Machines:
         assert machine is not None, "nothing happens any more"
         plan, self.now, _ = machine.open.popleft()
         machine.state.commit(plan, SweepResult(plan.number, self.draw(machine, plan)), self.now)
+        machine.dry = False
         for departure in plan.departures:
             if departure.worker in self.machines:
                 numbers = departure.width * sum([row.count for row in departure.rows])
@@ -159,8 +162,13 @@ class Machines:
                 self._post(at, departure.worker, [Flight(departure.home, 0, departure.width, departure.rows)])
         return machine
 
+    def wake(self) -> None:
+        """Whoever derives from it has changed machines itself."""
+        for machine in self.machines.values():
+            machine.dry = False
+
     def go_on(self) -> None:
-        """Every worker plans, and messages are sent."""
+        """Every worker plans that could plan something else than before, and messages are sent."""
         for machine in self.machines.values():
             machine.fill(self.now)
         self.exchange()
@@ -189,6 +197,7 @@ class Machines:
         heappush(self._posts, (at, self._posted, worker, messages))
 
     def _take(self, machine: PlayedMachine, messages: list[Event]) -> None:
+        machine.dry = False
         for message in messages:
             if isinstance(message, Flight):
                 machine.flights += 1

@@ -66,6 +66,7 @@ class PipelineInstance(Machines):
             self._ended = dict.fromkeys(self.machines, now)
         self._load.enter(submission, ends)
         self.home.apply(submission, now)
+        self.wake()
         return self._proceed()
 
     def finish(self) -> list[News]:

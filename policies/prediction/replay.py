@@ -105,6 +105,7 @@ class MachineReplay(Machines):
     def _proceed(self) -> None:
         """Every worker plans, and the course goes on."""
         self._first = self.now
+        self.wake()
         self.go_on()
         course, ended = self.course, self.home.number - self.home.open_plans - self._before
         if ended > course.sweeps[-1]:

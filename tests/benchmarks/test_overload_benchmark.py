@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import overload
+import overload_runs as runs
 import pytest
 
-
-@pytest.mark.parametrize("system", [*overload.SYSTEMS, *overload.ABLATIONS])
-def test_every_system_is_simulated(system: str) -> None:
-    demands = overload.Load([(300, 30), (900, 12)], 4.0, shorter=60.0).demands(1)
-    changes = overload.SYSTEMS.get(system) or overload.ABLATIONS.get(system, {})
-    found = overload.simulate(system, changes, demands, 2)
-    assert 0 < found["ttft_p50"] <= found["ttft_p99"]
-    assert ("drops" in found) == (system not in ("preempt", "pipelines"))
+SMALL = runs.Load([(300, 30), (900, 12)], 4.0, before=1.0, burst=0.5, after=0.5)
+SYSTEMS = {**runs.SYSTEMS, **{name: runs.System({"mode": "drop", **said}) for name, said in overload.ABLATIONS.items()}}
 
 
-def test_the_quiet_load_is_what_memory_is_to_be_used() -> None:
-    """Twice the share is less than twice the rate: what runs slows all down."""
-    rates = [overload.rate_of([(1000, 200)], share) for share in (0.3, 0.6)]
-    assert rates[0] < rates[1] < 2 * rates[0]
-    load = overload.Load([(10, 5)], 20.0)
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_is_simulated(name: str) -> None:
+    found = runs.simulate(SYSTEMS[name], SMALL, 2)
+    assert len(found.first) == len(found.each) == len(SMALL.demands(1))
+    assert 0 < found.figures["ttft_p50"] <= found.figures["ttft_p99"]
+    assert 0 < found.figures["base"] < found.figures["peak"] < 0.1
+    assert ("capacity" in found.figures) == (SYSTEMS[name].overload["mode"] == "drop")
+
+
+def test_a_run_that_is_short_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On devices with next to no KV all that is done about it is done, and counted."""
+    monkeypatch.setattr(runs, "MEMORY", runs.PARAMETERS + 2_000_000_000)
+    burst = replace(SMALL, quiet=40.0, burst=2.0, after=0.0)
+    preempt, drop, floor = (runs.simulate(SYSTEMS[name], burst, 2) for name in ("preempt", runs.OURS, "endless-memory"))
+    assert (drop.figures["dropped"], preempt.figures["peak"]) >= (1.0, 0.9)
+    assert floor.figures["ttft_p99"] < drop.figures["ttft_p99"] < preempt.figures["ttft_p99"]
+    assert 0 < drop.figures["bubbles"] < 1
+    assert "after_ttft_p50" not in drop.figures
+    shares = overload.slo(dict.fromkeys(runs.BASELINES, preempt) | {"floor": floor})
+    assert shares["preempt"]["slo_1"] >= shares["preempt"]["slo_10"] >= shares["floor"]["slo_10"]
+
+
+def test_the_burst_is_twice_the_quiet_load() -> None:
+    load = runs.Load([(10, 5)], 20.0, before=40.0, burst=30.0, after=10.0)
     times = [demand.at for demand in load.demands(3)]
     assert sum(40 <= at < 70 for at in times) == pytest.approx(2 * 20 * 30, rel=0.1)
     assert sum(at < 40 for at in times) == pytest.approx(20 * 40, rel=0.1)
+
+
+def test_all_runs_are_planned() -> None:
+    works = overload.works(quick=False)
+    cases = {case for case, *_ in works}
+    assert {bar.case for bar in overload.BARS} <= cases
+    assert len({(case, subject) for case, subject, *_ in works}) == len(works)
 
 
 def test_lookahead_batches_idle_least() -> None:

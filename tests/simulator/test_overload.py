@@ -70,7 +70,7 @@ def whats(simulation: OverloadSimulation) -> list[str]:
     return [change["what"] for change in done(simulation)]
 
 
-LATER = [Demand(30 + n, 6.0 + 0.4 * n, "m", 8, 60) for n in range(20)]  # somebody has to be there while it is quiet
+LATER = [Demand(30 + n, 3.0 + 0.4 * n, "m", 8, 60) for n in range(20)]  # somebody has to be there while it is quiet
 
 
 def test_a_burst_drops_and_quiet_restores() -> None:
