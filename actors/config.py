@@ -147,6 +147,18 @@ class Settings:
         float,
         "seconds that latencies, times n / (n - 1) workers, must be below half of autoscale_latency before one goes",
     ] = 60.0
+    overload: Annotated[
+        str,
+        "on: replicas drop parameters that exist twice when KV memory runs out, and load them again after the burst; off",
+    ] = "off"
+    overload_throttled: Annotated[float, "share of a worker's KV memory in use at which it throttles, 0.5 to 1"] = 0.95
+    overload_quiet: Annotated[float, "share of the KV memory of whole replicas below which parameters come back, 0 to 1"] = (
+        0.5
+    )
+    overload_horizon: Annotated[
+        float, "seconds for which use of KV memory is extrapolated: what is about to throttle counts; 0: what does"
+    ] = 0.0
+    overload_most: Annotated[int, "workers of a pipeline that comes of dropped parameters, at most"] = 4
     prefix_cache: Annotated[bool, "reuse KV of equal prompt beginnings"] = True
     shared_cache: Annotated[bool, "let tenants reuse each other's, which tells them that somebody asked the same"] = False
     pace: Annotated[str, "cost table (a JSON file of seconds) that sweeps are held to"] = ""
@@ -222,6 +234,7 @@ class Settings:
             "backend": ("auto", "native", "torch"),
             "instruction_set": ("", "avx512_bf16", "avx512", "avx2", "generic"),
             "unknown_fields": ("warn", "reject"),
+            "overload": ("off", "on"),
             "log_format": ("text", "json"),
             "log_level": ("debug", "info", "warning", "error"),
         }
@@ -236,6 +249,7 @@ class Settings:
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
         self._check_bases()
         self._check_autoscale()
+        self._check_overload()
         self._check_logs()
         self._check_front()
         for name in _SECONDS:
@@ -273,6 +287,24 @@ class Settings:
         for label, span in {"pipeline": self.pipeline, **{f"pipelines.{n}": s for n, s in self.pipelines.items()}}.items():
             if span > 1:
                 raise SettingsError(f"{label} is {span}, but autoscale adds single workers; give 1, or autoscale=off")
+
+    def _check_overload(self) -> None:
+        for name, least in {"overload_throttled": 0.5, "overload_quiet": 0.0}.items():
+            if not least < (value := getattr(self, name)) <= 1:
+                raise SettingsError(f"{name} is {value}; give more than {least:g}, at most 1 (all KV memory)")
+        if self.overload_horizon < 0:
+            raise SettingsError(f"overload_horizon is {self.overload_horizon}; give seconds, or 0 for no extrapolation")
+        if self.overload_most < 2:
+            raise SettingsError(f"overload_most is {self.overload_most}; give at least 2, or overload=off")
+        if self.overload == "off":
+            return
+        if max(self.workers, self.autoscale_max_workers) < 2:
+            raise SettingsError("overload is on with 1 worker, which holds nothing twice; give 2 workers or more, or off")
+        for label, span in {"pipeline": self.pipeline, **{f"pipelines.{n}": s for n, s in self.pipelines.items()}}.items():
+            if span > 1:
+                raise SettingsError(f"{label} is {span}, but overload makes pipelines of whole replicas; give 1, or off")
+        if not self.prefix_cache:
+            raise SettingsError("overload is on, but prefix_cache is off, by which KV moves; give prefix_cache=on, or off")
 
     def _check_bases(self) -> None:
         for name, base in self.bases.items():

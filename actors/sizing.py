@@ -127,6 +127,7 @@ def worker_configs(
             pace=settings.pace,
             profile=settings.profile,
             check=settings.check,
+            overload=settings.overload == "on",
             event_log=settings.event_log,
             event_log_size=settings.event_log_size,
             log_format=settings.log_format,

@@ -5,6 +5,7 @@
         limiter
         applications        where there is HTTP: what is added at run time
         tagger              where the setting says so
+        memory              where the setting overload is on: watches KV memory
         dispatcher-0        and further ones, where the setting dispatch names a policy that does not look at workers
       gateway               where the first gateway is in the head's process
       controller
@@ -14,6 +15,8 @@
           root              any end among these ends the process
             worker
             blocks          and below it an actor for each deployed block
+            services        with overload; restarted
+              memory
       gateways              restarted for ever, the first time at once
         g1                  a process; in it
           root
@@ -68,8 +71,15 @@ _CONTROLLER = _actor("controller", "controller.actor:Controller")
 _GATEWAY = _actor("gateway", "gateway.actor:Gateway", GATEWAY_MAILBOX)
 _PEER = _actor("peer", "gateway.peers:GatewayPeer")
 _BLOCKS = _actor("blocks", "block.blocks:Blocks")
-INSIDE_WORKER = Branch(name="root", intensity=0, children=(_actor("worker", "worker.actor:Worker"), _BLOCKS))
+_MEMORY = _actor("memory", "memory.cluster:ClusterMemory")
+_NODE_MEMORY = Branch(name="services", children=(_actor("memory", "memory.node:NodeMemory"),))
 INSIDE_GATEWAY = Branch(name="root", intensity=0, children=(_GATEWAY, _PEER))
+
+
+def inside_worker(*, overload: bool) -> Branch:
+    """Of a worker's process."""
+    always = _actor("worker", "worker.actor:Worker"), _BLOCKS
+    return Branch(name="root", intensity=0, children=(*always, *(_NODE_MEMORY,) * overload))
 
 
 def inside_predictors(settings: Settings) -> Branch:
@@ -122,9 +132,12 @@ def tree(
     """See the module. http: the head has a front, which further gateways ask."""
     limiter, tagger = (_LIMITER,) * bool(limits_of(settings)), (_TAGGER,) * (settings.tagger != "off")
     asked = _dispatchers(settings) * (not predicts(settings))
-    services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + asked)
+    overload = settings.overload == "on"
+    memory = (_MEMORY,) * overload
+    services = Branch(name="services", children=limiter + (_APPLICATIONS,) * http + tagger + memory + asked)
+    inside = inside_worker(overload=overload)
     workers = [
-        ProcessSpec(name=name, entry=worker_entry, inside=INSIDE_WORKER, dormant=number >= settings.workers)
+        ProcessSpec(name=name, entry=worker_entry, inside=inside, dormant=number >= settings.workers)
         for number, name in enumerate(worker_names(settings))
     ]
     names = gateway_processes(settings, first_in_head=first_in_head) if http else []

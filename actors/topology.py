@@ -265,7 +265,8 @@ async def start(
 def _services(settings: Settings) -> dict[str, Any]:
     """Those that serve gateways, and the predictors that dispatchers ask."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
-    return {"limiter": (limits_of(settings),), "tagger": (settings,), NODE: settings, **asked}
+    own = {"limiter": (limits_of(settings),), "tagger": (settings,), "memory": (settings, f"{HEAD}/controller")}
+    return {**own, NODE: settings, **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:

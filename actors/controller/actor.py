@@ -22,6 +22,9 @@ from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.demand_calls import perform
 from blockwright.actors.controller.draining import drain_worker
 from blockwright.actors.controller.history import History
+from blockwright.actors.controller.overload_calls import switch
+from blockwright.actors.controller.overload_groups import memory_groups, overload_view, refusal
+from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder, OverloadTold
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.scaling_calls import scale
@@ -182,6 +185,19 @@ class Controller(Actor):
         """A gateway's ``Observations`` since the last time."""
         self.handle(m.Observed(measured, predicted))
 
+    @endpoint
+    async def groups(self, known: int) -> MemoryGroups | None:
+        """Who holds which parameters; None where that is what the memory actor knows already."""
+        self._state.overload.watched = True
+        return memory_groups(self._state, known)
+
+    @endpoint
+    async def change_parameters(self, order: MemoryOrder) -> str:
+        """Begin to drop or to restore; why not, else ""."""
+        if not (why := refusal(self._state, order)):
+            self.handle(order)
+        return why
+
     @endpoint(urgent=True)
     async def worker_starting(self, worker: str, incarnation: int, pid: int) -> None:
         self.handle(m.WorkerStarting(worker, incarnation, pid))
@@ -237,6 +253,10 @@ class Controller(Actor):
         peer = self.node.peers().get(PREDICTORS)
         told = peer.payload.get("predictors", {}) if peer is not None else {}
         view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), told)
+        if self._state.overload.watched:
+            asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
+            (memory,) = await asyncio.gather(asked_memory, return_exceptions=True)
+            view["overload"] = overload_view(self._state.overload, now, wall) | (memory if isinstance(memory, dict) else {})
         return view | {"autoscale": self._state.scaling.view(now, wall)}
 
     # the shell
@@ -279,6 +299,10 @@ class Controller(Actor):
             case m.ScalingEffect():
                 self._history.scaled(effect, self.node.clock.now())
                 return self._spawn(scale(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
+            case OverloadTold(group, text):
+                self._history.note(self.node.clock.now(), "overload", group, text)
+            case m.OverloadEffect():
+                return self._spawn(switch(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
             case m.FinishRequests(application):
                 return self._spawn(self._drain(application))
             case m.Fatal(message):

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from blockwright.actors.controller.additions import Additions
 from blockwright.actors.controller.on_demand import ControllerParts, OnDemand
+from blockwright.actors.controller.overload import Overload
 from blockwright.policies.model.chain import Block
 
 
@@ -14,6 +15,7 @@ class Counted(ControllerParts, Protocol):
 
     additions: Additions
     demand: OnDemand
+    overload: Overload
     blocks: dict[str, tuple[Block, ...]]
     alive: int
     planned: int
@@ -38,3 +40,4 @@ def check_state(state: Counted) -> None:
     assert state.ever_ready or not any(served.ever_ready for served in state.served.values())
     state.table.check(state.served.values())
     state.demand.check()
+    state.overload.check()

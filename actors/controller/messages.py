@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from blockwright.actors.controller.overload_messages import OverloadEffect as OverloadEffect
+from blockwright.actors.controller.overload_messages import OverloadEvent as OverloadEvent
 from blockwright.actors.worker.messages import LoadBlock, NoRoom
 from blockwright.policies.cluster.demand import Use
 from blockwright.policies.cluster.scaling import PressedBlock
@@ -261,24 +263,9 @@ class Idle(ScalingEvent):
     applications: tuple[str, ...]
 
 
-Event = (
-    Serve
-    | Deploy
-    | Undeploy
-    | Add
-    | Retire
-    | Remove
-    | WorkerStarting
-    | WorkerUp
-    | WorkerDown
-    | Unfit
-    | Loaded
-    | LoadFailed
-    | DemandEvent
-    | ScalingEvent
-    | Room
-    | Beat
-)
+_OfWorkers = WorkerStarting | WorkerUp | WorkerDown | Unfit | Beat | Room | Loaded | LoadFailed
+_OfApplications = Serve | Deploy | Undeploy | Add | Retire | Remove
+Event = _OfWorkers | _OfApplications | DemandEvent | ScalingEvent | OverloadEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,4 +384,5 @@ class Fatal:
     message: str
 
 
-Effect = KillWorker | Load | AskRoom | Publish | Unload | Added | FinishRequests | DemandEffect | ScalingEffect | Fatal
+_OfParts = DemandEffect | ScalingEffect | OverloadEffect
+Effect = KillWorker | Load | AskRoom | Publish | Unload | Added | FinishRequests | Fatal | _OfParts

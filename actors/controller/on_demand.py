@@ -35,6 +35,16 @@ from blockwright.policies.cluster.demand import Occupant, Use, choose
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
 
 
+class DroppedParameters(Protocol):
+    """``Overload``, as far as it matters here."""
+
+    def forget(self, application: str) -> None: ...
+
+    def group_of(self, worker: str) -> object | None: ...
+
+    def refused(self, news: LoadRefused) -> bool: ...
+
+
 class ControllerParts(Protocol):
     """``ControllerState``, as far as its parts look."""
 
@@ -45,6 +55,9 @@ class ControllerParts(Protocol):
     table: Routes
     touched: dict[str, None]
     after: list[Effect]
+
+    @property
+    def overload(self) -> DroppedParameters: ...
 
     def current(self, name: str, incarnation: int) -> bool: ...
 
@@ -95,6 +108,8 @@ class OnDemand:
 
     def _refused(self, event: LoadRefused) -> None:
         """A worker has no room for an application: what was coming asks for some, others are on demand from now on."""
+        if self._state.overload.refused(event):
+            return  # what comes back after a burst waits for room
         load, why, residency = event.load, event.why, self._residency[event.worker]
         if not self._state.on_demand or why.never or self._state.workers[event.worker].extra:
             self._state.news(LoadFailed(event.worker, event.incarnation, load, why.message))
@@ -138,6 +153,7 @@ class OnDemand:
     def _park(self, name: str) -> None:
         served = self._served[name]
         self._state.end_extras(lambda extra: extra.served is served)
+        self._state.overload.forget(name)
         served.parked = served.on_demand = True
         self._state.vacate(served)
 

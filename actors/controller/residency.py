@@ -50,10 +50,11 @@ class PlannedRoute:
     open: int = 0  # hops whose worker does not serve them yet
     idle: float = 0.0  # of one through a block that was deployed for a burst: seconds without use after which it ends
     ended: bool = False  # it belongs nowhere any more
+    suspended: bool = False  # a pipeline serves in its place: what it lacks is not loaded, what only it needs can go
 
     @property
     def whole(self) -> bool:
-        return self.open == 0 and not self.ended and self.served.here and self.served.shown
+        return self.open == 0 and not (self.ended or self.suspended) and self.served.here and self.served.shown
 
     def is_on(self, worker: str) -> bool:
         return any(hop.worker == worker for hop in self.route.hops)
@@ -181,6 +182,10 @@ class Residency:
             heapq.heappush(self._queue, (self._served[name].rank, name))
         self._sort(name)
 
+    def spare(self, name: str) -> None:
+        """Routes of the application are suspended: what only they lack here is not to be loaded."""
+        self._sort(name)
+
     def withdraw(self, name: str) -> set[int]:
         """The application is undeployed: the depths that were here, and go."""
         depths = self.resident.pop(name, set())
@@ -193,10 +198,14 @@ class Residency:
         return depths
 
     def release(self, name: str) -> set[int]:
-        """A route of the application has ended: the depths that no other needs here, and that go."""
+        """A route of the application has ended or is suspended: the depths that no other needs here, and that go."""
         here = self.resident.get(name, set())
-        gone = here - {depth for hop in self.hops.get(name, ()) for depth in range(hop.first, hop.last)}
+        gone = here - {depth for hop in self._needed(name) for depth in range(hop.first, hop.last)}
         here -= gone
+        for hop in self.hops.get(name, ()) if gone else ():  # those of suspended routes
+            if not hop.missing and self.serving and any(hop.first <= depth < hop.last for depth in gone):
+                self._turn(hop, False)
+            hop.missing += sum(hop.first <= depth < hop.last for depth in gone)
         if not here:
             self.resident.pop(name, None)
         self._sort(name)
@@ -254,7 +263,11 @@ class Residency:
 
     def _wants(self, name: str) -> bool:
         served = self._served[name]
-        return served.here and name not in self.refused and any(hop.missing for hop in self.hops.get(name, ()))
+        return served.here and name not in self.refused and any(hop.missing for hop in self._needed(name))
+
+    def _needed(self, name: str) -> list[PlannedHop]:
+        """Those of an application that are to be served."""
+        return [hop for hop in self.hops.get(name, ()) if not hop.route.suspended]
 
     def _sort(self, name: str) -> None:
         if self.resident.get(name) and self._wants(name):
@@ -264,13 +277,14 @@ class Residency:
 
     def _first_missing(self, name: str) -> LoadBlock:
         served, here = self._served[name], self.resident.get(name, set())
-        hops = [(hop.first, hop.last) for hop in self.hops[name]]
+        needed = self._needed(name)
+        hops = [(hop.first, hop.last) for hop in needed]
         missing = first_missing([len(block.components) for block in served.blocks], hops, here)
         assert missing is not None, f"{name} lacks components, and no block has them"
         application, (first, last) = served.application, missing
         components = application.components[first:last]
         ids, deltas, hashes = [c.shared for c in components], [c.delta for c in components], application.hashes[first:last]
-        idle = min(hop.route.idle for hop in self.hops[name] if hop.first <= first and last <= hop.last)
+        idle = min(hop.route.idle for hop in needed if hop.first <= first and last <= hop.last)
         length, layers = application.max_length, sum(c.kv is not None for c in application.components)
         block = LoadBlock(application.checkpoint, first, last, ids, name, list(hashes), application.base, deltas)
         return replace(block, idle=idle, length=length, layers=layers)

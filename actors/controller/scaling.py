@@ -95,8 +95,14 @@ class Scaling:
             case WorkerStopped(worker):
                 self.policy.gone(worker, now)
 
+    def lacking(self, why: str) -> None:
+        """KV memory lacks that no parameters can be dropped for."""
+        self.policy.lacking(why)
+
     def undrainable(self, worker: str) -> str:
         """Why a worker must not be drained: a sentence, or empty."""
+        if self._state.overload.group_of(worker) is not None:
+            return "it serves as a part of a pipeline until a burst is over; wait for the restore"
         if worker not in self.drained and worker in self.draining:
             return "the autoscaler does that already, and stops it"
         paused = self._state.table.paused
@@ -168,7 +174,7 @@ class Scaling:
         found: dict[str, float] = {}
         for name, worker in self._state.workers.items():
             everywhere = [[p.is_on(name) for p in served.planned if p.whole] for served in self._state.served.values()]
-            if not any(here and all(here) for here in everywhere):
+            if not any(here and all(here) for here in everywhere) and self._state.overload.group_of(name) is None:
                 found[name] = worker.running + worker.waiting
         return found
 

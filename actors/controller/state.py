@@ -14,6 +14,7 @@ from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.additions import Additions
 from blockwright.actors.controller.invariants import check_state
 from blockwright.actors.controller.on_demand import OnDemand
+from blockwright.actors.controller.overload import Overload
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
@@ -50,6 +51,7 @@ class ControllerState:
         self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
         self.demand = OnDemand(self)
         self.scaling = Scaling(self, scaling or ScalingPlan())
+        self.overload = Overload(self)
         self.alive = 0  # workers
         self.planned = 0  # published routes of deployed applications
         self._ranked = 0  # applications that ever were
@@ -96,13 +98,16 @@ class ControllerState:
                 self.scaling.handle(event, now)
             case m.DemandEvent():
                 self.demand.handle(event, now)
+            case m.OverloadEvent():
+                self.overload.handle(event, now)
         for name in list(self.additions.replaces) if self.touched else ():
             self._settle(name)
         self.demand.look(now)
+        self.overload.look(now)
         for name in self.touched:
             self._advance(self.workers[name])
         self.scaling.look(now)
-        self._publish()
+        self.publish()
         effects, self._effects, self.after = [*self._effects, *self.after], [], []
         return effects
 
@@ -166,12 +171,11 @@ class ControllerState:
             self.additions.died(loading.holder)
         self.residency[worker.name].clear()
         self.end_extras(lambda extra: extra.is_on(worker.name))
+        self.overload.died(worker.name, now)
         self.touched[worker.name] = None
-        served = self.ever_ready
-        some_last = served and any(other.settled(now) for other in self.workers.values())
-        if worker.deaths.hopeless(HOPELESS, proven=served, some_last=some_last):
-            deaths = worker.deaths.own if served else worker.deaths.count
-            self._effects.append(m.Fatal(f"worker {worker.name} died {deaths} times while starting: {cause}"))
+        some_last = self.ever_ready and any(other.settled(now) for other in self.workers.values())
+        if why := worker.hopeless(HOPELESS, proven=self.ever_ready, some_last=some_last):
+            self._effects.append(m.Fatal(f"{why}: {cause}"))
 
     def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:
         if worker.state != "starting" or incarnation != worker.last:
@@ -216,6 +220,7 @@ class ControllerState:
                     self._reject(load.holder, f"worker {name} cannot load it: {message}")
                 elif load.holder in self.served:
                     residency.refuse(load.holder, message)
+                    self.overload.failed(name, load.holder)
                     self.end_extras(lambda extra: extra.route.application == load.holder and extra.is_on(name))
                 if load.holder in self.never_ready:
                     self._effects.append(m.Fatal(f"worker {name} cannot load {load.holder}: {message}"))
@@ -266,6 +271,7 @@ class ControllerState:
     def _undeploy(self, name: str) -> None:
         served = self._in_service(name)
         self.end_extras(lambda extra: extra.served is served)
+        self.overload.forget(name)
         self._withdraw(served, forget=False)
 
     def _withdraw(self, served: Served, *, forget: bool) -> None:
@@ -278,10 +284,10 @@ class ControllerState:
         name = served.application.name
         self.table.touch(served.planned)
         self.catalog()
-        self._publish()  # before the components go
+        self.publish()  # before the components go
         for worker in self.workers.values():
             residency = self.residency[worker.name]
-            self._unload(worker.name, served, residency.forget(name) if forget else residency.withdraw(name))
+            self.unload(worker.name, served, residency.forget(name) if forget else residency.withdraw(name))
         self.touched.update(dict.fromkeys(self.workers))
 
     # applications that come and go
@@ -328,6 +334,7 @@ class ControllerState:
         if name not in self.served:
             return
         self.end_extras(lambda extra: extra.route.application == name)
+        self.overload.forget(name)
         served = self.served.pop(name)
         self.additions.end(name)
         self.placement.cut()
@@ -355,12 +362,12 @@ class ControllerState:
             self.placement.end(routes)
             self.table.touch(routes)
             self.catalog()
-            self._publish()  # before the components go
+            self.publish()  # before the components go
         for ended in routes:
             for worker in workers_of(ended.route):
-                self._unload(worker, ended.served, self.residency[worker].release(ended.route.application))
+                self.unload(worker, ended.served, self.residency[worker].release(ended.route.application))
 
-    def _unload(self, worker: str, served: Served, depths: Iterable[int]) -> None:
+    def unload(self, worker: str, served: Served, depths: Iterable[int]) -> None:
         if gone := [served.application.components[d] for d in sorted(depths)]:
             ids = tuple(id for c in gone for id in (c.shared, c.delta) if id)
             self._effects.append(m.Unload(worker, self.workers[worker].incarnation, served.application.name, ids))
@@ -377,14 +384,14 @@ class ControllerState:
             self._effects.append(m.AskRoom(worker.name, worker.incarnation))
         if residency.asking:
             return  # what is complete comes into force before the next application loads
-        residency.loading = residency.next_load()
+        residency.loading = self.overload.sourced(worker.name, residency.next_load())
         if residency.loading is None:
             worker.state = "ready"
         else:
             worker.state = "loading"
             self._effects.append(m.Load(worker.name, worker.incarnation, residency.loading))
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         first = self.table.settle()
         for name in self.table.applications:  # gained a route, or had one to lose
             self.never_ready.pop(name, None)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from blockwright.actors.cost_file import read_costs
+from blockwright.actors.worker.block_endings import BlockEndings
 from blockwright.actors.worker.block_loader import BlockLoader
 from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
 from blockwright.actors.worker.composed_runs import ComposedRuns
@@ -24,6 +25,7 @@ from blockwright.actors.worker.event_recorder import EventRecorder, Machine
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
+    MemoryReading,
     NoRoom,
     ParametersWanted,
     PeerReport,
@@ -37,7 +39,7 @@ from blockwright.actors.worker.pages import PageCarrier
 from blockwright.actors.worker.parameters import ParameterCarrier
 from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
-from blockwright.actors.worker.status import status_of
+from blockwright.actors.worker.status import reading_of, status_of
 from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
@@ -104,7 +106,7 @@ class Worker(Actor):
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
         self._queues = False  # somebody was here at the last heartbeat
-        self._ending: list[tuple[int, str]] = []  # the last plan that may name a block, and the block's actor
+        self._ending = BlockEndings(self.state)
         self._published = RoutesChanged(0, [], [], [])  # what was taken, as a whole
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
@@ -261,20 +263,13 @@ class Worker(Actor):
         before = self.state.parts.memory.free_bytes
         self._loader.release(holder, ids)
         if block:
-            self._ending.append((self.state.number, block))
-            self._tell_ended()
+            self._ending.await_plans(self.node.ref(f"{self.config.name}/{block}"))
         return self.state.parts.memory.free_bytes - before
 
     @endpoint
     async def parameters(self, wanted: ParametersWanted) -> None:
         """Send packed tensors to another worker, those of them that are here."""
         self._parameters.send(wanted)
-
-    def _tell_ended(self) -> None:
-        """Plans end in order."""
-        oldest = self.state.number - self.state.open_plans
-        while self._ending and self._ending[0][0] <= oldest:
-            self.node.ref(f"{self.config.name}/{self._ending.pop(0)[1]}").ended.cast()
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
@@ -349,7 +344,7 @@ class Worker(Actor):
     def _swept(self, swept: Swept) -> None:
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
-        self._tell_ended()
+        self._ending.tell()
         self._figures.swept(swept.plan, swept.result)
         if self.config.check:
             self.state.check()
@@ -393,6 +388,10 @@ class Worker(Actor):
                 yield batch
 
     # views -----------------------------------------------------------------------------------------------------------
+
+    @endpoint(urgent=True)
+    async def memory(self) -> MemoryReading:
+        return reading_of(self.state)
 
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:

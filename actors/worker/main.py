@@ -8,7 +8,7 @@ import os
 import sys
 
 from blockwright.actors.logs import set_up
-from blockwright.actors.supervision_tree import HEAD, INSIDE_WORKER
+from blockwright.actors.supervision_tree import HEAD, inside_worker
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.select import open_backend
@@ -26,7 +26,8 @@ async def start(node: Node, config: WorkerConfig) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
-        await start_inside(node, INSIDE_WORKER, {"worker": (config, backend, _end), "blocks": (CONTROLLER,)})
+        here = {"worker": (config, backend, _end), "blocks": (CONTROLLER,)}
+        await start_inside(node, inside_worker(overload=config.overload), here)
     except (BackendError, OSError, MemoryError) as error:  # of this machine: another life would fare no better
         await node.ref(CONTROLLER).unfit(config.name, node.incarnation, str(error) or "there is not enough memory")
         await asyncio.Event().wait()  # whoever was told ends this process
@@ -39,7 +40,8 @@ async def start_in_process(node: Node, config: WorkerConfig) -> None:
     def fail(error: BaseException) -> None:
         raise RuntimeError(f"the device thread of {config.name} failed") from error
 
-    await start_inside(node, INSIDE_WORKER, {"worker": (config, backend, fail), "blocks": (CONTROLLER,)})
+    here = {"worker": (config, backend, fail), "blocks": (CONTROLLER,)}
+    await start_inside(node, inside_worker(overload=config.overload), here)
 
 
 def _end(error: BaseException) -> None:

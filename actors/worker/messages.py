@@ -26,6 +26,7 @@ __all__ = [
     "Exported",
     "GatewayNews",
     "LoadBlock",
+    "MemoryReading",
     "NoRoom",
     "ParametersArrived",
     "ParametersWanted",
@@ -86,6 +87,7 @@ class WorkerConfig:
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
     profile: str = ""  # device profile (JSON) that sweeps are compared with; "": none
     check: bool = False  # verify the memory invariant after every sweep, not only when idle
+    overload: bool = False  # it has a memory actor
     event_log: str = ""  # folder of the event log; "": none
     event_log_size: int = 64 << 20  # bytes
     log_format: str = "text"  # "text" | "json"
@@ -147,6 +149,21 @@ class NoRoom:
     lacking: int  # bytes that must become free first
     never: bool  # it would not fit if nothing else were here
     owned: dict[str, int]  # application -> bytes of packed tensors that go with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReading:
+    """The memory of a worker now: bytes, and pages of ``page_size`` tokens on the layers that it computes (of the first
+    route in force where there are several)."""
+
+    budget: int  # bytes
+    parameters: int  # bytes
+    kv: int  # bytes of pages that sequences list
+    cached: int  # bytes of pages that are only cached, which give way
+    pages: int  # that fit beside the parameters; 0: no route is in force
+    used: int  # pages, of sequences
+    head: int  # pages that the first of the queue needs
+    waiting: int  # pages that the whole queue needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

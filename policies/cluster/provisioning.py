@@ -69,6 +69,7 @@ class Provisioning:
         self._fresh: dict[str, int] = {}  # workers that were started and have not served yet: how often they have died
         self._order: dict[str, int] = {}  # active worker: the how manyth it was to become so
         self._ups = 0
+        self._lacking = ""  # why memory lacks, since the last decision
         self._over, self._seen = 0.0, ""  # what was above the limit since the last decision, and how it is known
         self._forecast = float("-inf")  # when one came last
         self._rest = self._calm = float("-inf")  # no start before; since when all was calm, with these workers
@@ -112,13 +113,18 @@ class Provisioning:
         if max(measured, predicted) * active >= CALM * limit * (active - 1):
             self._calm = now
 
+    def lacking(self, why: str) -> None:
+        """Memory lacks, whatever latencies are: so that one more worker starts."""
+        self._lacking = why
+
     def decide(self, now: float, work: Callable[[], Mapping[str, float]]) -> StartOne | DrainOne | None:
         """What is to be done now; it counts as begun. ``work``: of each worker that may go, in any unit, asked for only
         where one goes."""
-        over, self._over = self._over, 0.0
+        over, self._over, lacking, self._lacking = self._over, 0.0, self._lacking, ""
         if self.rules.mode == "off":
             return None
-        if over and (found := self._start(now, over)) is not None:
+        late = f"{over:.3g} s {self._seen}, the limit is {self.rules.limit:g} s" if over else ""
+        if (late or lacking) and (found := self._start(now, late or lacking)) is not None:
             return found
         for worker, deaths in self._fresh.items():
             if deaths >= GIVE_UP and self.stage[worker] is WorkerStage.STARTING:
@@ -126,14 +132,14 @@ class Provisioning:
                 return DrainOne(worker, f"it died {deaths} times before it served")
         return self._drain(now, work)
 
-    def _start(self, now: float, over: float) -> StartOne | None:
+    def _start(self, now: float, why: str) -> StartOne | None:
         worker = next((name for name, stage in self.stage.items() if stage is WorkerStage.OFF), None)
         if worker is None or now < self._rest or (self._fresh and not self.rules.overlap):
             return None
         if not self.count(WorkerStage.ACTIVE):
             return None  # what lacks is not one more
         self.stage[worker], self._fresh[worker] = WorkerStage.STARTING, 0
-        return StartOne(worker, f"{over:.3g} s {self._seen}, the limit is {self.rules.limit:g} s")
+        return StartOne(worker, why)
 
     def _drain(self, now: float, ask: Callable[[], Mapping[str, float]]) -> DrainOne | None:
         busy = self._fresh or WorkerStage.DRAINING in self.stage.values()

@@ -2,7 +2,9 @@
 
 The state machine of the cluster's memory: which groups there are, which of them change, when the last one did. One drop or
 restore at a time begins, at least ``HYSTERESIS`` after the one before has ended; what is carried out, and how long it takes,
-is told by ``dropped``, ``loaded`` and ``restored``. Carried out by the simulator (``simulator/overload.py``).
+is told by ``dropped``, ``loaded`` and ``restored``, or all at once by ``adopt``, where somebody else keeps the groups.
+Carried out by the simulator (``simulator/overload.py``) and by the controller (``actors/controller/overload.py``), which is
+told by the cluster's memory actor (``actors/memory/cluster.py``).
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ class MemoryCoordinator:
         if self._monitor.throttling():
             return self._resume(at) or self._drop(at)
         since = at - self._changed if self._rules.restore and not self._changing else 0.0
-        falling = self._usage.rate < 0
+        falling = self._usage.rate < 0 or not any(use.used for use in uses)  # of nothing there cannot be less
         found = next_restore(uses, pending=self._monitor.pending, falling=falling, since=since, quiet=self._rules.quiet)
         if found is None:
             return []
@@ -139,6 +141,20 @@ class MemoryCoordinator:
     def dropped(self, name: str, at: float) -> None:
         """A group serves as a pipeline."""
         self.state[name], self._changed = GroupState.PIPELINE, at
+
+    def adopt(self, at: float, groups: Mapping[ParameterGroup, GroupState]) -> None:
+        """These are all groups now, and what they do: members may have died, orders may have been refused. What was under
+        way and is no more has ended."""
+        was = self._changing
+        self.groups = {group.name: group for group in groups}
+        self.state = {group.name: state for group, state in groups.items()}
+        if was and not self._changing:
+            self._changed = at
+
+    @property
+    def resting(self) -> bool:
+        """All groups are replicas: without load there is nothing to decide."""
+        return all(state is GroupState.NORMAL for state in self.state.values())
 
     def loaded(self, name: str, load: ParameterLoad) -> None:
         """A member of a group that is restored has one component more."""

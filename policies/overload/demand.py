@@ -10,8 +10,9 @@ Pure: times come in with the readings.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 PERIOD = 0.1  # seconds between two readings
@@ -46,6 +47,14 @@ class DemandReading:
     def lacking(self) -> int:
         """Pages that all that waits needs and that are not free."""
         return max(self.waiting - self.free, 0)
+
+
+def of_stages(stages: Sequence[DemandReading]) -> DemandReading:
+    """The reading of a pipeline, in pages of all layers, from those of its workers, each in pages of the layers that it has:
+    the fullest stage counts, and has room for the fewest pages. What waits, waits at the first."""
+    total = min(stage.total for stage in stages)
+    used = max(math.ceil(stage.usage * total) for stage in stages)
+    return DemandReading(used=used, total=total, head=stages[0].head, waiting=sum(stage.waiting for stage in stages))
 
 
 class UsageWindow:

@@ -27,7 +27,7 @@ from blockwright.actors.predictor.main import start_in_process as start_predicto
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.sizing import WorkerLimits
-from blockwright.actors.supervision_tree import INSIDE_GATEWAY, INSIDE_WORKER, dispatchers, tree
+from blockwright.actors.supervision_tree import INSIDE_GATEWAY, dispatchers, inside_worker, tree
 from blockwright.actors.topology import tell_of_nodes
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import LoadBlock, WorkerConfig
@@ -65,12 +65,13 @@ class Plan:
     chunk_size: int
     rooms: dict[str, int] = field(default_factory=dict)  # worker -> bytes that placement counts on; empty: any
     dispatch: str = OUTSTANDING
+    overload: bool = False
     profile: str = ""  # of the devices; empty: nobody knows what sweeps cost, and nothing is forecast
 
     @property
     def settings(self) -> Settings:
         limits, gateways = {"*": 1 << 30}, 1 + len(self.gateways)
-        more = {"dispatch": self.dispatch, "profile": self.profile}
+        more = {"dispatch": self.dispatch, "profile": self.profile, "overload": "on" if self.overload else "off"}
         return Settings(workers=len(self.workers), gateways=gateways, tokens_per_minute=limits, **more)
 
     def components(self, application: str) -> tuple[Component, ...]:
@@ -129,6 +130,7 @@ class House:
         values = {
             "limiter": (limits_of(settings),),
             **{name: (settings, number) for number, name in enumerate(dispatchers(settings))},
+            "memory": (settings, f"{HEAD}/controller"),
             "applications": (settings, WorkerLimits("float32", None), f"{HEAD}/controller"),
             "gateway": gateway,
             "controller": (self.state, [f"{HEAD}/gateway"], Published(Progress())),
@@ -174,7 +176,8 @@ class House:
         backend: Any = SimulatedBackend()
         here = {"open_device": open_device, "read_specs": self._read, "aside": _at_once}
         worker = Worker(self._config(node.name), backend, self.failed, **here)
-        await start_inside(node, INSIDE_WORKER, {"worker": worker, "blocks": (f"{HEAD}/controller",)})
+        inside = inside_worker(overload=self.plan.overload)
+        await start_inside(node, inside, {"worker": worker, "blocks": (f"{HEAD}/controller",)})
         self.workers[node.name] = worker
 
     async def _read(self, block: LoadBlock, page_size: int, kv_dtype: str) -> Any:

@@ -1,0 +1,327 @@
+"""Parameters that are dropped in a burst and come back after it: what the controller does for it.
+
+*What* is dropped, and when, the cluster's memory actor decides (``policies/overload``). A drop: the pipeline comes into
+force, what serves now is *paused* (gateways start nothing there), gateways take their requests off it, then it is
+*suspended*: planned, so that cached pages keep their spans, but what only it needs is unloaded, and KV has that memory. A
+restore: the replicas' components are loaded again; when all are whole requests move to them, and the pipeline ends. Where a
+member dies the first replica that is whole ends the group. Owns the groups that are no replicas, and what happened to them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from blockwright.actors.controller.dropped_group import DroppedGroup, GroupStage, ParameterChange
+from blockwright.actors.controller.messages import LoadRefused
+from blockwright.actors.controller.on_demand import ControllerParts
+from blockwright.actors.controller.overload_messages import (
+    AwaitSwitched,
+    BreakOffRestore,
+    DropParameters,
+    LoadAgain,
+    LoadLater,
+    MemoryLacks,
+    OverloadEvent,
+    OverloadTold,
+    RequestsSwitched,
+    RestoreParameters,
+    RoutesLeft,
+    SwitchGateways,
+    TrimParameters,
+)
+from blockwright.actors.controller.placement import Placement
+from blockwright.actors.controller.residency import PlannedRoute, Served
+from blockwright.actors.controller.scaling import Scaling
+from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.model.chain import Route
+
+RETRY = 0.5  # seconds until a load for which there was no room is tried again
+KEPT = 100  # changes that are shown
+
+
+class OverloadParts(ControllerParts, Protocol):
+    """What is needed of ``ControllerState`` besides."""
+
+    placement: Placement
+    scaling: Scaling
+
+    def end_routes(self, routes: Sequence[PlannedRoute]) -> None: ...
+
+    def publish(self) -> None: ...
+
+    def unload(self, worker: str, served: Served, depths: set[int]) -> None: ...
+
+
+class Overload:
+    """See the module. ``state``: whose workers they are."""
+
+    def __init__(self, state: OverloadParts) -> None:
+        self._state = state
+        self.groups: dict[str, DroppedGroup] = {}
+        self.changes: deque[ParameterChange] = deque(maxlen=KEPT)
+        self.counts: Counter[str] = Counter()  # of all changes, by what they were
+        self.version = 0  # counts what is not seen by the version of the routes
+        self.watched = False  # there is a memory actor
+        self._of_order: dict[int, ParameterChange] = {}  # orders that are not over
+        self._number = 0  # of the last order to gateways
+
+    def handle(self, event: OverloadEvent, now: float) -> None:
+        """An order must have been found possible (``overload_groups.refusal``)."""
+        match event:
+            case DropParameters():
+                self._drop(event, now)
+            case RestoreParameters(name, sources):
+                self._note("restore", name, now, "KV memory is little used")
+                self.groups[name].sources = sources
+                self._load(self.groups[name])
+            case BreakOffRestore(name):
+                self._note("break off", name, now, "a burst came").ended = now
+                self._suspend(self.groups[name].replicas)
+                self._enter(self.groups[name], GroupStage.PIPELINE)
+            case TrimParameters(name, why):
+                change = self._note("trim", name, now, why)
+                change.nbytes, change.ended = self._release(self.groups[name]), now
+                self.version += 1
+            case MemoryLacks(nbytes, why):
+                change = self._note("lacking", "", now, why)
+                change.nbytes, change.ended = nbytes, now
+                self._state.scaling.lacking(why)
+            case RoutesLeft(number, requests):
+                if (group := self._ordered(number)) is not None:
+                    self._of_order[number].left, self._of_order[number].requests = now, requests
+                    self._left(group, now)
+            case RequestsSwitched(number, figures):
+                if (switched := self._of_order.pop(number, None)) is not None:
+                    switched.figures = list(figures)
+                    if (group := self._ordered(number)) is not None:
+                        self._exchanged(group, now)
+            case LoadAgain(worker, application):
+                if worker in self._state.workers and application in self._state.served:
+                    self._state.residency[worker].want(application)
+                    self._state.touched[worker] = None
+
+    # drops -----------------------------------------------------------------------------------------------------------
+
+    def _drop(self, order: DropParameters, now: float) -> None:
+        """The pipeline in force, and gateways on their way to it."""
+        state, served, workers = self._state, self._state.served[order.application], {hop.worker for hop in order.hops}
+        before = [group for group in self.groups.values() if not workers.isdisjoint(group.workers)]
+        alone = workers.difference(*(group.workers for group in before))
+        single = [one for one in served.planned if is_replica(one, state.placement) and one.route.home in alone]
+        name = "+".join(hop.worker for hop in order.hops)
+        route = Route(f"{order.application}@{name}#{self._number + 1}", 0, order.application, order.hops)
+        (pipeline,) = state.placement.plan([route])
+        leaving = [*single, *(group.pipeline for group in before)]
+        replicas = [*single, *(replica for group in before for replica in group.replicas)]
+        for one in before:
+            del self.groups[one.name]
+        self.groups[name] = group = DroppedGroup(name, served, pipeline, replicas, leaving, before)
+        state.table.touch([pipeline])
+        state.catalog()
+        self._note("drop", name, now, order.why)
+        self._switch(group, leaving, [pipeline], dropped=True)
+
+    def _switch(
+        self, group: DroppedGroup, leaving: Sequence[PlannedRoute], to: Sequence[PlannedRoute], *, dropped: bool
+    ) -> None:
+        """Gateways are asked to leave routes, which are paused with the next publication, for others."""
+        assert group.change is not None, "who switches is changing"
+        self._number += 1
+        group.order = self._number
+        self._of_order[group.order] = group.change
+        self._state.table.pause(leaving, True)
+        self._state.table.pause(to, False)
+        ended, target = ([one.route.id for one in routes] for routes in (leaving, to))
+        self._state.after.append(SwitchGateways(group.order, ended, target, dropped))
+
+    def _left(self, group: DroppedGroup, now: float) -> None:
+        """Nothing runs any more on what served before."""
+        self._state.after.append(AwaitSwitched(group.order))
+        if group.stage is GroupStage.LEAVING:
+            self._suspend(group.leaving)
+            nbytes = self._release(group)
+            if group.change is not None:
+                group.change.nbytes = nbytes
+            self._enter(group, GroupStage.EXCHANGING)
+        elif group.stage is GroupStage.RETURNING:
+            self._end(group, "serve as replicas again", now)
+
+    def _exchanged(self, group: DroppedGroup, now: float) -> None:
+        """Nobody waits for pages of what served before."""
+        self._forget_before(group)
+        self._enter(group, GroupStage.PIPELINE)
+        if group.change is not None:
+            group.change.ended, group.change = now, None
+
+    # what comes back -------------------------------------------------------------------------------------------------
+
+    def _load(self, group: DroppedGroup) -> None:
+        """Its replicas are wanted again, paused until they are whole."""
+        self._resume(group)
+        self._enter(group, GroupStage.LOADING)
+
+    def _resume(self, group: DroppedGroup) -> None:
+        for replica in group.replicas:
+            replica.suspended = False
+            for worker in (hop.worker for hop in replica.route.hops if hop.worker in self._state.workers):
+                self._state.residency[worker].want(group.application)
+                self._state.touched[worker] = None
+        self._state.table.touch(group.replicas)
+
+    def sourced(self, worker: str, load: LoadBlock | None) -> LoadBlock | None:
+        """With who is to send it over a link, for what comes back."""
+        group = self.group_of(worker) if load is not None else None
+        if load is None or group is None or load.holder != group.application:
+            return load
+        return replace(load, source=group.sources.get(worker, {}).get(load.first, ""))
+
+    def look(self, now: float) -> None:
+        """Whether a group's replicas are whole; before the publication that brings them into force."""
+        for group in list(self.groups.values()) if self._state.table.touched else ():
+            if group.stage is GroupStage.LOADING:
+                whole = [replica for replica in group.replicas if replica.whole]
+                if len(whole) == len(group.replicas) or (group.rescued and whole):
+                    self._return(group, whole, now)
+
+    def _return(self, group: DroppedGroup, whole: Sequence[PlannedRoute], now: float) -> None:
+        """Requests go to the replicas; those that are not whole follow by themselves."""
+        self._state.table.pause(group.replicas, False)
+        if not group.pipeline.whole:
+            self._end(group, "is given up: a replica is whole", now)
+            return
+        self._enter(group, GroupStage.RETURNING)
+        self._switch(group, [group.pipeline], whole, dropped=False)
+
+    def refused(self, news: LoadRefused) -> bool:
+        """A worker has no room for what comes back: it is tried again, and nothing gives way. False: it is none of ours."""
+        worker, application = news.worker, news.load.holder
+        if not self._loads(worker, application):
+            return False
+        residency = self._state.residency[worker]
+        residency.loading = None
+        residency.refuse(application, news.why.message)
+        self._state.touched[worker] = None
+        self.failed(worker, application)
+        return True
+
+    def failed(self, worker: str, application: str) -> None:
+        """It could not be loaded there."""
+        if self._loads(worker, application):
+            self._state.after.append(LoadLater(worker, application, RETRY))
+
+    def _loads(self, worker: str, application: str) -> bool:
+        group = self.group_of(worker)
+        return group is not None and group.application == application
+
+    # what goes wrong -------------------------------------------------------------------------------------------------
+
+    def died(self, worker: str, now: float) -> None:
+        """A member died, and what it held."""
+        if (group := self.group_of(worker)) is not None:
+            self._abort(group, worker, now)
+
+    def forget(self, application: str) -> None:
+        """It is served no more: its groups end."""
+        for group in [one for one in self.groups.values() if one.application == application]:
+            self._end(group, "is given up: the model is not served any more", None)
+
+    def _abort(self, group: DroppedGroup, worker: str, now: float) -> None:
+        why = f"is given up: worker {worker} died"
+        if group.stage is GroupStage.LEAVING:  # everything is still there
+            del self.groups[group.name]
+            self._of_order.pop(group.order, None)
+            self._state.table.pause(group.leaving, False)
+            self._state.end_routes([group.pipeline])
+            for one in group.before:
+                self.groups[one.name] = one
+            self.version += 1
+            self._tell(group.name, why)
+            self.died(worker, now)
+        elif group.stage is GroupStage.RETURNING:
+            self._end(group, why, now)
+        elif not group.rescued:
+            self._of_order.pop(group.order, None)
+            group.rescued = True
+            self._note("rescue", group.name, now, f"worker {worker} died")
+            self._forget_before(group)
+            self._load(group)
+
+    def _forget_before(self, group: DroppedGroup) -> None:
+        """The pipelines that it came from are over."""
+        self._state.end_routes([one.pipeline for one in group.before])
+        group.leaving, group.before = [], []
+
+    def _end(self, group: DroppedGroup, text: str, now: float | None) -> None:
+        """Its pipeline goes, its replicas are what they were."""
+        del self.groups[group.name]
+        if group.change is not None:
+            group.change.ended = now
+        self._resume(group)
+        self._state.table.pause([*group.replicas, group.pipeline, *group.leaving], False)
+        self._state.end_routes([group.pipeline, *(one.pipeline for one in group.before)])
+        self.version += 1
+        self._tell(group.name, text)
+
+    # routes and memory -----------------------------------------------------------------------------------------------
+
+    def _suspend(self, routes: Sequence[PlannedRoute]) -> None:
+        """Out of force before their components go; still planned."""
+        for one in routes:
+            one.suspended = True
+            for hop in one.hops:
+                hop.residency.spare(one.route.application)
+            self._state.touched.update((hop.worker, None) for hop in one.route.hops)
+        self._state.table.touch(routes)
+        self._state.publish()
+
+    def _release(self, group: DroppedGroup) -> int:
+        """Unload what the pipeline does not need; bytes."""
+        nbytes, parts = 0, group.served.application.components
+        for worker in group.workers:
+            gone = self._state.residency[worker].release(group.application)
+            nbytes += sum(parts[depth].nbytes + parts[depth].delta_nbytes for depth in gone)
+            self._state.unload(worker, group.served, gone)
+        return nbytes
+
+    def group_of(self, worker: str) -> DroppedGroup | None:
+        """The one that a worker serves in as a part of a pipeline."""
+        return next((group for group in self.groups.values() if group.pipeline.is_on(worker)), None)
+
+    def _ordered(self, number: int) -> DroppedGroup | None:
+        return next((group for group in self.groups.values() if group.order == number), None)
+
+    def _enter(self, group: DroppedGroup, stage: GroupStage) -> None:
+        group.stage = stage
+        self.version += 1
+        self._tell(group.name, f"is {stage}")
+
+    def _note(self, what: str, name: str, now: float, why: str) -> ParameterChange:
+        self.changes.append(change := ParameterChange(what, name, now, why))
+        self.counts[what] += 1
+        if name and what in ("drop", "restore", "rescue"):
+            self.groups[name].change = change
+        self._tell(name, f"{what}: {why}" if why else what)
+        return change
+
+    def _tell(self, group: str, text: str) -> None:
+        self._state.after.append(OverloadTold(group, text))
+
+    def check(self) -> None:
+        """Raise AssertionError when an invariant is broken."""
+        members = [worker for group in self.groups.values() for worker in group.workers]
+        assert len(members) == len({*members}), "a worker is in two groups"
+        suspended = {one.route.id for group in self.groups.values() for one in (*group.replicas, *group.leaving)}
+        for served in self._state.served.values():
+            for one in served.planned:
+                assert not one.suspended or one.route.id in suspended, f"route {one.route.id} is suspended for nobody"
+        for group in self.groups.values():
+            out = group.stage in (GroupStage.EXCHANGING, GroupStage.PIPELINE)
+            assert all(replica.suspended is out for replica in group.replicas) or group.before, group.name
+
+
+def is_replica(one: PlannedRoute, placement: Placement) -> bool:
+    """A whole chain on one worker that was not deployed for a burst."""
+    return len(one.hops) == 1 and one.route.id not in placement.extras

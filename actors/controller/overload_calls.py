@@ -1,0 +1,53 @@
+"""What the controller asks of gateways when parameters are dropped or come back, and how it hears of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from blockwright.actors.controller.overload_messages import (
+    AwaitSwitched,
+    LoadAgain,
+    LoadLater,
+    OverloadEffect,
+    OverloadEvent,
+    RequestsSwitched,
+    RoutesLeft,
+    SwitchGateways,
+)
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.controller.worker_calls import ask_until_answered
+from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
+from blockwright.runtime.actor.actor import ActorNode
+from blockwright.runtime.base.clock import first_within
+
+LEAVE_SECONDS = 60.0  # of a gateway whose requests leave routes
+SWITCH_SECONDS = 120.0  # of one whose requests wait for their pages
+
+
+async def switch(
+    effect: OverloadEffect,
+    node: ActorNode,
+    gateways: Sequence[str],
+    publishing: asyncio.Lock,
+    state: ControllerState,
+    handle: Callable[[OverloadEvent], object],
+) -> None:
+    """``publishing``: held while a publication leaves; ``handle`` takes the answer. Of a gateway that is gone there are no
+    requests."""
+    refs = [node.ref(gateway) for gateway in gateways]
+    match effect:
+        case SwitchGateways(number, ended, to, dropped):
+            async with publishing:
+                order = SwitchRoutes(number, state.version, ended, to, dropped)
+            asked = [partial(ref.switch, order, timeout=LEAVE_SECONDS, returns=int) for ref in refs]
+            answers = await asyncio.gather(*(ask_until_answered(node.clock, ask) for ask in asked), return_exceptions=True)
+            handle(RoutesLeft(number, sum(answer for answer in answers if isinstance(answer, int))))
+        case AwaitSwitched(number):
+            asked = [partial(ref.switched, number, timeout=SWITCH_SECONDS, returns=SwitchFigures) for ref in refs]
+            answers = await asyncio.gather(*(ask_until_answered(node.clock, ask) for ask in asked), return_exceptions=True)
+            handle(RequestsSwitched(number, tuple(answer for answer in answers if isinstance(answer, SwitchFigures))))
+        case LoadLater(worker, application, seconds):
+            await first_within(node.clock, seconds, ())
+            handle(LoadAgain(worker, application))

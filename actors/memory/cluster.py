@@ -1,0 +1,134 @@
+"""The cluster's memory actor, at the head: watches KV demand, and has the controller drop parameters and restore them.
+
+While a worker has something to do, or a group is no replica, it asks the memory actors of all workers every ``PERIOD``
+seconds; at rest no timer runs, and a heartbeat that tells of work wakes it. What follows from the readings is decided by
+``policies/overload/coordinator.py``, one for each model; who holds what the controller says, which also has the last word on
+whether an order is possible now. Owns the readings and the coordinators; what it forgets with its end it is told again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from blockwright.actors.config import Settings
+from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder
+from blockwright.actors.cost_file import read_costs
+from blockwright.actors.memory.orders import ModelMemory, group_readings, order_of
+from blockwright.actors.worker.messages import MemoryReading
+from blockwright.policies.overload.coordinator import OverloadRules
+from blockwright.policies.overload.demand import PERIOD
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.runtime.actor.actor import Actor, PeerInfo
+from blockwright.runtime.actor.endpoint import endpoint
+from blockwright.runtime.base.errors import RuntimeFault
+from blockwright.transport.clock import Timer
+
+log = logging.getLogger("blockwright.memory")
+ASK_SECONDS = 1.0  # of a worker that is late: its group is left out
+SHOWN = 600  # readings of each worker: a minute
+EVEN = Coefficients(read=1.0)  # where nobody has measured: stages take time by their bytes
+
+
+class ClusterMemory(Actor):
+    """See the module. ``controller``: its address."""
+
+    def __init__(self, settings: Settings, controller: str) -> None:
+        self._rules = OverloadRules(
+            throttled=settings.overload_throttled, quiet=settings.overload_quiet, horizon=settings.overload_horizon
+        )
+        self._most, self._controller = settings.overload_most, controller
+        self._costs = read_costs(settings.profile or settings.pace) or EVEN
+        self._models: dict[str, ModelMemory] = {}  # by application
+        self._told = MemoryGroups(-1, [], {}, {})
+        self._shown: dict[str, deque[dict[str, Any]]] = {}  # by worker
+        self._timer: Timer | None = None
+        self._looking = False
+
+    async def on_start(self) -> None:
+        self._deafen = self.node.on_heartbeat(self._beat)
+
+    async def on_stop(self) -> None:
+        self._deafen()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @endpoint(urgent=True)
+    async def view(self) -> dict[str, Any]:
+        """Readings of the last minute with load, by worker, oldest first, ``at`` in seconds since the epoch; why workers are
+        in no group."""
+        behind = time.time() - self.node.clock.now()
+        shown = {name: [one | {"at": round(one["at"] + behind, 3)} for one in seen] for name, seen in self._shown.items()}
+        return {"readings": shown, "refused": self._told.refused}
+
+    # looks -----------------------------------------------------------------------------------------------------------
+
+    def _beat(self, peer: PeerInfo) -> None:
+        if not self._looking and (peer.payload.get("running") or peer.payload.get("waiting")):
+            self._look_after(0.0)
+
+    def _look_after(self, seconds: float) -> None:
+        self._looking = True
+        self._timer = self.node.clock.call_at(
+            self.node.clock.now() + seconds, lambda: self.node.post(self.ref.address, self._look)
+        )
+
+    async def _look(self) -> None:
+        """One look, and another one soon while there is something to see."""
+        try:
+            again = await self._looked()
+        except RuntimeFault as fault:  # the controller is busy, or ends
+            log.debug("no look at memory: %s", fault)
+            again = True
+        self._looking = False
+        if again:
+            self._look_after(PERIOD)
+
+    async def _looked(self) -> bool:
+        kind: Any = MemoryGroups | None
+        controller = self.node.ref(self._controller)
+        told: MemoryGroups | None = await controller.groups(self._told.version, timeout=ASK_SECONDS, returns=kind)
+        readings = await self._read(told or self._told)
+        now = self.node.clock.now()
+        self._show(now, readings)
+        if told is not None:
+            self._told = told
+        self._adopt(now, readings)
+        for name, model in self._models.items():
+            of_groups = group_readings(model.coordinator, readings)
+            for decision in model.coordinator.read(now, of_groups) if of_groups else ():
+                await self._ask(order_of(name, decision, of_groups))
+        resting = all(model.coordinator.resting for model in self._models.values())
+        return not resting or any(reading.used or reading.waiting for reading in readings.values())
+
+    async def _ask(self, order: MemoryOrder) -> None:
+        why: str = await self.node.ref(self._controller).change_parameters(order, timeout=ASK_SECONDS, returns=str)
+        if why:
+            log.info("the controller does not carry out %s: %s", order, why)
+            self._told = MemoryGroups(-1, self._told.groups, self._told.chains, self._told.refused)  # asked for anew
+
+    async def _read(self, told: MemoryGroups) -> dict[str, MemoryReading]:
+        """Of all workers that are in groups, and answer."""
+        names = [member.worker for group in told.groups for member in group.members]
+        asked = [self.node.ref(f"{name}/memory").reading(timeout=ASK_SECONDS, returns=MemoryReading) for name in names]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, MemoryReading)}
+
+    def _adopt(self, now: float, readings: Mapping[str, MemoryReading]) -> None:
+        """What the controller has told last, of workers whose budgets are known."""
+        for name in self._told.chains.keys() - self._models.keys():
+            self._models[name] = ModelMemory(name, self._rules, self._costs, self._most)
+        for name in self._models.keys() - self._told.chains.keys():
+            del self._models[name]
+        for model in self._models.values():
+            model.adopt(now, self._told, readings)
+
+    def _show(self, now: float, readings: Mapping[str, MemoryReading]) -> None:
+        for name, reading in readings.items():
+            seen = self._shown.setdefault(name, deque(maxlen=SHOWN))
+            kinds = {"parameters": reading.parameters, "kv": reading.kv, "cached": reading.cached, "budget": reading.budget}
+            seen.append({"at": now, **kinds, "waiting_pages": reading.waiting})

@@ -1,0 +1,108 @@
+"""What the cluster's memory actor makes of readings for its policy, and of the policy's decisions for the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from blockwright.actors.controller.overload_messages import (
+    BreakOffRestore,
+    DropParameters,
+    MemoryGroups,
+    MemoryLacks,
+    MemoryOrder,
+    RestoreParameters,
+    ServingGroup,
+    TrimParameters,
+)
+from blockwright.actors.worker.messages import MemoryReading
+from blockwright.policies.model.chain import Component
+from blockwright.policies.overload.coordinator import (
+    BeginDrop,
+    BeginRestore,
+    CallForHelp,
+    Decision,
+    GroupState,
+    MemoryCoordinator,
+    OverloadRules,
+    ResumePipeline,
+)
+from blockwright.policies.overload.demand import DemandReading, of_stages
+from blockwright.policies.overload.drop_plan import DropPlanner, GroupMember, ParameterGroup, nbytes
+from blockwright.policies.overload.stages import component_seconds
+from blockwright.policies.plan.coefficients import Coefficients
+
+
+class ModelMemory:
+    """The coordinator of one application, from the first readings of its workers on. ``most``: workers of a pipeline."""
+
+    def __init__(self, application: str, rules: OverloadRules, costs: Coefficients, most: int) -> None:
+        self._application, self._rules, self._costs, self._most = application, rules, costs, most
+        self._budgets: dict[str, int] = {}  # by worker
+        self.coordinator = self._make([])
+
+    def _make(self, components: list[Component]) -> MemoryCoordinator:
+        name, seconds = self._application, component_seconds(components, self._costs)
+        planner = DropPlanner({name: components}, {name: seconds}, most=self._most)
+        size = next((c.kv.page_size for c in components if c.kv is not None), 1)
+        return MemoryCoordinator(self._rules, planner, components, [], size)
+
+    def adopt(self, now: float, told: MemoryGroups, readings: Mapping[str, MemoryReading]) -> None:
+        """The groups as the controller has them; a worker's budget is known once it has answered."""
+        self._budgets.update((name, reading.budget) for name, reading in readings.items())
+        mine = [one for one in told.groups if one.application == self._application]
+        known = [one for one in mine if all(member.worker in self._budgets for member in one.members)]
+        if known and not self.coordinator.groups:
+            self.coordinator = self._make(_as_packed(told.chains[self._application], known, readings))
+        self.coordinator.adopt(now, {self._group(one): GroupState(one.state) for one in known})
+
+    def _group(self, told: ServingGroup) -> ParameterGroup:
+        members = [
+            GroupMember(one.worker, one.first, one.last, frozenset(one.held), self._budgets[one.worker])
+            for one in told.members
+        ]
+        return ParameterGroup(self._application, tuple(members))
+
+
+def _as_packed(
+    components: list[Component], groups: list[ServingGroup], readings: Mapping[str, MemoryReading]
+) -> list[Component]:
+    """With the bytes that they take in workers' memory: there they may be in a wider type than they are stored in."""
+    stored = [(m.worker, nbytes(components, frozenset(m.held))) for group in groups for m in group.members]
+    widths = [readings[worker].parameters / raw for worker, raw in stored if raw and worker in readings]
+    width = max(widths, default=1.0)
+    return [replace(c, nbytes=int(c.nbytes * width), delta_nbytes=int(c.delta_nbytes * width)) for c in components]
+
+
+def group_readings(coordinator: MemoryCoordinator, readings: Mapping[str, MemoryReading]) -> dict[str, DemandReading]:
+    """Of the groups of which all workers have answered, and serve."""
+    found = {}
+    for name, group in coordinator.groups.items():
+        stages = [readings[member.worker] for member in group.members if member.worker in readings]
+        if len(stages) == len(group.members) and all(stage.pages for stage in stages):
+            found[name] = of_stages(
+                [
+                    DemandReading(used=stage.used, total=stage.pages, head=stage.head, waiting=stage.waiting)
+                    for stage in stages
+                ]
+            )
+    return found
+
+
+def order_of(application: str, decision: Decision, readings: Mapping[str, DemandReading]) -> MemoryOrder:
+    """``readings``: of all groups, for the reason that people are told."""
+    match decision:
+        case BeginDrop(drop):
+            why = "; ".join(f"{name} {one.used} of {one.total} pages, {one.waiting} wait" for name, one in readings.items())
+            if len(drop.of) == 1:
+                return TrimParameters(drop.group.name, why)
+            return DropParameters(application, drop.group.hops, why)
+        case BeginRestore(group, loads):
+            sources: dict[str, dict[int, str]] = {}
+            for load in loads:
+                sources.setdefault(load.worker, {})[load.depth] = load.source
+            return RestoreParameters(group.name, sources)
+        case ResumePipeline(group):
+            return BreakOffRestore(group.name)
+        case CallForHelp(lacking, why):
+            return MemoryLacks(lacking, why)

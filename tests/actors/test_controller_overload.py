@@ -1,0 +1,403 @@
+"""Parameters are dropped and come back: what the controller's state machine makes of it, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from blockwright.actors.controller.dropped_group import GroupStage
+from blockwright.actors.controller.messages import (
+    AskRoom,
+    Load,
+    Loaded,
+    LoadFailed,
+    LoadRefused,
+    Remove,
+    Room,
+    Serve,
+    Undeploy,
+    Unload,
+    WorkerUp,
+)
+from blockwright.actors.controller.overload_groups import memory_groups, overload_view, refusal, serving_groups
+from blockwright.actors.controller.overload_messages import (
+    AwaitSwitched,
+    BreakOffRestore,
+    DropParameters,
+    LoadAgain,
+    LoadLater,
+    MemoryLacks,
+    RequestsSwitched,
+    RestoreParameters,
+    RoutesLeft,
+    SwitchGateways,
+    TrimParameters,
+)
+from blockwright.actors.controller.scaling import ScalingPlan
+from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.gateway.switch_messages import SwitchFigures
+from blockwright.actors.worker.messages import NoRoom
+from blockwright.policies.cluster.provisioning import ProvisioningRules
+from blockwright.policies.model.chain import Hop
+from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds
+
+A = application("a")  # six components of 100 bytes: 0, 2, 4 without KV, 1, 3, 5 with
+PAIR = DropParameters("a", (Hop("w0", 0, 3), Hop("w1", 3, 6)), "throttling")
+
+
+class Burst(Bench):
+    """Replicas of one model."""
+
+    def __init__(self, *workers: str, served: tuple[Any, ...] = (A,)) -> None:
+        super().__init__(*workers)
+        self(Serve(served))
+        for worker in workers:
+            self.up(worker)
+
+    def open(self) -> list[str]:
+        """Routes that gateways may send requests to, without their numbers."""
+        return sorted(route.id.partition("#")[0] for route in self.state.table.news().routes)
+
+    def order(self, order: Any, now: float = 0.0) -> list[Any]:
+        assert refusal(self.state, order) == ""
+        return self(order, now)
+
+    def number(self) -> int:
+        (group,) = self.state.overload.groups.values()
+        return group.order
+
+    def stage(self) -> str:
+        return " ".join(group.stage for group in self.state.overload.groups.values())
+
+    def held(self, worker: str) -> list[int]:
+        return sorted(self.state.residency[worker].resident.get("a", ()))
+
+    def left(self, now: float = 0.0) -> list[Any]:
+        return self(RoutesLeft(self.number(), 3), now)
+
+    def switched(self, now: float = 0.0) -> list[Any]:
+        number = self.number()
+        return self(RequestsSwitched(number, (SwitchFigures(number, 3, 2, 9, 900, 5, 0.5, 0.25),)), now)
+
+    def dropped(self, order: DropParameters = PAIR) -> None:
+        self.order(order)
+        self.left()
+        self.switched()
+
+    def restoring(self, name: str = "w0+w1") -> None:
+        self.dropped()
+        self.manual = True
+        self.order(RestoreParameters(name, {}))
+
+    def load(self, effects: list[Any]) -> list[Any]:
+        """Answer all loads and questions, and what follows from that."""
+        self.manual = False
+        done = []
+        for effect in effects:
+            if isinstance(effect, Load):
+                done += self(Loaded(effect.worker, effect.incarnation, effect.load))
+            elif isinstance(effect, AskRoom):
+                done += self(Room(effect.worker, effect.incarnation, ROOM))
+        return done
+
+
+def test_a_drop_goes_step_by_step_and_its_memory_is_kv_at_once() -> None:
+    burst = Burst("w0", "w1")
+    assert burst.open() == ["a@w0", "a@w1"]
+    effects = burst.order(PAIR, 1.0)
+    (published,) = kinds(effects, Published)
+    (order,) = kinds(effects, SwitchGateways)
+    assert sorted(published.first) == ["w0", "w1"], "workers hear first of the pipeline"
+    assert effects.index(order) > effects.index(published)
+    assert (order.ended, order.dropped) == (["a@w0", "a@w1"], True)
+    assert order.to == [f"a@w0+w1#{order.number}"]
+    assert (burst.open(), burst.stage()) == (["a@w0+w1"], "leaving")
+    assert {"a@w0", "a@w1"} <= {*burst.state.routes}, "what runs there still runs"
+    assert kinds(effects, Unload) == []
+    effects = burst.left(2.0)
+    (published,) = kinds(effects, Published)
+    unloads = kinds(effects, Unload)
+    assert [(u.worker, u.ids) for u in unloads] == [("w0", tuple(A.components[d].shared for d in (3, 4, 5))),
+                                                    ("w1", tuple(A.components[d].shared for d in (0, 1, 2)))]  # fmt: skip
+    assert all(effects.index(published) < effects.index(one) for one in unloads)
+    assert [*burst.state.routes] == order.to, "the replicas are out of force"
+    assert {"a@w0", "a@w1"} <= {route.id for route in published.update.planned}, "and planned: their pages stay"
+    assert (burst.held("w0"), burst.held("w1")) == ([0, 1, 2], [3, 4, 5])
+    assert {one.worker for one in kinds(effects, AskRoom)} == {"w0", "w1"}, "the room for KV is asked for at once"
+    assert kinds(effects, Load) == [], "and what was dropped is not wanted again"
+    assert (len(kinds(effects, AwaitSwitched)), burst.stage()) == (1, "exchanging")
+    burst.switched(3.5)
+    assert burst.stage() == "pipeline"
+    view = overload_view(burst.state.overload, 10.0, 1010.0)
+    stages = [{"worker": "w0", "first": 0, "last": 3}, {"worker": "w1", "first": 3, "last": 6}]
+    assert view["groups"] == {"w0+w1": {"model": "a", "state": "pipeline", "step": "pipeline", "stages": stages}}
+    (change,) = view["changes"]
+    expected = {"at": 1001.0, "what": "drop", "why": "throttling", "bytes": 600, "seconds": 2.5, "seconds_until_left": 1.0}
+    expected |= {"requests": 3, "copied": 2, "copied_bytes": 900, "recomputed": 5, "stall_worst": 0.25}
+    assert change.items() >= expected.items()
+
+
+def test_a_restore_brings_all_replicas_back_before_the_pipeline_ends() -> None:
+    burst = Burst("w0", "w1")
+    burst.dropped()
+    burst.manual = True
+    effects = burst.order(RestoreParameters("w0+w1", {"w0": {3: "w1"}, "w1": {}}), 10.0)
+    assert [(one.worker, one.load.first, one.load.source) for one in kinds(effects, Load)] == [
+        ("w0", 3, "w1"),
+        ("w1", 0, ""),
+    ]
+    assert (burst.open(), burst.stage()) == (["a@w0+w1"], "loading")
+    first, second = kinds(effects, Load)
+    effects = burst(Loaded("w0", first.incarnation, first.load))
+    effects += burst(Room("w0", first.incarnation, ROOM))
+    assert (burst.open(), burst.stage()) == (["a@w0+w1"], "loading"), "one replica is not enough"
+    burst.manual = False
+    effects = burst(Loaded("w1", second.incarnation, second.load), 12.0)
+    (order,) = kinds(effects, SwitchGateways)
+    assert (order.to, order.dropped, burst.stage()) == (["a@w0", "a@w1"], False, "returning")
+    assert burst.open() == ["a@w0", "a@w1"]
+    assert [*order.ended] == [id for id in burst.state.routes if "+" in id], "the pipeline goes on until they have left"
+    effects = burst.left(13.0)
+    assert (burst.routes(), burst.stage()) == (["a@w0", "a@w1"], "")
+    assert (burst.state.whole, kinds(effects, Unload)) == (True, [])
+    restore = overload_view(burst.state.overload, 13.0, 13.0)["changes"][-1]
+    assert (restore["what"], restore["seconds"]) == ("restore", 3.0)
+    burst(RequestsSwitched(order.number, ()))
+    burst.dropped()
+    assert burst.stage() == "pipeline", "and dropped again"
+
+
+def test_a_restore_that_is_broken_off_keeps_what_is_loaded_until_that_is_trimmed() -> None:
+    burst = Burst("w0", "w1")
+    burst.restoring()
+    (worker, load) = next((w, r.loading) for w, r in burst.state.residency.items() if r.loading is not None)
+    burst.order(BreakOffRestore("w0+w1"))
+    effects = burst(Loaded(worker, burst.state.workers[worker].incarnation, load))
+    assert (burst.stage(), kinds(effects, Load)) == ("pipeline", []), "nothing more is loaded"
+    assert burst.held(worker) == [0, 1, 2, 3, 4, 5]
+    assert burst.open() == ["a@w0+w1"]
+    assert burst.state.routes.keys() == {next(id for id in burst.state.routes if "+" in id)}
+    burst.manual = False
+    (unload,) = kinds(burst.order(TrimParameters("w0+w1")), Unload)
+    assert (unload.worker, len(unload.ids), burst.held(worker)) == (worker, 3, [0, 1, 2])
+    assert refusal(burst.state, BreakOffRestore("w0+w1")) == "group w0+w1 loads nothing that could be left"
+
+
+def test_there_is_no_room_for_what_comes_back_and_nothing_gives_way() -> None:
+    burst = Burst("w0", "w1")
+    burst.restoring()
+    load = burst.state.residency["w0"].loading
+    assert load is not None
+    life = burst.state.workers["w0"].incarnation
+    effects = burst(LoadRefused("w0", life, load, NoRoom("no room", 300, False, {"a": 300})))
+    (later,) = kinds(effects, LoadLater)
+    assert (kinds(effects, Load), kinds(effects, Unload), burst.open()) == ([], [], ["a@w0+w1"])
+    (again,) = kinds(burst(LoadAgain("w0", "a"), later.seconds), Load)
+    assert again.load == load
+    (later,) = kinds(burst(LoadFailed("w0", life, load, "disk")), LoadLater)
+    (again,) = kinds(burst(LoadAgain("w0", "a"), later.seconds), Load)
+    assert again.load == load
+
+
+@pytest.mark.parametrize("dead", ["w0", "w1"])
+@pytest.mark.parametrize("stage", [*GroupStage])
+def test_a_member_dies(stage: GroupStage, dead: str) -> None:
+    """In each phase: whoever lives serves alone as soon as it has its parameters, and both do in the end."""
+    burst = Burst("w0", "w1")
+    alive = "w1" if dead == "w0" else "w0"
+    burst.order(PAIR)
+    for step in [*GroupStage][: [*GroupStage].index(stage)]:
+        match step:
+            case GroupStage.LEAVING:
+                burst.left()
+            case GroupStage.EXCHANGING:
+                burst.switched()
+            case GroupStage.PIPELINE:
+                burst.manual = True
+                effects = burst.order(RestoreParameters("w0+w1", {}))
+            case GroupStage.LOADING:
+                burst.load(effects)
+    assert burst.stage() == stage
+    number = burst.number()
+    burst.manual = True
+    effects = burst.down(dead)
+    assert burst.open() == ([f"a@{alive}"] if stage in (GroupStage.LEAVING, GroupStage.RETURNING) else [])
+    burst.load([*effects, *([Load(alive, burst.state.workers[alive].incarnation, load)] if (
+        load := burst.state.residency[alive].loading) and not kinds(effects, Load) else [])])  # fmt: skip
+    assert (burst.open(), burst.stage()) == ([f"a@{alive}"], "")
+    burst(RoutesLeft(number, 1))  # late answers change nothing
+    burst(RequestsSwitched(number, ()))
+    assert burst.open() == [f"a@{alive}"]
+    burst.up(dead)
+    assert (burst.routes(), burst.state.whole) == (["a@w0", "a@w1"], True)
+    burst.dropped()
+    assert burst.stage() == "pipeline"
+
+
+def test_the_dead_member_is_back_before_the_other_is_whole() -> None:
+    """Its stage is whole first: the pipeline serves again, and requests leave it for the first replica."""
+    burst = Burst("w0", "w1")
+    burst.dropped()
+    burst.manual = True
+    burst.down("w1")
+    slow = burst.state.residency["w0"].loading
+    assert slow is not None
+    assert (slow.first, burst.stage()) == (3, "loading")
+    burst.starting("w1")
+    effects = burst(WorkerUp("w1", burst.incarnation))
+    while burst.held("w1") != [0, 1, 2, 3, 4, 5]:
+        (load,) = kinds(effects, Load)
+        effects = burst(Loaded("w1", load.incarnation, load.load))
+    (order,) = kinds(burst(Room("w1", burst.incarnation, ROOM)), SwitchGateways)
+    assert (order.to, order.dropped, burst.open()) == (["a@w1"], False, ["a@w1"])
+    burst.left()
+    burst(Loaded("w0", burst.state.workers["w0"].incarnation, slow))
+    assert burst.stage() == ""
+
+
+def test_three_members_one_after_the_other_and_back() -> None:
+    burst = Burst("w0", "w1", "w2")
+    burst.dropped()
+    assert burst.open() == ["a@w0+w1", "a@w2"]
+    triple = DropParameters("a", (Hop("w0", 0, 2), Hop("w2", 2, 4), Hop("w1", 4, 6)))
+    (order,) = kinds(burst.order(triple), SwitchGateways)
+    assert [id.partition("#")[0] for id in order.ended] == ["a@w2", "a@w0+w1"]
+    assert burst.open() == ["a@w0+w2+w1"]
+    burst.left()
+    assert [burst.held(f"w{n}") for n in range(3)] == [[0, 1], [4, 5], [2, 3]]
+    assert sum("#" in route.id for route in burst.state.publication().planned) == 2, "pages of the first pipeline stay"
+    burst.switched()
+    assert sum("#" in route.id for route in burst.state.publication().planned) == 1
+    burst.order(RestoreParameters("w0+w2+w1", {}))
+    assert burst.stage() == "returning"
+    burst.left()
+    assert (burst.routes(), burst.state.whole) == (["a@w0", "a@w1", "a@w2"], True)
+
+
+def test_a_third_member_dies_before_anything_is_gone() -> None:
+    burst = Burst("w0", "w1", "w2")
+    burst.dropped()
+    burst.order(DropParameters("a", (Hop("w0", 0, 2), Hop("w2", 2, 4), Hop("w1", 4, 6))))
+    burst.down("w2")
+    assert (burst.open(), burst.stage()) == (["a@w0+w1"], "pipeline"), "the first pipeline goes on"
+    burst.up("w2")
+    burst.order(DropParameters("a", (Hop("w0", 0, 2), Hop("w2", 2, 4), Hop("w1", 4, 6))))
+    burst.down("w1")
+    assert (burst.open(), burst.stage()) == (["a@w0", "a@w2"], ""), "w0 loaded what it had dropped"
+
+
+def test_a_model_that_is_removed_or_withdrawn_takes_its_group_along() -> None:
+    for gone in (Remove("a"), Undeploy("a")):
+        burst = Burst("w0", "w1")
+        burst.dropped()
+        effects = burst(gone)
+        assert (burst.stage(), burst.routes()) == ("", [])
+        assert {(one.worker, len(one.ids)) for one in kinds(effects, Unload)} == {("w0", 3), ("w1", 3)}
+
+
+def test_orders_that_cannot_be_are_refused_with_a_sentence() -> None:
+    burst = Burst("w0", "w1", "w2")
+    cut = DropParameters("a", (Hop("w0", 0, 3), Hop("w9", 3, 6)))
+    assert refusal(burst.state, RestoreParameters("w0+w1", {})) == "group w0+w1 is no pipeline"
+    burst.dropped()
+    part = DropParameters("a", (Hop("w0", 0, 3), Hop("w2", 3, 6)))
+    assert refusal(burst.state, part) == "a group would be cut by w0, w2"
+    wide = DropParameters("a", (Hop("w0", 0, 3), Hop("w2", 3, 4), Hop("w1", 4, 6)))
+    assert refusal(burst.state, wide) == ""
+    grown = DropParameters("a", (Hop("w0", 0, 4), Hop("w2", 4, 5), Hop("w1", 5, 6)))
+    assert refusal(burst.state, grown) == "worker w0 does not hold components 0 to 4"
+    burst.down("w2")
+    assert refusal(burst.state, wide) == "worker w2 serves no whole model now"
+    assert refusal(burst.state, cut) == "worker w9 does not exist"
+    assert burst.state.scaling.undrainable("w0").startswith("it serves as a part of a pipeline")
+    two = Burst("w0", "w1", served=(A, application("b", "eAmBxh")))
+    sentence = "worker w0 serves 2 models (a, b); parameters are dropped where it is one"
+    assert refusal(two.state, PAIR) == sentence
+    assert serving_groups(two.state) == []
+
+
+def test_the_memory_actor_hears_of_groups_only_when_they_changed() -> None:
+    burst = Burst("w0", "w1")
+    told = memory_groups(burst.state, 0) or pytest.fail("nothing told")
+    assert [(one.state, [m.worker for m in one.members]) for one in told.groups] == [("normal", ["w0"]), ("normal", ["w1"])]
+    assert memory_groups(burst.state, told.version) is None
+    burst.dropped()
+    again = memory_groups(burst.state, told.version) or pytest.fail("nothing told")
+    ((stage, members),) = [(one.state, [(m.worker, m.first, m.last, m.held) for m in one.members]) for one in again.groups]
+    assert (stage, members) == ("pipeline", [("w0", 0, 3, [0, 1, 2]), ("w1", 3, 6, [3, 4, 5])])
+    assert again.chains == {"a": list(A.components)}
+
+
+def test_what_no_drop_can_serve_starts_a_worker_where_that_is_allowed() -> None:
+    burst = Burst("w0")
+    burst(MemoryLacks(700, "there is no second instance"))
+    assert overload_view(burst.state.overload, 0.0, 0.0)["counts"] == {"lacking": 1}
+    names, rules = ["w0", "w1"], ProvisioningRules(mode="relief", limit=10.0)
+    burst.state = ControllerState(["w0"], 10.0, scaling=ScalingPlan(rules, names))
+    burst(Serve((A,)))
+    burst.up("w0")
+    assert [(e.worker, e.why) for e in burst(MemoryLacks(700, "no second")) if hasattr(e, "why")] == [("w1", "no second")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_walks_of_random_news_end_whole(seed: int) -> None:
+    """Orders, answers that are late or never come, deaths: invariants after each, and replicas in the end."""
+    source, burst = random.Random(seed), Burst("w0", "w1", "w2", "w3")
+    burst.manual = True
+    asked: list[Any] = []
+
+    def step(effects: list[Any]) -> None:
+        asked.extend(e for e in effects if isinstance(e, Load | AskRoom | SwitchGateways | AwaitSwitched | LoadLater))
+
+    def answer(now: float) -> None:
+        effect = asked.pop(source.randrange(len(asked)))
+        match effect:
+            case Load(worker, life, load) if source.random() < 0.2 and burst.state.overload.group_of(worker):
+                step(burst(LoadRefused(worker, life, load, NoRoom("no room", 1, False, {})), now))
+            case Load(worker, life, load):
+                step(burst(Loaded(worker, life, load), now))
+            case AskRoom(worker, life):
+                step(burst(Room(worker, life, ROOM), now))
+            case SwitchGateways(number):
+                step(burst(RoutesLeft(number, 1), now))
+            case AwaitSwitched(number):
+                step(burst(RequestsSwitched(number, ()), now))
+            case LoadLater(worker, name):
+                step(burst(LoadAgain(worker, name), now))
+
+    for turn in range(300):
+        now, drawn, state = turn * 0.5, source.random(), burst.state
+        groups = serving_groups(state)
+        name = source.choice([*state.overload.groups] or [""])
+        if drawn < 0.1 and len(groups) > 1:
+            one, other = source.sample(groups, 2)
+            members = [m.worker for m in (*one.members, *other.members)]
+            borders = sorted({0, 6, *source.sample(range(1, 6), len(members) - 1)})
+            hops = tuple(Hop(w, a, b) for w, (a, b) in zip(members, pairwise(borders), strict=True))
+            order: Any = DropParameters("a", hops)
+        elif drawn < 0.2:
+            order = source.choice([RestoreParameters(name, {}), BreakOffRestore(name), TrimParameters(name)])
+        elif drawn < 0.25:
+            worker = source.choice([*state.workers])
+            if state.workers[worker].alive:
+                step(burst.down(worker, now))
+                burst.starting(worker, now)
+                step(burst(WorkerUp(worker, burst.incarnation), now))
+            continue
+        else:
+            if asked:
+                answer(now)
+            continue
+        if not refusal(state, order):
+            step(burst(order, now))
+    for _ in range(2000):
+        for name, group in [*burst.state.overload.groups.items()]:
+            if group.stage is GroupStage.PIPELINE:
+                step(burst(RestoreParameters(name, {}), 200.0))
+        if not asked:
+            break
+        answer(200.0)
+    assert (burst.stage(), burst.routes(), burst.state.whole) == ("", [f"a@w{n}" for n in range(4)], True)

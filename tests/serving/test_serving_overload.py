@@ -1,0 +1,138 @@
+"""Replicas drop parameters and load them again while requests run, messages are lost, late and doubled, and processes die:
+the properties of ``game.py``, over seeds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.messages import Application
+from blockwright.actors.controller.overload_groups import refusal
+from blockwright.actors.controller.overload_messages import (
+    BreakOffRestore,
+    DropParameters,
+    MemoryOrder,
+    RestoreParameters,
+    TrimParameters,
+)
+from blockwright.policies.model.chain import Hop
+from blockwright.runtime import RuntimeFault
+from blockwright.runtime.testing import Kill, Pause, seeds
+from blockwright.tests.serving.device import CHUNK
+from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Request
+from blockwright.tests.serving.house import HEAD, Plan, chain
+from blockwright.tests.serving.strikes import ACTIONS, Strike
+
+PART, PARTS = 40, 5
+MORE = 10  # requests
+SWITCHED = ("switch", "answer to switch", "switched", "answer to switched", "export", "unload", "load")
+LAYERS = 4
+CUTS = [2 * n for n in range(1, LAYERS)]  # before an attention component but the first: each stage has KV
+
+
+class Dropping(Game):
+    """One model on all workers. Orders come at random, whatever the load is."""
+
+    def __init__(self, seed: int, *, faults: bool = True) -> None:
+        super().__init__(seed, faults=faults)
+        self.requests += [self._request(REQUESTS + number) for number in range(MORE)]
+        self.stages: Counter[str] = Counter()  # in which a worker died or stood still
+        self.orders: Counter[str] = Counter()
+
+    def _plan(self) -> Plan:
+        random = self.random
+        workers = tuple(f"w{i}" for i in range(random.choice((2, 2, 3, 4))))
+        gateways = ("g1",) if random.random() < 0.5 else ()
+        one = Application("a", "", chain("a", LAYERS, 0), LONGEST, 1)
+        room = random.choice((26, 30, 60))  # chunks for KV; the longest sequence takes 24
+        return Plan(workers, gateways, (one,), (len(one.components) + 1 + room) * CHUNK, random.choice((6, 16)), 16)
+
+    def _draw(self) -> list[Strike]:
+        random = Random(f"{self.seed}/draw drops")
+        cells = [(random.choice(SWITCHED), random.choice(ACTIONS), random.randint(1, 3)) for _ in range(2)]
+        return [*super()._draw()[:2], *cells]
+
+    def _request(self, number: int, gateway: str = "", application: str = "") -> Request:
+        return super()._request(number, gateway, "a")
+
+    async def _withdraw(self, application: str, after: float) -> None:
+        await super()._withdraw("a", after)
+
+    def _inject(self, fault: Any) -> None:
+        groups = self.house.state.overload.groups.values()
+        for group in [one for one in groups if isinstance(fault, Kill | Pause) and fault.node in one.workers]:
+            self.stages[f"{type(fault).__name__} {group.stage}"] += 1
+        super()._inject(fault)
+
+    async def _scenario(self, sim: Any) -> None:
+        self.work.append(asyncio.create_task(self._change(Random(f"{self.seed}/orders"))))
+        await super()._scenario(sim)
+
+    async def _change(self, random: Random) -> None:
+        while not self.opened:  # noqa: ASYNC110 - the server comes up
+            await asyncio.sleep(0.02)
+        state = self.house.state
+        while self.sim.time < self.opened + 2 * WITHIN:
+            await asyncio.sleep(random.uniform(0.0, 0.1))
+            await self._order(self._drawn(random))
+        while state.overload.groups:
+            await asyncio.sleep(0.1)
+            for name in [*state.overload.groups]:
+                await self._order(RestoreParameters(name, {}))
+
+    def _drawn(self, random: Random) -> MemoryOrder:
+        groups, workers = self.house.state.overload.groups, self.house.plan.workers
+        if groups and random.random() < 0.7:
+            name = random.choice([*groups])
+            return random.choice([RestoreParameters(name, {}), RestoreParameters(name, {}), BreakOffRestore(name),
+                                  TrimParameters(name)])  # fmt: skip
+        if groups and len(workers) > 2:  # one more member of a group
+            group = random.choice([*groups.values()])
+            other = random.choice([name for name in workers if name not in group.workers] or [workers[0]])
+            hops = list(group.pipeline.route.hops)
+            at = random.randrange(len(hops))
+            hop, inside = hops[at], [cut for cut in CUTS if hops[at].first < cut < hops[at].last]
+            if inside:
+                cut = random.choice(inside)
+                hops[at : at + 1] = [Hop(hop.worker, hop.first, cut), Hop(other, cut, hop.last)]
+            return DropParameters("a", tuple(hops))
+        one, other = random.sample(workers, 2)
+        cut, end = random.choice(CUTS), 2 * LAYERS + 2
+        return DropParameters("a", (Hop(one, 0, cut), Hop(other, cut, end)))
+
+    async def _order(self, order: MemoryOrder) -> None:
+        if refusal(self.house.state, order):
+            return
+        controller = self.sim.head.ref(f"{HEAD}/controller", Controller)
+        with contextlib.suppress(RuntimeFault):
+            if not await controller.change_parameters(order):
+                self.orders[type(order).__name__] += 1
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(part: int) -> None:
+    orders: Counter[str] = Counter()
+    stages: Counter[str] = Counter()
+    for seed in seeds(PART, first=7000 + part * PART):
+        game = Dropping(seed).play()
+        assert sum(game.outcomes.values()) >= REQUESTS + MORE, seed
+        orders, stages = orders + game.orders, stages + game.stages
+    assert orders["DropParameters"] > PART, orders
+    assert all(orders[kind.__name__] for kind in (RestoreParameters, BreakOffRestore, TrimParameters)), orders
+    assert len(stages) > 2, stages
+
+
+def test_without_faults_nobody_fails_and_replicas_are_whole_in_the_end() -> None:
+    orders: Counter[str] = Counter()
+    for seed in range(10):
+        game = Dropping(seed, faults=False).play()
+        assert set(game.outcomes) <= {"done", "cancelled"}, (seed, game.outcomes)
+        assert not game.house.state.overload.groups
+        orders += game.orders
+    assert orders["DropParameters"] > 20, orders
