@@ -23,8 +23,9 @@ from blockwright.actors.controller.demand_calls import perform
 from blockwright.actors.controller.draining import drain_worker
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.overload_calls import switch
-from blockwright.actors.controller.overload_groups import memory_groups, overload_view, refusal
+from blockwright.actors.controller.overload_groups import memory_groups, refusal
 from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder, OverloadTold
+from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.scaling_calls import scale
@@ -256,7 +257,8 @@ class Controller(Actor):
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
             (memory,) = await asyncio.gather(asked_memory, return_exceptions=True)
-            view["overload"] = overload_view(self._state.overload, now, wall) | (memory if isinstance(memory, dict) else {})
+            shown = overload_view(self._state.overload, self._state.workers, now, wall)
+            view["overload"] = shown | (memory if isinstance(memory, dict) else {})
         return view | {"autoscale": self._state.scaling.view(now, wall)}
 
     # the shell
