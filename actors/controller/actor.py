@@ -256,9 +256,9 @@ class Controller(Actor):
         view = cluster_view(self._state, statuses, blocks, sequences, self._history.view(now, wall), told)
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
-            (memory,) = await asyncio.gather(asked_memory, return_exceptions=True)
-            shown = overload_view(self._state.overload, self._state.workers, now, wall)
-            view["overload"] = shown | (memory if isinstance(memory, dict) else {})
+            told_memory = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
+            more = told_memory if isinstance(told_memory, dict) else {}
+            view["overload"] = overload_view(self._state.overload, self._state.workers, now, wall) | more
         return view | {"autoscale": self._state.scaling.view(now, wall)}
 
     # the shell

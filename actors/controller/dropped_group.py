@@ -11,7 +11,7 @@ from blockwright.policies.overload.coordinator import GroupState
 
 
 class GroupStage(StrEnum):
-    """How far a group is; what ``GroupState`` distinguishes is in ``state``."""
+    """How far a group is; what ``GroupState`` distinguishes is in ``group_state``."""
 
     LEAVING = "leaving"  # gateways take requests off what served before
     EXCHANGING = "exchanging"  # the parameters are gone; requests that were there wait for their pages
@@ -20,7 +20,7 @@ class GroupStage(StrEnum):
     RETURNING = "returning"  # the replicas are whole; requests go back
 
     @property
-    def state(self) -> GroupState:
+    def group_state(self) -> GroupState:
         dropping = self in (GroupStage.LEAVING, GroupStage.EXCHANGING)
         return (
             GroupState.PIPELINE if self is GroupStage.PIPELINE else GroupState.DROPPING if dropping else GroupState.RESTORING

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from blockwright.actors.controller.additions import Additions
 from blockwright.actors.controller.on_demand import ControllerParts, OnDemand
-from blockwright.actors.controller.overload import Overload
+from blockwright.actors.controller.parameter_drops import ParameterDrops
 from blockwright.policies.model.chain import Block
 
 
@@ -15,7 +15,7 @@ class Counted(ControllerParts, Protocol):
 
     additions: Additions
     demand: OnDemand
-    overload: Overload
+    overload: ParameterDrops
     blocks: dict[str, tuple[Block, ...]]
     alive: int
     planned: int

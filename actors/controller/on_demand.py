@@ -36,7 +36,7 @@ LOOK = 0.03  # seconds between looks at what is in use, while something waits fo
 
 
 class DroppedParameters(Protocol):
-    """``Overload``, as far as it matters here."""
+    """``ParameterDrops``, as far as it matters here."""
 
     def forget(self, application: str) -> None: ...
 

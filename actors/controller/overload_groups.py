@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from blockwright.actors.controller.dropped_group import GroupStage
-from blockwright.actors.controller.overload import Overload, OverloadParts, is_replica
 from blockwright.actors.controller.overload_messages import (
     BreakOffRestore,
     DropParameters,
@@ -16,6 +15,7 @@ from blockwright.actors.controller.overload_messages import (
     ServingGroup,
     TrimParameters,
 )
+from blockwright.actors.controller.parameter_drops import OverloadParts, ParameterDrops, is_replica
 from blockwright.actors.controller.residency import PlannedRoute
 from blockwright.policies.overload.coordinator import GroupState
 
@@ -23,7 +23,7 @@ from blockwright.policies.overload.coordinator import GroupState
 class OverloadedParts(OverloadParts, Protocol):
     """``ControllerState``, with the groups."""
 
-    overload: Overload
+    overload: ParameterDrops
 
 
 def unfit(state: OverloadParts, worker: str) -> str:
@@ -48,7 +48,7 @@ def serving_groups(state: OverloadedParts) -> list[ServingGroup]:
             alone = one.whole and is_replica(one, state.placement) and one.route.id not in state.table.paused
             if alone and not unfit(state, one.route.home):
                 found.append(_told(state, GroupState.NORMAL, one))
-    return found + [_told(state, group.stage.state, group.pipeline) for group in state.overload.groups.values()]
+    return found + [_told(state, group.stage.group_state, group.pipeline) for group in state.overload.groups.values()]
 
 
 def _told(state: OverloadedParts, stage: GroupState, planned: PlannedRoute) -> ServingGroup:

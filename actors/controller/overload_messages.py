@@ -1,7 +1,7 @@
 """What the cluster's memory actor and the controller say to each other, and what the controller asks of gateways for it.
 
 Values only. Parameters that exist twice are dropped when KV memory runs out (``policies/overload``): the memory actor
-decides that, ``overload.py`` carries it out.
+decides that, ``parameter_drops.py`` carries it out.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def overload_view(drops: ShownDrops, workers: Iterable[str], now: float, wall: f
     groups = {
         group.name: {
             "model": group.served.application.served_as,
-            "state": group.stage.state.value,
+            "state": group.stage.group_state.value,
             "step": group.stage.value,
             "stages": [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in group.pipeline.route.hops],
         }
@@ -45,7 +45,7 @@ def overload_view(drops: ShownDrops, workers: Iterable[str], now: float, wall: f
     }
     states = {name: {"state": GroupState.NORMAL.value, "group": ""} for name in workers}
     for name, group in drops.groups.items():
-        states |= {worker: {"state": group.stage.state.value, "group": name} for worker in group.workers}
+        states |= {worker: {"state": group.stage.group_state.value, "group": name} for worker in group.workers}
     return {
         "workers": states,
         "groups": groups,

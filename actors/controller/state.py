@@ -14,7 +14,7 @@ from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.additions import Additions
 from blockwright.actors.controller.invariants import check_state
 from blockwright.actors.controller.on_demand import OnDemand
-from blockwright.actors.controller.overload import Overload
+from blockwright.actors.controller.parameter_drops import ParameterDrops
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
@@ -51,7 +51,7 @@ class ControllerState:
         self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
         self.demand = OnDemand(self)
         self.scaling = Scaling(self, scaling or ScalingPlan())
-        self.overload = Overload(self)
+        self.overload = ParameterDrops(self)
         self.alive = 0  # workers
         self.planned = 0  # published routes of deployed applications
         self._ranked = 0  # applications that ever were

@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from blockwright.actors.conditions import Conditions
-from blockwright.actors.dispatcher.messages import Ask, Chosen
-from blockwright.actors.gateway.calls import Cancellations, export, submit
+from blockwright.actors.dispatcher.messages import Ask
+from blockwright.actors.gateway.calls import Cancellations, ask, export, hold, submit
 from blockwright.actors.gateway.messages import (
     Acknowledge,
     CancelAt,
@@ -27,8 +27,10 @@ from blockwright.actors.gateway.messages import (
     Fail,
     GatewayTick,
     Heard,
+    HoldAt,
     Replay,
     Submit,
+    UnholdAt,
     WantRoutes,
     WorkerEnded,
     WorkerJoined,
@@ -67,7 +69,7 @@ from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
-from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
+from blockwright.runtime.base.errors import RuntimeFault
 from blockwright.runtime.node.inspection import inspect_peers
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
@@ -365,8 +367,13 @@ class Gateway(Actor):
                     self._send(submit(effect, self.node, self._handle))
                 case ExportAt():
                     self._send(export(effect, self.node, self._handle))
+                case HoldAt():
+                    self._send(hold(effect, self.node, self._handle))
+                case UnholdAt(workers, unhold):
+                    for worker in workers:
+                        self.node.ref(f"{worker}/worker").unhold.cast(unhold)
                 case Ask():
-                    self._send(self._ask(effect))
+                    self._send(ask(effect, self.node, next(self._dispatchers), self._patience, self._handle))
                 case WantRoutes(applications):
                     self.node.ref(self._controller).wanted.cast(list(applications))
                 case CancelAt(worker, requests):
@@ -387,13 +394,3 @@ class Gateway(Actor):
         task = asyncio.create_task(call)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
-
-    async def _ask(self, ask: Ask) -> None:
-        """Whatever comes of it, the request goes on."""
-        try:
-            dispatcher = self.node.ref(next(self._dispatchers))
-            chosen = await dispatcher.choose(ask, timeout=self._patience, returns=Chosen)
-        except RuntimeFault as fault:
-            reason = "dispatcher_late" if isinstance(fault, DeadlineExceeded) else "dispatcher_dead"
-            chosen = Chosen(request=ask.submission.request, attempt=ask.submission.attempt, reason=reason)
-        self._handle(chosen)

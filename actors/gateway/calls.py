@@ -1,4 +1,4 @@
-"""What a gateway asks of workers, by calls: what is said here must not be lost in a full mailbox.
+"""What a gateway asks of workers and dispatchers, by calls: what is said here must not be lost in a full mailbox.
 
 A worker's death is news of its own.
 """
@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
-from blockwright.actors.gateway.messages import Event, ExportAt, ExportUnsent, Submit, Unsent
-from blockwright.policies.sweep.page_events import Exported
+from blockwright.actors.dispatcher.messages import Ask, Chosen
+from blockwright.actors.gateway.messages import Event, ExportAt, ExportUnsent, HoldAnswered, HoldAt, Submit, Unsent
+from blockwright.policies.sweep.page_events import Exported, HoldPages
 from blockwright.runtime.actor.actor import ActorNode
-from blockwright.runtime.base.errors import NodeDown, RuntimeFault
+from blockwright.runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
 from blockwright.runtime.base.scope import trace
 
 Handle = Callable[[Event], None]
@@ -38,6 +39,31 @@ async def export(effect: ExportAt, node: ActorNode, handle: Handle) -> None:
     except RuntimeFault as fault:
         reason = f"worker {effect.worker} was not asked: {fault}"
         handle(ExportUnsent(effect.worker, Exported(wanted.gateway, wanted.request, wanted.number, 0, 0, 0, reason)))
+
+
+async def ask(effect: Ask, node: ActorNode, dispatcher: str, patience: float, handle: Handle) -> None:
+    """A dispatcher where a request goes. Whatever comes of it, the request goes on."""
+    try:
+        chosen = await node.ref(dispatcher).choose(effect, timeout=patience, returns=Chosen)
+    except RuntimeFault as fault:
+        reason = "dispatcher_late" if isinstance(fault, DeadlineExceeded) else "dispatcher_dead"
+        chosen = Chosen(request=effect.submission.request, attempt=effect.submission.attempt, reason=reason)
+    handle(chosen)
+
+
+async def hold(effect: HoldAt, node: ActorNode, handle: Handle) -> None:
+    """Have pages kept; where one is out of reach there is no room."""
+
+    async def ask(worker: str, wanted: HoldPages) -> bool:
+        try:
+            room: bool = await node.ref(f"{worker}/worker").hold(wanted)
+        except RuntimeFault:
+            return False
+        return room
+
+    *others, (last, wanted) = effect.holds
+    rooms = [*await asyncio.gather(*[ask(*one) for one in others]), await ask(last, wanted)]
+    handle(HoldAnswered(effect.request, effect.attempt, wanted.expects, all(rooms)))
 
 
 class Cancellations:

@@ -15,7 +15,7 @@ from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.sweep.events import RoutesChanged
-from blockwright.policies.sweep.page_events import Export, Exported
+from blockwright.policies.sweep.page_events import Export, Exported, HoldPages, Unhold
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,16 @@ class ExportUnsent:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldAnswered:
+    """What ``HoldAt`` asked for is done, as far as workers live. ``room``: for pages that are to come."""
+
+    request: str
+    attempt: int
+    expects: bool
+    room: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayTick:
     """Time has passed."""
 
@@ -95,7 +105,7 @@ class Drain:
 
 
 _OfWorkers = RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | Heard
-_OfMoves = Move | Vacate | SwitchRoutes | ExportUnsent
+_OfMoves = Move | Vacate | SwitchRoutes | ExportUnsent | HoldAnswered
 Event = Generation | End | Chosen | Unsent | GatewayTick | Drain | _OfMoves | _OfWorkers
 
 
@@ -111,6 +121,21 @@ class ExportAt:
 
     worker: str
     wanted: Export
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAt:
+    """Have workers keep pages of a request, the last one after all others. ``attempt``: the one that is to come."""
+
+    request: str
+    attempt: int
+    holds: list[tuple[str, HoldPages]]
+
+
+@dataclass(frozen=True, slots=True)
+class UnholdAt:
+    workers: tuple[str, ...]
+    unhold: Unhold
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,4 +187,4 @@ class WantRoutes:
     applications: tuple[str, ...]
 
 
-Effect = WantRoutes | Ask | Submit | ExportAt | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed
+Effect = WantRoutes | Ask | Submit | ExportAt | HoldAt | UnholdAt | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed

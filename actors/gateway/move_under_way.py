@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from blockwright.actors.gateway.messages import Effect, Move, Submit
+from blockwright.actors.gateway.patience import Patience
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.poison import Quarantine
@@ -28,10 +29,16 @@ class MoveUnderWay:
     refused: int = 0
     reasons: list[str] = field(default_factory=list)
     switch: int = 0  # because of which it moves; 0: because of none
+    submit: Submit | None = None  # what its attempt on the new route begins with, while it pauses
     left: float | None = None  # when its attempt on the old route ended
     handed_over: float | None = None  # when that on the new route was submitted
     tokens: int = 0  # it had then
     cached: int = 0  # of these, found there
+
+    @property
+    def pauses(self) -> bool:
+        """It has left, and waits for its pages."""
+        return self.left is not None and self.handed_over is None
 
 
 class MovedParts(Protocol):
@@ -41,10 +48,11 @@ class MovedParts(Protocol):
     page_size: int
     table: RoutingTable
     quarantine: Quarantine
+    patience: Patience
     active: dict[str, RequestRecord]
 
     def say(self, effect: Effect) -> None: ...
 
-    def relocate(self, record: RequestRecord, route: Route, now: float) -> Submit: ...
+    def relocate(self, record: RequestRecord, route: Route, now: float, *, cancel: bool) -> Submit: ...
 
     def restart(self, record: RequestRecord, now: float) -> None: ...

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blockwright.actors.gateway.messages import ExportAt, ExportUnsent, Move, Vacate
+from blockwright.actors.gateway.messages import ExportAt, ExportUnsent, HoldAnswered, Move, Vacate
 from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay
+from blockwright.actors.gateway.pausing import Pausing
 from blockwright.actors.gateway.port import MoveBegun, MoveFigures
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.switch_messages import SwitchRoutes
@@ -38,16 +39,17 @@ class Moving:
 
     def __init__(self, state: MovedParts) -> None:
         self._state = state
-        self._moves: dict[str, MoveUnderWay] = {}  # by request
+        self.moves: dict[str, MoveUnderWay] = {}  # by request
         self._number = 0  # of the last export
         self.figures = MoveFigures()
-        self.switching = Switching(state, self)
+        self.pausing = Pausing(state, self)  # of those that have left, and wait for their pages
+        self.switching = Switching(state, self, self.pausing)
 
     def plan(self, request: str, worker: str, route: str, now: float) -> Move:
         """Where a running request would go. Raises RequestRefused where it cannot be moved there."""
         state, record = self._state, self._state.active[request]
-        if request in self._moves:
-            where = self._moves[request].move.route.home
+        if request in self.moves:
+            where = self.moves[request].move.route.home
             raise RequestRefused(Refusal.CONFLICT, f"request {request!r} is moving to worker {where} already", param="id")
         if record.route is None or not record.workers:
             message = f"request {request!r} waits for a worker: there is nothing to move yet"
@@ -62,15 +64,13 @@ class Moving:
     def to(self, record: RequestRecord, found: Route) -> Move:
         """Its move to a route."""
         assert record.route is not None, "who runs has a route"
-        state, pages = self._state, self._full(record)
-        sizes = [c.kv.raw_bytes for c in state.table.chains[found.application].components if c.kv is not None]
-        nbytes = pages * sum(
-            sum(sizes[to.first : to.end]) for targets in self._targets(record.route, found).values() for to in targets
-        )
+        pages = self._full(record)
+        targets = self.targets(record.route, found)
+        nbytes = pages * sum(self.page_bytes(found, to) for wanted in targets.values() for to in wanted)
         told = MoveBegun(record.id, record.route.home, found.home, found.id, pages, nbytes)
         return Move(record.id, record.attempt, found, told)
 
-    def handle(self, event: Move | Vacate | SwitchRoutes | ExportUnsent, now: float) -> None:
+    def handle(self, event: Move | Vacate | SwitchRoutes | ExportUnsent | HoldAnswered, now: float) -> None:
         """One request is to move, or all that are at a worker or on routes that end; or one cannot."""
         match event:
             case Move():
@@ -81,6 +81,8 @@ class Moving:
                 self.switching.begin(event, now)
             case ExportUnsent(worker, news):
                 self.exported(news, worker, now)
+            case HoldAnswered():
+                self.pausing.answered(event, now)
 
     def _vacate(self, worker: str, now: float) -> None:
         active = self._state.active
@@ -94,25 +96,16 @@ class Moving:
         """Have pages copied while the request goes on; without any, or before it decodes, it moves now."""
         record = self._state.active[move.request]
         assert record.route is not None, "who runs has a route"
-        under = self._moves[move.request] = MoveUnderWay(move, record.route, now, switch=switch)
+        under = self.moves[move.request] = MoveUnderWay(move, record.route, now, switch=switch)
         record.note(now, "moving", source=move.told.source, target=move.told.target, pages=move.told.pages)
-        self._export(under, record)
+        self.export(under)
         if begins_there(copying=bool(under.waiting), decodes=record.planned and record.computed >= len(record.tokens) - 1):
-            self._hand_over(under, now)
-
-    def pause(self, move: Move, now: float, switch: int) -> None:
-        """It leaves its route now, whose parameters are dropped."""
-        record = self._state.active[move.request]
-        assert record.route is not None, "who runs has a route"
-        under = self._moves[move.request] = MoveUnderWay(move, record.route, now, switch=switch)
-        record.note(now, "paused", source=move.told.source, target=move.told.target,
-                    reason="parameters were dropped for a burst")  # fmt: skip
-        self._hand_over(under, now)
+            self.hand_over(under, now)
 
     def _work(self) -> dict[str, int]:
         """Tokens outstanding on each worker once all that move are there."""
         work = self._state.table.work.copy()
-        for request, under in self._moves.items():
+        for request, under in self.moves.items():
             if under.left is None:
                 for name in workers_of(under.move.route):
                     work[name] = work.get(name, 0) + self._state.active[request].counted
@@ -122,18 +115,24 @@ class Moving:
         """Its pages that are full, and have KV."""
         return min(record.computed, len(record.tokens) - 1) // self._state.page_size
 
-    def _targets(self, source: Route, target: Route) -> Mapping[str, list[PageTarget]]:
+    def targets(self, source: Route, target: Route) -> Mapping[str, list[PageTarget]]:
         table = self._state.table
         found = page_targets(table.chains[target.application].components, source, target)
         return {worker: [PageTarget(*layers) for layers in to] for worker, to in found.items() if worker in table.alive}
 
-    def _export(self, under: MoveUnderWay, record: RequestRecord) -> None:
+    def page_bytes(self, route: Route, to: PageTarget) -> int:
+        """Of the layers of a page that go to one worker."""
+        layouts = [c.kv for c in self._state.table.chains[route.application].components if c.kv is not None]
+        return sum(layout.raw_bytes for layout in layouts[to.first : to.end])
+
+    def export(self, under: MoveUnderWay) -> None:
         """Ask for copies of the pages that are full and were not asked for."""
-        state, size, full = self._state, self._state.page_size, self._full(record)
+        state, size, record = self._state, self._state.page_size, self._state.active[under.move.request]
+        full = under.move.told.pages if under.pauses else self._full(record)
         if full <= under.sent:
             return
         hashes = page_hashes(record.tokens[: full * size], size, record.generation.salt)
-        for worker, to in self._targets(under.source, under.move.route).items():
+        for worker, to in self.targets(under.source, under.move.route).items():
             self._number += 1
             under.waiting[worker] = self._number
             wanted = Export(
@@ -145,7 +144,7 @@ class Moving:
 
     def exported(self, news: Exported, worker: str, now: float) -> None:
         """A worker of the old route has sent what it could."""
-        under = self._moves.get(news.request)
+        under = self.moves.get(news.request)
         if under is None or under.waiting.get(worker) != news.number:
             return
         del under.waiting[worker]
@@ -160,11 +159,11 @@ class Moving:
         if under.handed_over is not None:
             return
         if copies_again(under.rounds, failed=bool(news.reason or news.refused)):
-            self._export(under, self._state.active[news.request])
+            self.export(under)
         if begins_there(copying=bool(under.waiting), decodes=True):
-            self._hand_over(under, now)
+            self.hand_over(under, now)
 
-    def _hand_over(self, under: MoveUnderWay, now: float) -> None:
+    def hand_over(self, under: MoveUnderWay, now: float) -> None:
         """The new attempt begins, unless its route is gone."""
         state, move = self._state, under.move
         record = state.active[move.request]
@@ -172,30 +171,35 @@ class Moving:
         route = next((one for one in routes if one.id == move.route.id), None)
         if route is None:
             self._give_up(under, f"route {move.route.id} is gone", now)
-            return
-        under.left = under.handed_over = now
-        under.tokens = len(record.tokens)
-        state.say(state.relocate(record, route, now))
+        elif under.submit is not None:
+            under.handed_over = now
+            self.pausing.moved(under, now)
+        else:
+            under.left = under.handed_over = now
+            under.tokens = len(record.tokens)
+            state.say(state.relocate(record, route, now, cancel=True))
 
     def _give_up(self, under: MoveUnderWay, why: str, now: float) -> None:
-        del self._moves[under.move.request]
-        self.switching.over(under)
-        self.figures.outcomes["abandoned"] += 1
-        self._state.active[under.move.request].note(now, "not_moved", reason=why)
+        record = self._state.active[under.move.request]
+        record.note(now, "not_moved", reason=why)
+        if under.pauses:
+            self._state.restart(record, now)
+        else:
+            self.left(record)
 
     def progressed(self, news: Progressed, now: float) -> None:
         """A home has planned an attempt, or found so many tokens of it in its cache."""
-        under = self._moves.get(news.request)
+        under = self.moves.get(news.request)
         if under is not None and news.attempt == under.move.attempt + 1:
             under.cached = max(under.cached, news.cached)
             self.switching.runs(under, now)
 
     def resumed(self, record: RequestRecord, now: float) -> None:
         """A token came. The first one on the new route ends the move."""
-        under = self._moves.get(record.id)
+        under = self.moves.get(record.id)
         if under is None or under.left is None or under.handed_over is None:
             return
-        del self._moves[record.id]
+        del self.moves[record.id]
         self.switching.runs(under, now)
         self.figures.outcomes["copied" if under.cached else "recomputed"] += 1
         assert record.route is not None, "who runs has a route"
@@ -207,28 +211,32 @@ class Moving:
 
     def left(self, record: RequestRecord) -> None:
         """The attempt is over for another reason, or the request is: so is its move."""
-        under = self._moves.pop(record.id, None)
+        under = self.moves.pop(record.id, None)
         if under is not None:
             self.switching.over(under)
+            self.pausing.over(under)
             self.figures.outcomes["abandoned"] += 1
 
     def lost(self, worker: str, now: float) -> None:
         """A worker died. What was to go there stays where it is; what it was asked for will not come."""
-        for under in list(self._moves.values()):
-            if under.handed_over is None and worker in workers_of(under.move.route):
+        for under in list(self.moves.values()):
+            if under.left is None and worker in workers_of(under.move.route):
                 self._give_up(under, f"worker {worker} died", now)
+        self.pausing.lost(worker, now)
 
     def look(self, now: float) -> None:
         """Copies that take too long are not waited for."""
-        for under in list(self._moves.values()):
+        for under in list(self.moves.values()):
             if under.handed_over is None and overdue(under.since, now):
                 under.reasons.append(f"copying took longer than {PATIENCE:g} s")
-                self._hand_over(under, now)
+                self.hand_over(under, now)
+        self.pausing.look(now)
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
-        self.switching.check(self._moves)
-        for request, under in self._moves.items():
+        self.switching.check(self.moves)
+        self.pausing.check()
+        for request, under in self.moves.items():
             record = self._state.active[request]
             expected = under.move.attempt + (under.left is not None)
             assert record.attempt == expected, f"request {request} moves in another attempt"

@@ -107,7 +107,7 @@ class GatewayState:
             case m.Heard(worker, incarnation, serial):
                 self._up(worker, incarnation, now)  # the word that it is up may have been lost
                 self._effects += self.workers.heard(worker, incarnation, serial)
-            case m.Move() | m.Vacate() | SwitchRoutes() | m.ExportUnsent():
+            case m.Move() | m.Vacate() | SwitchRoutes() | m.ExportUnsent() | m.HoldAnswered():
                 self.moving.handle(event, now)
             case m.GatewayTick():
                 self._expire(now)
@@ -202,9 +202,10 @@ class GatewayState:
         self.table.place(record.id, record.workers, record.counted)
         return m.Submit(route.home, replace(draft, route=route.id, route_version=route.version))
 
-    def relocate(self, record: RequestRecord, route: Route, now: float) -> m.Submit:
-        """Begin anew on another route, with all tokens there are, when what is returned is said. No death is counted."""
-        self._cancel(record)
+    def relocate(self, record: RequestRecord, route: Route, now: float, *, cancel: bool) -> m.Submit:
+        """Leave for another route, to begin anew there with all tokens when what is returned is said. No death counts."""
+        if cancel:
+            self._cancel(record)
         self._leave(record)
         record.wait()
         self._recount(record)
@@ -321,9 +322,7 @@ class GatewayState:
         if not record.deaths.poison:
             self._requeue(record, now)
             return
-        deaths = record.deaths.present
-        message = f"the request was present when {deaths} workers died, the last time alone; it is not tried again"
-        self._fail(record, now, RequestRefused(Refusal.POISON, message))
+        self._fail(record, now, record.deaths.refusal())
 
     # reports
 

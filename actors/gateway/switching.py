@@ -12,6 +12,7 @@ from typing import Protocol
 
 from blockwright.actors.gateway.messages import Move
 from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay
+from blockwright.actors.gateway.pausing import Pausing
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
 from blockwright.policies.model.chain import Route
@@ -27,25 +28,24 @@ class Mover(Protocol):
 
     def begin(self, move: Move, now: float, switch: int) -> None: ...
 
-    def pause(self, move: Move, now: float, switch: int) -> None: ...
-
     def left(self, record: RequestRecord) -> None: ...
 
 
 @dataclass(slots=True)
 class Switch:
-    """``stale``: requests that do not run on a new route yet."""
+    """``stale``: requests that do not run on a new route yet; ``left``: those that have left at once."""
 
     order: SwitchRoutes
     figures: SwitchFigures
     stale: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
 
 
 class Switching:
     """See the module. ``state``: whose requests they are."""
 
-    def __init__(self, state: MovedParts, moving: Mover) -> None:
-        self._state, self._moving = state, moving
+    def __init__(self, state: MovedParts, moving: Mover, pausing: Pausing) -> None:
+        self._state, self._moving, self._pausing = state, moving, pausing
         self._switches: dict[int, Switch] = {}  # the last
 
     def begin(self, order: SwitchRoutes, now: float) -> None:
@@ -64,8 +64,9 @@ class Switching:
             route = dealt.get(record.id)
             if route is not None:
                 switch.stale.add(record.id)
+                switch.left |= {record.id} if order.dropped else set()
                 move = self._moving.to(record, route)
-                (self._moving.pause if order.dropped else self._moving.begin)(move, now, order.number)
+                (self._pausing if order.dropped else self._moving).begin(move, now, order.number)
             elif order.dropped:
                 record.note(now, "not_moved", reason="the parameters of its route were dropped, and no other can take it")
                 state.restart(record, now)
@@ -89,10 +90,14 @@ class Switching:
             switch.stale.discard(under.move.request)
 
     def off(self, number: int) -> bool:
-        """Whether no attempt is on the routes that this switch has ended."""
+        """Whether no attempt is on the routes that this switch has ended, as far as workers have answered."""
         switch = self._switches.get(number)
-        ended = () if switch is None else switch.order.ended
-        return not any(r.workers and r.route is not None and r.route.id in ended for r in self._state.active.values())
+        if switch is None:
+            return True
+        on = (r for r in self._state.active.values() if r.workers and r.route is not None)
+        return not any(r.route is not None and r.route.id in switch.order.ended for r in on) and (
+            switch.left.isdisjoint(self._pausing.leaving)
+        )
 
     def settled(self, number: int) -> bool:
         """Whether no stale request of this switch waits."""

@@ -19,9 +19,9 @@ from blockwright.actors.config import Settings
 from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder
 from blockwright.actors.cost_file import read_costs
 from blockwright.actors.memory.orders import ModelMemory, group_readings, order_of
-from blockwright.actors.worker.messages import MemoryReading
 from blockwright.policies.overload.coordinator import OverloadRules
 from blockwright.policies.overload.demand import PERIOD
+from blockwright.policies.overload.pool_reading import PoolReading
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
@@ -111,14 +111,14 @@ class ClusterMemory(Actor):
             log.info("the controller does not carry out %s: %s", order, why)
             self._told = MemoryGroups(-1, self._told.groups, self._told.chains, self._told.refused)  # asked for anew
 
-    async def _read(self, told: MemoryGroups) -> dict[str, MemoryReading]:
+    async def _read(self, told: MemoryGroups) -> dict[str, PoolReading]:
         """Of all workers that are in groups, and answer."""
         names = [member.worker for group in told.groups for member in group.members]
-        asked = [self.node.ref(f"{name}/memory").reading(timeout=ASK_SECONDS, returns=MemoryReading) for name in names]
+        asked = [self.node.ref(f"{name}/memory").reading(timeout=ASK_SECONDS, returns=PoolReading) for name in names]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        return {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, MemoryReading)}
+        return {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, PoolReading)}
 
-    def _adopt(self, now: float, readings: Mapping[str, MemoryReading]) -> None:
+    def _adopt(self, now: float, readings: Mapping[str, PoolReading]) -> None:
         """What the controller has told last, of workers whose budgets are known."""
         for name in self._told.chains.keys() - self._models.keys():
             self._models[name] = ModelMemory(name, self._rules, self._costs, self._most)
@@ -127,7 +127,7 @@ class ClusterMemory(Actor):
         for model in self._models.values():
             model.adopt(now, self._told, readings)
 
-    def _show(self, now: float, readings: Mapping[str, MemoryReading]) -> None:
+    def _show(self, now: float, readings: Mapping[str, PoolReading]) -> None:
         for name, reading in readings.items():
             seen = self._shown.setdefault(name, deque(maxlen=SHOWN))
             kinds = {"parameters": reading.parameters, "kv": reading.kv, "cached": reading.cached, "budget": reading.budget}

@@ -5,7 +5,7 @@ Asks the worker, beside which it lives, when somebody asks it; at rest it does n
 
 from __future__ import annotations
 
-from blockwright.actors.worker.messages import MemoryReading
+from blockwright.policies.overload.pool_reading import PoolReading
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 
@@ -17,6 +17,6 @@ class NodeMemory(Actor):
         self._worker = self.node.ref(f"{self.node.name}/worker")
 
     @endpoint(urgent=True)
-    async def reading(self) -> MemoryReading:
-        reading: MemoryReading = await self._worker.memory(returns=MemoryReading)
+    async def reading(self) -> PoolReading:
+        reading: PoolReading = await self._worker.pool(returns=PoolReading)
         return reading

@@ -15,7 +15,6 @@ from blockwright.actors.controller.overload_messages import (
     ServingGroup,
     TrimParameters,
 )
-from blockwright.actors.worker.messages import MemoryReading
 from blockwright.policies.model.chain import Component
 from blockwright.policies.overload.coordinator import (
     BeginDrop,
@@ -29,6 +28,7 @@ from blockwright.policies.overload.coordinator import (
 )
 from blockwright.policies.overload.demand import DemandReading, of_stages
 from blockwright.policies.overload.drop_plan import DropPlanner, GroupMember, ParameterGroup, nbytes
+from blockwright.policies.overload.pool_reading import PoolReading
 from blockwright.policies.overload.stages import component_seconds
 from blockwright.policies.plan.coefficients import Coefficients
 
@@ -47,7 +47,7 @@ class ModelMemory:
         size = next((c.kv.page_size for c in components if c.kv is not None), 1)
         return MemoryCoordinator(self._rules, planner, components, [], size)
 
-    def adopt(self, now: float, told: MemoryGroups, readings: Mapping[str, MemoryReading]) -> None:
+    def adopt(self, now: float, told: MemoryGroups, readings: Mapping[str, PoolReading]) -> None:
         """The groups as the controller has them; a worker's budget is known once it has answered."""
         self._budgets.update((name, reading.budget) for name, reading in readings.items())
         mine = [one for one in told.groups if one.application == self._application]
@@ -65,7 +65,7 @@ class ModelMemory:
 
 
 def _as_packed(
-    components: list[Component], groups: list[ServingGroup], readings: Mapping[str, MemoryReading]
+    components: list[Component], groups: list[ServingGroup], readings: Mapping[str, PoolReading]
 ) -> list[Component]:
     """With the bytes that they take in workers' memory: there they may be in a wider type than they are stored in."""
     stored = [(m.worker, nbytes(components, frozenset(m.held))) for group in groups for m in group.members]
@@ -74,7 +74,7 @@ def _as_packed(
     return [replace(c, nbytes=int(c.nbytes * width), delta_nbytes=int(c.delta_nbytes * width)) for c in components]
 
 
-def group_readings(coordinator: MemoryCoordinator, readings: Mapping[str, MemoryReading]) -> dict[str, DemandReading]:
+def group_readings(coordinator: MemoryCoordinator, readings: Mapping[str, PoolReading]) -> dict[str, DemandReading]:
     """Of the groups of which all workers have answered, and serve."""
     found = {}
     for name, group in coordinator.groups.items():

@@ -25,7 +25,6 @@ from blockwright.actors.worker.event_recorder import EventRecorder, Machine
 from blockwright.actors.worker.messages import (
     BlockLoaded,
     LoadBlock,
-    MemoryReading,
     NoRoom,
     ParametersWanted,
     PeerReport,
@@ -33,18 +32,20 @@ from blockwright.actors.worker.messages import (
     SweepReport,
     WorkerConfig,
     WorkerStatus,
+    sweep_config,
 )
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.actors.worker.pages import PageCarrier
 from blockwright.actors.worker.parameters import ParameterCarrier
 from blockwright.actors.worker.peers import Answer, Peers
 from blockwright.actors.worker.reports import Reports, by_worker
-from blockwright.actors.worker.status import reading_of, status_of
+from blockwright.actors.worker.status import status_of
 from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.select import slow
-from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
+from blockwright.policies.overload.pool_reading import PoolReading, pool_reading
+from blockwright.policies.sweep.config import OPEN_PLANS
 from blockwright.policies.sweep.events import (
     Cancelled,
     ComponentGone,
@@ -58,7 +59,7 @@ from blockwright.policies.sweep.events import (
     Started,
 )
 from blockwright.policies.sweep.local_routes import merged
-from blockwright.policies.sweep.page_events import Export, SendPages
+from blockwright.policies.sweep.page_events import Export, HoldPages, SendPages, Unhold
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
 from blockwright.runtime.base.codec import decode, unpack
@@ -83,22 +84,7 @@ class Worker(Actor):
     ) -> None:
         self.config, self.backend = config, backend
         self._end, self._open_device, self._read_specs, self._aside = on_fatal, open_device, read_specs, aside
-        self.state = SweepState(
-            SweepConfig(
-                worker=config.name,
-                numerics=backend.numerics,
-                budget=config.memory,
-                slot_unit=backend.slot_unit,
-                page_size=config.page_size,
-                chunk_size=config.chunk_size,
-                sweep_tokens=config.sweep_tokens,
-                max_rows=config.max_rows,
-                prefix_cache=config.prefix_cache,
-                tenant_weights=config.tenant_weights,
-                tenant_kv_share=config.tenant_kv_share,
-                kv_reserve=config.kv_reserve,
-            )
-        )
+        self.state = SweepState(sweep_config(config, backend.numerics, backend.slot_unit))
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
         self._machine: Machine = self.state  # what events, plans and commits go through; ``state`` is for reading
         self._recorder: EventRecorder | None = None
@@ -194,6 +180,17 @@ class Worker(Actor):
         """Send pages of a sequence to other workers; what came of it is news for the gateway."""
         self._watch(wanted.gateway.partition("/")[0])
         self._apply(wanted)
+
+    @endpoint
+    async def hold(self, wanted: HoldPages) -> bool:
+        """A sequence ends here, and its pages stay for its next attempt; whether those that are to come have room."""
+        self._watch(wanted.gateway.partition("/")[0])
+        self._apply(wanted)
+        return self.state.room(wanted.request)
+
+    @endpoint
+    async def unhold(self, unhold: Unhold) -> None:
+        self._apply(unhold)
 
     @endpoint
     async def ack(self, listener: str, serial: int) -> None:
@@ -390,8 +387,8 @@ class Worker(Actor):
     # views -----------------------------------------------------------------------------------------------------------
 
     @endpoint(urgent=True)
-    async def memory(self) -> MemoryReading:
-        return reading_of(self.state)
+    async def pool(self) -> PoolReading:
+        return pool_reading(self.state)
 
     @endpoint(urgent=True)
     async def status(self) -> WorkerStatus:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from blockwright.policies.memory.packed_tensor import TensorPiece
+from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     GivenBack,
     PeerMessage,
@@ -26,7 +27,6 @@ __all__ = [
     "Exported",
     "GatewayNews",
     "LoadBlock",
-    "MemoryReading",
     "NoRoom",
     "ParametersArrived",
     "ParametersWanted",
@@ -35,6 +35,7 @@ __all__ = [
     "SweepReport",
     "WorkerConfig",
     "WorkerStatus",
+    "sweep_config",
 ]
 
 
@@ -94,6 +95,24 @@ class WorkerConfig:
     log_level: str = "warning"
 
 
+def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepConfig:
+    """The numbers of its sweep machine."""
+    return SweepConfig(
+        worker=config.name,
+        numerics=numerics,
+        budget=config.memory,
+        slot_unit=slot_unit,
+        page_size=config.page_size,
+        chunk_size=config.chunk_size,
+        sweep_tokens=config.sweep_tokens,
+        max_rows=config.max_rows,
+        prefix_cache=config.prefix_cache,
+        tenant_weights=config.tenant_weights,
+        tenant_kv_share=config.tenant_kv_share,
+        kv_reserve=config.kv_reserve,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LoadBlock:
     """controller -> worker: make components ``first`` .. ``last`` (exclusive) of a checkpoint resident.
@@ -149,21 +168,6 @@ class NoRoom:
     lacking: int  # bytes that must become free first
     never: bool  # it would not fit if nothing else were here
     owned: dict[str, int]  # application -> bytes of packed tensors that go with it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReading:
-    """The memory of a worker now: bytes, and pages of ``page_size`` tokens on the layers that it computes (of the first
-    route in force where there are several)."""
-
-    budget: int  # bytes
-    parameters: int  # bytes
-    kv: int  # bytes of pages that sequences list
-    cached: int  # bytes of pages that are only cached, which give way
-    pages: int  # that fit beside the parameters; 0: no route is in force
-    used: int  # pages, of sequences
-    head: int  # pages that the first of the queue needs
-    waiting: int  # pages that the whole queue needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class PageCarrier:
         if (error := copied.exception()) is not None:
             self._fail(error)
             return
-        header = PagesArrived("", effect.batch, 0, effect.account, effect.hashes, effect.groups)
+        header = PagesArrived("", effect.batch, 0, effect.account, effect.request, effect.hashes, effect.groups)
         try:
             self._outbox.send(effect.worker, pack(encode(header, Sink())), room, Traffic.KV)
         except Exception as error:

@@ -1,12 +1,10 @@
-"""A worker as others see it: the answers to ``status`` and ``memory``."""
+"""A worker as others see it: the answer to ``status``."""
 
 from __future__ import annotations
 
 import os
 
-from blockwright.actors.worker.messages import MemoryReading, WorkerConfig, WorkerStatus
-from blockwright.policies.prediction.load import used_blocks
-from blockwright.policies.sweep.columns import Status
+from blockwright.actors.worker.messages import WorkerConfig, WorkerStatus
 from blockwright.policies.sweep.state import SweepState
 
 
@@ -45,34 +43,4 @@ def status_of(
         parameters_by_application=memory.residence.bytes_by_holder(),
         kv_by_application=state.kv_by_application(),
         slow=slow,
-    )
-
-
-def reading_of(state: SweepState) -> MemoryReading:
-    """Costs work for each sequence, none for its pages."""
-    memory, rows, size = state.parts.memory, state.parts.rows, state.config.page_size
-    local = next((one for one in state.parts.routes.all_in_force() if one.spans), None)
-    waiting = {
-        s: -(-rows.length[s] // size)
-        for s in (rows.live() if state.waiting else ())
-        if not rows.is_guest(s)
-        and rows.status[s] != Status.RUNNING
-        and (rows.status[s] != Status.LEAVING or rows.requeue[s])
-    }
-    held, idle = used_blocks(memory, 1), 0
-    for arena, count in memory.pages.idle.slots.items():
-        idle += count * memory.pages.allocator(arena).slot_bytes
-    pages = used = 0
-    if local is not None:
-        pages = memory.pages_of(local.spans, "")
-        used = min(used_blocks(memory, memory.page_bytes(local.spans)), pages)
-    return MemoryReading(
-        budget=memory.total_bytes,
-        parameters=memory.parameter_bytes,
-        kv=held,
-        cached=idle,
-        pages=pages,
-        used=used,
-        head=waiting.get(state.parts.queue.first(), 0) if waiting else 0,
-        waiting=sum(waiting.values()),
     )

@@ -91,6 +91,8 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"given back by its worker ({event['reason']})"
         case "moving":
             return f"moves from {event['source']} to {event['target']}: {event['pages']:,} pages are copied meanwhile"
+        case "paused":
+            return f"pauses while its pages go from {event['source']} to where they are needed: {event['reason']}"
         case "moved":
             why = f" ({event['reason']})" if "reason" in event else ""
             done = f"{event['pages']:,} pages copied, {event['recomputed']:,} tokens recomputed"

@@ -7,7 +7,7 @@ so that of one cached prompt the end goes first: a head without its tail still s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 
 from blockwright.policies.memory.chunks import ChunkPool
 from blockwright.policies.memory.pages import PageTable
@@ -42,9 +42,10 @@ def make_free(pages: PageTable, pool: ChunkPool, need: int) -> bool:
     return True
 
 
-def evict_components(pages: PageTable, components: frozenset[bytes]) -> None:
-    """Give up the cached pages whose KV one of these components made: nobody can make more of it, or use it, here."""
-    for handle in pages.idle_of(components):
+def evict_components(pages: PageTable, components: Container[bytes], named: Collection[Span]) -> None:
+    """Give up the cached pages whose KV one of these components made, which are here no more, but for those of ``named``
+    spans: whoever comes to compute these again finds them."""
+    for handle in pages.idle_of(components, named):
         pages.evict(handle)
 
 

@@ -240,10 +240,11 @@ class PageTable:
             self._span_numbers = {(span.lineage, span.layer): place for place, span in enumerate(self._spans)}
             self._span = [places[number] for number in self._span]
 
-    def idle_of(self, components: frozenset[bytes]) -> list[int]:
-        """Idle pages whose KV one of these made."""
-        spans = {n for n, s in enumerate(self._spans) if any(not components.isdisjoint(layer) for layer in s.components)}
-        return [handle for handle in self.idle if self._span[handle] in spans] if spans else []
+    def idle_of(self, components: Container[bytes], without: Iterable[Span]) -> list[int]:
+        """Idle pages whose KV one of these made, of other spans than these."""
+        kept = {self._span_numbers.get((span.lineage, span.layer), -1) for span in without}
+        made = {n for n, s in enumerate(self._spans) if any(id in components for layer in s.components for id in layer)}
+        return [handle for handle in self.idle if self._span[handle] in made - kept] if made - kept else []
 
     # what is there ---------------------------------------------------------------------------------------------------
 

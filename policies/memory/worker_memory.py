@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from blockwright.policies.memory import eviction
 from blockwright.policies.memory.chunks import ChunkPool
@@ -11,7 +11,7 @@ from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.memory.residence import Residence
 from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Span
-from blockwright.policies.plain import Plain
+from blockwright.policies.plain import Plain, to_plain
 from blockwright.policies.plan.sweep_plan import MapGroup
 
 EVERYBODY = "*"  # the share of accounts that have none of their own
@@ -38,6 +38,7 @@ class WorkerMemory:
         self._shares = dict(shares or {})  # of KV memory, 0 to 1, by account
         self._kv_reserve = kv_reserve  # of what the largest application leaves, 0 to 1: not for parameters of others
         self.cap_hits: dict[str, int] = {}  # by account: own pages given up, and own sequences preempted, for its cap
+        self._orphaned: set[bytes] = set()  # components that are gone, and made KV of spans that are named still
         self.pages = PageTable(self._pool, capped=bool(self._shares))
         self.residence = Residence(self._pool, granule)
 
@@ -152,6 +153,7 @@ class WorkerMemory:
                 alone = residence.chunks_of(tensor for c in components for tensor in c.tensors)
                 return Shortage((need or alone) * chunk, max(lacking, 1) * chunk, alone > total)
         places = []
+        self._orphaned.difference_update(new)
         for component in components:
             found = residence.hold(component.id, holder)
             found = residence.load(component.id, holder, component.tensors) if found is None else found
@@ -178,13 +180,22 @@ class WorkerMemory:
         pool = self._pool.fork()  # a group of slots returns its chunks with its last slot, so counting alone cannot tell
         return eviction.make_free(self.pages.fork(pool), pool, need) and eviction.make_free(self.pages, self._pool, need)
 
-    def release(self, components: Iterable[bytes], holder: str) -> list[tuple[bytes, list[bytes]]]:
+    def release(
+        self, components: Iterable[bytes], holder: str, named: Collection[Span] = ()
+    ) -> list[tuple[bytes, list[bytes]]]:
         """``holder`` needs these no more: those that nobody needs now, each with the packed tensors that go with it. Their
-        memory and the cached KV that they made are given back."""
+        memory is given back, and the cached KV that they made but for that of ``named`` spans (see ``forget_pages``)."""
         gone = [(id, tensors) for id in components if (tensors := self.residence.release(id, holder)) is not None]
-        if gone:
-            eviction.evict_components(self.pages, frozenset(id for id, _ in gone))
+        self._orphaned.update(id for id, _ in gone)
+        self.forget_pages(named)
         return gone
+
+    def forget_pages(self, named: Collection[Span]) -> None:
+        """Give up cached pages of spans that no planned route names any more, where what made them is gone, too: nobody can
+        make more of them, or use them, here. ``named``: those that routes name."""
+        if self._orphaned:
+            eviction.evict_components(self.pages, self._orphaned, named)
+            self._orphaned &= {id for span in named for layer in span.components for id in layer}
 
     # both ------------------------------------------------------------------------------------------------------------
 
@@ -212,7 +223,7 @@ class WorkerMemory:
     def fork(self) -> WorkerMemory:
         chunk = self._pool.chunk_bytes
         copy = WorkerMemory(0, chunk, self._slot_unit, chunk, self._shares, self._kv_reserve)
-        copy.cap_hits = self.cap_hits.copy()
+        copy.cap_hits, copy._orphaned = self.cap_hits.copy(), self._orphaned.copy()
         copy._pool = self._pool.fork()
         copy.pages, copy.residence = self.pages.fork(copy._pool), self.residence.fork(copy._pool)
         return copy
@@ -226,6 +237,7 @@ class WorkerMemory:
             "pool": self._pool.snapshot(),
             "pages": self.pages.snapshot(),
             "residence": self.residence.snapshot(),
+            "orphaned": to_plain(self._orphaned),
         }
 
     @classmethod
@@ -235,6 +247,7 @@ class WorkerMemory:
         memory._pool = ChunkPool.restore(data["pool"])
         memory.pages = PageTable.restore(data["pages"], memory._pool, capped=memory.capped)
         memory.residence = Residence.restore(data["residence"], memory._pool)
+        memory._orphaned = set(data["orphaned"])
         return memory
 
     def check(self, listed: dict[int, int]) -> None:
@@ -243,3 +256,4 @@ class WorkerMemory:
         self._pool.check([*self.residence.chunks, *self.pages.chunks])
         self.pages.check(listed)
         self.residence.check()
+        assert not any(map(self.residence.holds, self._orphaned)), "a component is here, and counts as gone"

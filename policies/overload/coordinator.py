@@ -3,8 +3,8 @@
 The state machine of the cluster's memory: which groups there are, which of them change, when the last one did. One drop or
 restore at a time begins, at least ``HYSTERESIS`` after the one before has ended; what is carried out, and how long it takes,
 is told by ``dropped``, ``loaded`` and ``restored``, or all at once by ``adopt``, where somebody else keeps the groups.
-Carried out by the simulator (``simulator/overload.py``) and by the controller (``actors/controller/overload.py``), which is
-told by the cluster's memory actor (``actors/memory/cluster.py``).
+Carried out by the simulator (``simulator/overload.py``) and by the controller (``actors/controller/parameter_drops.py``),
+which is told by the cluster's memory actor (``actors/memory/cluster.py``).
 """
 
 from __future__ import annotations

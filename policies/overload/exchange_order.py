@@ -75,6 +75,11 @@ class ExchangeOrder:
         return found
 
     @property
+    def requests(self) -> list[str]:
+        """That move, or wait for their turn."""
+        return [*self.moving, *self._waiting]
+
+    @property
     def left(self) -> int:
         """Sequences that have not moved."""
         return len(self._waiting) + len(self.moving)

@@ -17,6 +17,8 @@ from blockwright.policies.requests.routing_table import RoutingTable
 
 PATIENCE = 30.0  # seconds that a copy may take; then the request moves with what is there
 ROUNDS = 2  # of copying: what became full meanwhile goes in the last
+KEPT = 60.0  # seconds that workers keep the pages of a request that pauses, should nobody come for them
+STUCK = 1.0  # seconds in which no pages of any request that pauses have moved, after which one is computed again
 
 
 def copies_again(rounds: int, *, failed: bool) -> bool:
@@ -34,6 +36,11 @@ def begins_there(*, copying: bool, decodes: bool) -> bool:
 def overdue(since: float, now: float) -> bool:
     """Whether a copy is not waited for any more."""
     return now - since > PATIENCE
+
+
+def stuck(since: float, now: float) -> bool:
+    """Whether those that pause wait for one another's memory: nothing moves, and nobody has found room since then."""
+    return now - since > STUCK
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from blockwright.policies.model.chain import Route
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 SUSPECT_DEATHS = 2  # present at so many: it runs alone
 SUSPECT_NEAR = 4  # so many in a row without a report of it: it may kill before its first report
@@ -33,6 +34,11 @@ class Deaths:
     def planned(self) -> None:
         """Its home has reported a first plan, and lives: it does not kill before that."""
         self.near = 0
+
+    def refusal(self) -> RequestRefused:
+        """What its client is told when it is not tried again."""
+        message = f"the request was present when {self.present} workers died, the last time alone; it is not tried again"
+        return RequestRefused(Refusal.POISON, message)
 
     @property
     def suspect(self) -> bool:

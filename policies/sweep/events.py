@@ -12,7 +12,16 @@ from blockwright.policies.memory.packed_tensor import Shortage, TensorPlace, Wan
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
-from blockwright.policies.sweep.page_events import Export, Exported, PagesArrived, PagesTaken, PagesUnsent, SendPages
+from blockwright.policies.sweep.page_events import (
+    Export,
+    Exported,
+    HoldPages,
+    PagesArrived,
+    PagesTaken,
+    PagesUnsent,
+    SendPages,
+    Unhold,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +122,7 @@ class LeaseWanted:
     lease: int  # unique at the home
     submission: Submission
     pages: int
+    urgent: bool = False  # its sequence has memory elsewhere: it does not queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +208,8 @@ Event = (
     | Export
     | PagesArrived
     | PagesUnsent
+    | HoldPages
+    | Unhold
 )
 
 

@@ -85,6 +85,7 @@ class Landing:
     source: str
     batch: int
     account: str
+    request: str
     there: int  # pages
     refused: int  # pages
     hashes: list[bytes]  # of each handle

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from blockwright.policies.model.chain import KvLayout
-from blockwright.policies.model.runs import Border, LocalRoute, Run, localize
+from blockwright.policies.model.runs import Border, LocalRoute, Run, Span, localize
 from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.sweep.events import RoutesChanged
 
@@ -93,6 +93,14 @@ class LocalRoutes:
     def planned(self) -> Sequence[LocalRoute]:
         """Those in force and those that may come into force."""
         return list(self._planned.values())
+
+    def known(self, route: str) -> LocalRoute | None:
+        """A planned route, in force or not."""
+        return self._planned.get(route)
+
+    def spans(self) -> list[Span]:
+        """Of all planned routes."""
+        return [span for local in self._planned.values() for span in local.spans]
 
     def number(self, run: Run) -> int:
         """Under which plans name a run."""

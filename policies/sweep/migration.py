@@ -4,7 +4,7 @@ A gateway asks for the full pages of a sequence (``Export``), which goes on mean
 sweeps and sent from the last to the first. A target takes in what it lacks, where memory is free or holds older cache, and
 what its routes compute in the very same way, and publishes it: an attempt that starts there finds it by the ordinary
 look-up. Nothing is held for a page on its way out: the device copies it before any plan that is made later, and so before
-anybody writes there.
+anybody writes there. Pages of a request that pauses are kept until it comes (``holding.py``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from blockwright.policies.plan.sweep_plan import ImportGroup, PageImport
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import Send
 from blockwright.policies.sweep.exchange import ExportKey, Landing, PageExport, PageStream
+from blockwright.policies.sweep.holding import Holding
 from blockwright.policies.sweep.page_events import (
     Export,
     Exported,
@@ -35,8 +36,8 @@ Layer = tuple[int, bytes, str, int]  # KV layer, lineage, arena, slot
 class Migration:
     """See the module. Owns nothing itself."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, holding: Holding) -> None:
+        self._parts, self._holding = parts, holding
 
     # out -------------------------------------------------------------------------------------------------------------
 
@@ -88,6 +89,7 @@ class Migration:
         nbytes, refused = sum(stream.nbytes for stream in streams), sum(stream.refused for stream in streams)
         done = Exported(wanted.gateway, wanted.request, wanted.number, there, nbytes, refused, reason)
         self._parts.outgoing.tell(done)
+        self._holding.exported(wanted.request, wanted.attempt, wanted.to)
 
     def _send(self, key: ExportKey, place: int) -> None:
         """The next batch of a stream, if any of its pages is here."""
@@ -119,7 +121,7 @@ class Migration:
         arenas = dict.fromkeys(arena for _, _, arena in shape)
         groups = [_group(arena, pages.allocator(arena).slot_bytes, shape) for arena in arenas]
         slots = [[slot for layers in listed for _, _, arena, slot in layers if arena == group.arena] for group in groups]
-        outgoing.tell(SendPages(stream.to.worker, number, wanted.account, hashes, groups, slots))
+        outgoing.tell(SendPages(stream.to.worker, number, wanted.account, wanted.request, hashes, groups, slots))
 
     def _layers(self, export: PageExport, stream: PageStream, page: int) -> list[Layer]:
         """Where the layers of a page lie that a target wants; none where the page is not here, or not whole."""
@@ -139,7 +141,7 @@ class Migration:
         s = self._find(wanted)
         if s is not None and rows.status[s] == Status.RUNNING and (page + 1) * rows.page_size <= rows.computed[s]:
             return rows.page(s, page)
-        local = parts.routes.passing(wanted.route)
+        local = parts.routes.known(wanted.route)
         if local is None:
             return []
         handles = [parts.memory.pages.find(wanted.hashes[page], span) for span in local.spans]
@@ -187,7 +189,7 @@ class Migration:
             if slots[sent.arena]:
                 groups.append(ImportGroup(sent.arena, offset, places[sent.arena], slots[sent.arena]))
             offset += sent.slot_bytes * len(sent.layers) * len(event.hashes)
-        landing = Landing(event.source, event.batch, event.account, there, refused, hashes, handles)
+        landing = Landing(event.source, event.batch, event.account, event.request, there, refused, hashes, handles)
         self._parts.exchange.arrive(PageImport(event.number, groups), landing)
 
     def _spans(self, groups: Sequence[LayerGroup]) -> list[Span]:
@@ -220,7 +222,8 @@ class Migration:
         for landing in self._parts.exchange.landed(plan):
             for token_hash, handle in zip(landing.hashes, landing.handles, strict=True):
                 pages.publish(handle, token_hash)
-                pages.release([handle], landing.account)
+                if not self._holding.landed(landing.request, token_hash, handle):
+                    pages.release([handle], landing.account)
             answer = PagesTaken(self._parts.config.worker, landing.batch, landing.there, landing.refused)
             self._parts.outgoing.tell(Send(landing.source, answer))
 

@@ -34,6 +34,35 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldPages:
+    """gateway -> worker: keep the full pages of a request, whose hashes these are, for its next attempt.
+
+    They stay until an attempt has taken them here, until ``Unhold``, or for so many ``seconds``; only an older sequence that
+    needs the memory has them given up before. ``attempt`` ends here, if it is here. ``expects``: the pages of ``route`` that
+    this worker lacks will come from others, and no younger sequence starts on the memory that they need.
+    """
+
+    gateway: str
+    request: str
+    attempt: int
+    route: str  # planned, whether it is in force or not
+    account: str
+    priority: int
+    arrival: float
+    hashes: list[bytes]
+    seconds: float
+    expects: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unhold:
+    """gateway -> worker: nothing is to be kept for an attempt after this one, or an earlier one."""
+
+    request: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerGroup:
     """KV layers of one layout: which, and the lineage of each."""
 
@@ -52,6 +81,7 @@ class PagesArrived:
     batch: int  # unique at the source
     number: int
     account: str
+    request: str
     hashes: list[bytes]
     groups: list[LayerGroup]
 
@@ -84,6 +114,7 @@ class SendPages:
     worker: str
     batch: int
     account: str
+    request: str
     hashes: list[bytes]
     groups: list[LayerGroup]
     slots: list[list[int]]

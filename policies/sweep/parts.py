@@ -14,6 +14,7 @@ from blockwright.policies.sweep.countdown import Absences
 from blockwright.policies.sweep.events import ComponentsPlaced, Effect
 from blockwright.policies.sweep.exchange import ExchangeBook
 from blockwright.policies.sweep.fair_share import FairShare
+from blockwright.policies.sweep.holds import HoldBook
 from blockwright.policies.sweep.leases import LeaseBook
 from blockwright.policies.sweep.local_routes import LocalRoutes
 from blockwright.policies.sweep.queue import SequenceQueue
@@ -104,6 +105,7 @@ class Parts:
         self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule, shares, reserve)
         self.leases = LeaseBook(config.worker)
         self.exchange = ExchangeBook()
+        self.holds = HoldBook()
         self.absences = Absences()
         self.announcements = Announcements()
         self.routes = LocalRoutes(config.worker, config.numerics)
@@ -121,7 +123,7 @@ class Parts:
         copy = Parts(self.config)
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
         copy.memory, copy.leases, copy.absences = self.memory.fork(), self.leases.fork(), self.absences.fork()
-        copy.exchange = self.exchange.fork()
+        copy.exchange, copy.holds = self.exchange.fork(), self.holds.fork()
         copy.announcements, copy.routes, copy.outgoing = self.announcements.fork(), self.routes.fork(), self.outgoing.fork()
         return copy
 
@@ -134,6 +136,7 @@ class Parts:
             "memory": self.memory.snapshot(),
             "leases": self.leases.snapshot(),
             "exchange": self.exchange.snapshot(),
+            "holds": self.holds.snapshot(),
             "absences": self.absences.snapshot(),
             "announcements": self.announcements.snapshot(),
             "routes": self.routes.snapshot(),
@@ -149,6 +152,7 @@ class Parts:
         parts.memory = WorkerMemory.restore(data["memory"])
         parts.leases = LeaseBook.restore(data["leases"])
         parts.exchange = ExchangeBook.restore(data["exchange"])
+        parts.holds = HoldBook.restore(data["holds"])
         parts.absences = Absences.restore(data["absences"])
         parts.announcements = Announcements.restore(data["announcements"])
         parts.routes = LocalRoutes.restore(data["routes"])
@@ -162,6 +166,7 @@ class Parts:
         self.routes.check()
         self.leases.check(set(live))
         self.exchange.check()
+        self.holds.check()
         self.absences.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]
@@ -169,7 +174,6 @@ class Parts:
         makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s)}
         self.announcements.check(makers, set(rows.with_status(Status.PARKED)))
         listed = {handle: 1 for landing in self.exchange.landings() for handle in landing.handles}
-        for s in live:
-            for handle in rows.handles(s):
-                listed[handle] = listed.get(handle, 0) + 1
+        for handle in [*self.holds.handles(), *[handle for s in live for handle in rows.handles(s)]]:
+            listed[handle] = listed.get(handle, 0) + 1
         self.memory.check(listed)

@@ -35,6 +35,7 @@ from blockwright.policies.sweep.events import (
     Send,
 )
 from blockwright.policies.sweep.parts import Parts
+from blockwright.policies.sweep.preemption import overdue_guest
 from blockwright.policies.sweep.sequences import Sequences, hosts
 
 # Pages that a lease has beyond what is being filled. One is enough for a row never to wait: it has as many round trips to
@@ -64,7 +65,8 @@ class Pipeline:
         parts, rows = self._parts, self._parts.rows
         lease = parts.leases.ask(s, self._pages(s, rows.length[s]))
         submission = replace(rows.submission[s], tokens=rows.tokens_of(s), page_hashes=rows.hashes_of(s))
-        wanted = LeaseWanted(lease.home, lease.number, submission, lease.wanted)
+        held = parts.holds.find(submission.request) is not None
+        wanted = LeaseWanted(lease.home, lease.number, submission, lease.wanted, held)
         parts.outgoing.tell(Send(hosts(rows.route[s].route)[lease.granted], wanted))
 
     def _pages(self, s: int, positions: int) -> int:
@@ -171,7 +173,8 @@ class Pipeline:
             self._refuse(event.home, event.lease, "refused: " + reason)
         else:
             s = parts.rows.add(submission, local, FOREVER, guest=True)
-            urgent = local.next_worker is not None  # the hosts behind have granted theirs
+            behind = local.next_worker is not None  # the hosts there have granted theirs
+            urgent = behind or event.urgent or parts.holds.find(submission.request) is not None
             parts.leases.queue(s, event.home, event.lease, event.pages, urgent=urgent)
             if urgent:
                 parts.rows.lease(s)
@@ -199,6 +202,14 @@ class Pipeline:
         leases = self._parts.leases
         leases.revoke(s)
         self._parts.outgoing.tell(Send(leases.home(s), LeaseRevoked(self._parts.config.worker, leases.number(s))))
+
+    def revoke_overdue(self, s: int, now: float) -> None:
+        """Make room for the start of ``s`` at the cost of a guest that should have been back."""
+        leases = self._parts.leases
+        lent = set() if leases.revoked else set(leases.lent())
+        overdue = [guest for guest in self._parts.absences.overdue(now) if guest in lent]
+        if (guest := overdue_guest(self._parts.rows, overdue, s)) is not None:
+            self.revoke(guest)
 
     def _refuse(self, home: str, lease: int, reason: str) -> None:
         self._parts.outgoing.tell(Send(home, LeaseGranted(self._parts.config.worker, lease, 0, reason)))

@@ -15,10 +15,11 @@ from blockwright.policies.plan.sweep_plan import SetPages, SetSampling, WriteTok
 from blockwright.policies.sweep.batch import BatchBuilder
 from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.events import LeaseGranted, Progressed, Send
+from blockwright.policies.sweep.holding import Holding
 from blockwright.policies.sweep.meeting import Meeting
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline
-from blockwright.policies.sweep.preemption import Promises, choose_victim, overdue_guest
+from blockwright.policies.sweep.preemption import Promises, choose_victim
 from blockwright.policies.sweep.queue import Rank
 from blockwright.policies.sweep.sequences import Sequences
 
@@ -28,8 +29,8 @@ Found = list[list[int | None]]  # for each leading page, the published handle of
 class Planner:
     """Makes plans. Between two of them it keeps nothing."""
 
-    def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline) -> None:
-        self._parts, self._sequences, self._pipeline = parts, sequences, pipeline
+    def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, holding: Holding) -> None:
+        self._parts, self._sequences, self._pipeline, self._holding = parts, sequences, pipeline, holding
         self._rows, self._meeting = parts.rows, Meeting(parts, self._list_page)
         self._now = 0.0  # of the plan being made
 
@@ -38,6 +39,8 @@ class Planner:
         self._now = now
         batch = BatchBuilder(self._parts.config.sweep_tokens)
         self._take_flights(batch)
+        if len(self._parts.holds):
+            self._start_held(batch)
         if self._parts.leases.urgent:
             self._serve_urgent(batch)
         prompts = self._pick_decodes(batch)
@@ -161,11 +164,22 @@ class Planner:
         while True:
             found, promises = self._look_up(s), self._promises()
             capped = not self._within_cap(s, found, promises)
-            if self._rows.free_rows and not capped and self._fits(s, found, promises):
+            if self._rows.free_rows and not capped and self._fits(s, found, promises, {}):
                 self._start(s, found)
                 return
             if not self._make_room(batch, s, at_cap=capped):
                 return
+
+    def _start_held(self, batch: BatchBuilder) -> None:
+        """Those that pages are kept for do not queue: others wait for that memory. Oldest first."""
+        rows, queue = self._rows, self._parts.queue
+        for s in self._holding.waiting():
+            queue.remove(rows.key(s), rows.tenant[s])
+            if not self._pipeline.ask(s):
+                self._start_urgent(batch, s)
+                if rows.status[s] == Status.WAITING:
+                    queue.push(rows.key(s), rows.tenant[s])
+                    break
 
     def _grow(self, batch: BatchBuilder, s: int, positions: int) -> bool:
         """Pages of ``s`` cover ``positions``, at the cost of younger sequences where need be."""
@@ -230,6 +244,8 @@ class Planner:
         if rows.leaving or parts.leases.revoked or parts.exchange.landing:
             return False  # memory is on its way
         victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))
+        if len(parts.holds) and self._holding.give_way(s if victim is None else victim, account if at_cap else ""):
+            return True
         if victim is None:
             return False
         if at_cap:
@@ -248,7 +264,7 @@ class Planner:
         None overtakes one that does not fit, however small: otherwise a long prompt would wait as long as short ones come.
         One that its account's cap keeps out holds up no other account.
         """
-        rows, queue = self._rows, self._parts.queue
+        parts, rows, queue = self._parts, self._rows, self._parts.queue
         promises: Promises | None = None
         while queue.waiting and rows.free_rows and not batch.starved and batch.budget > 0:
             s = queue.first(batch.capped)
@@ -263,8 +279,10 @@ class Planner:
             if not self._within_cap(s, found, promises):
                 batch.capped.add(rows.tenant[s])
                 continue
-            if not self._fits(s, found, promises):
-                self._revoke_overdue(s)
+            if not self._fits(s, found, promises, parts.holds.awaited(rows.age(s)) if len(parts.holds) else {}):
+                if self._holding.give_way(s):
+                    continue
+                self._pipeline.revoke_overdue(s, self._now)
                 break
             queue.remove(rows.key(s), rows.tenant[s])
             self._start(s, found)
@@ -277,14 +295,6 @@ class Planner:
         for running in self._parts.queue.running:
             promises.add(self._rows, running)
         return promises
-
-    def _revoke_overdue(self, s: int) -> None:
-        """Make room for the start of ``s`` at the cost of a guest that should have been back."""
-        leases = self._parts.leases
-        lent = set() if leases.revoked else set(leases.lent())
-        overdue = [guest for guest in self._parts.absences.overdue(self._now) if guest in lent]
-        if (guest := overdue_guest(self._rows, overdue, s)) is not None:
-            self._pipeline.revoke(guest)
 
     def _overtakes(self, s: int, running: int) -> bool:
         """Whether ``s`` starts before the prompt of ``running`` goes on: its account was given less."""
@@ -303,11 +313,12 @@ class Planner:
             found.append(handles)
         return found
 
-    def _fits(self, s: int, found: Found, promises: Promises) -> bool:
-        """Room for the whole prompt and a token, besides what running prompts will still take. A guest: for its lease."""
+    def _fits(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
+        """Room for the whole prompt and a token, besides what running prompts will still take, and slots ``awaited`` for
+        older requests. A guest: for its lease."""
         rows, pages = self._rows, self._parts.memory.pages
         total = self._pages_to_start(s)
-        need, kept = promises.slots.copy(), dict[str, int]()
+        need, kept = promises.beside(awaited), dict[str, int]()
         for i, span in enumerate(rows.route[s].spans):
             present = [handle for handles in found if (handle := handles[i]) is not None]
             cached = sum(1 for handle in present if not pages.references(handle))
@@ -350,6 +361,8 @@ class Planner:
         if not rows.route[s].spans:  # no KV here: nothing that could be missing
             whole = (rows.known[s] - 1) // rows.page_size
         parts.leases.start(s)
+        if len(parts.holds):
+            self._holding.end(of.request, of.attempt - 1)
         skipped = min(whole, parts.leases.cached(s)) * rows.page_size
         rows.charge(s, skipped)  # whoever computed them has paid
         parts.queue.charge_prompt(rows.key(s), rows.tenant[s], rows.charge(s, rows.length[s]))

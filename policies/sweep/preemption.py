@@ -7,7 +7,7 @@ chunks is cheap beside what swapping would cost every plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.memory.worker_memory import WorkerMemory
@@ -86,6 +86,10 @@ class Promises:
         self._page_size, self._memory = page_size, memory
         self.slots: dict[str, int] = {}
         self.bytes: dict[str, int] = {}  # the same as bytes by account, where accounts have caps
+
+    def beside(self, more: Mapping[str, int]) -> dict[str, int]:
+        """Slots of these and ``more``."""
+        return {arena: self.slots.get(arena, 0) + more.get(arena, 0) for arena in (*self.slots, *more)}
 
     def add(self, rows: RowTable, s: int) -> None:
         """Count what the prompt of ``s`` has not taken yet."""

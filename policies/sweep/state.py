@@ -6,10 +6,10 @@ stand for tensors. Work per call follows what changed and the rows of one sweep,
 
 Sub-states own the data (``parts.py`` has one of each): ``rows.py`` (sequences as columns), ``queue.py`` (who starts next,
 who runs), ``memory/worker_memory.py`` (chunks, KV pages, components), ``leases.py`` (sequences that cross workers),
-``exchange.py`` (pages on their way between workers), ``announcements.py`` (pages about to be made), ``local_routes.py``,
-``open_plans.py``. What happens to them, in which order: ``sequences.py`` (a sequence comes, runs, leaves), ``pipeline.py``
-(leases and flights), ``migration.py`` (pages that move), ``planning.py`` (one plan), ``preemption.py`` and
-``memory/eviction.py`` (who gives way), ``forecast.py`` (jumps).
+``exchange.py`` (pages on their way between workers), ``holds.py`` (pages that are kept), ``announcements.py`` (pages
+about to be made), ``local_routes.py``, ``open_plans.py``. What happens to them, in which order: ``sequences.py`` (a sequence
+comes, runs, leaves), ``pipeline.py`` (leases and flights), ``migration.py`` (pages that move), ``holding.py``,
+``planning.py`` (one plan), ``preemption.py`` and ``memory/eviction.py`` (who gives way), ``forecast.py`` (jumps).
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from typing import TypeVar, assert_never
 
 from blockwright.policies.cluster.scaling import RouteQueue
 from blockwright.policies.memory.packed_tensor import Shortage
-from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plain import Plain
 from blockwright.policies.plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
-from blockwright.policies.sweep import forecast
+from blockwright.policies.sweep import forecast, route_queues
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
@@ -48,10 +47,11 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
+from blockwright.policies.sweep.holding import Holding
 from blockwright.policies.sweep.local_routes import layouts
 from blockwright.policies.sweep.migration import Migration
 from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
-from blockwright.policies.sweep.page_events import Export, PagesArrived, PagesTaken, PagesUnsent
+from blockwright.policies.sweep.page_events import Export, HoldPages, PagesArrived, PagesTaken, PagesUnsent, Unhold
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline, Returns
 from blockwright.policies.sweep.planning import Planner
@@ -68,8 +68,9 @@ class SweepState:
         self._plans = OpenPlans() if plans is None else plans
         self._sequences = Sequences(parts)
         self._pipeline = Pipeline(parts, self._sequences)
-        self._planner = Planner(parts, self._sequences, self._pipeline)
-        self._migration = Migration(parts)
+        self._holding = Holding(parts, self._sequences)
+        self._planner = Planner(parts, self._sequences, self._pipeline, self._holding)
+        self._migration = Migration(parts, self._holding)
 
     # events ----------------------------------------------------------------------------------------------------------
 
@@ -88,6 +89,7 @@ class SweepState:
             case PeerLost():
                 self._pipeline.lost(event)
                 self._migration.lost(event.worker)
+                self._holding.lost(event.worker)
             case LeaseWanted():
                 self._pipeline.wanted(event)
             case LeaseGranted():
@@ -116,6 +118,10 @@ class SweepState:
                 self._migration.taken(event)
             case PagesUnsent():
                 self._migration.unsent(event)
+            case HoldPages():
+                self._holding.hold(event, now)
+            case Unhold():
+                self._holding.end(event.request, event.attempt)
             case _:
                 assert_never(event)
 
@@ -140,6 +146,7 @@ class SweepState:
             pieces = parts.memory.pages.cut(parts.routes.borders)
             rows.cut(parts.routes.borders, pieces)
             parts.exchange.cut(pieces)
+            parts.holds.cut(pieces)
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
             if local is not None and local.is_like(rows.route[s]):
@@ -149,6 +156,7 @@ class SweepState:
             else:
                 self._pipeline.abandon(s, "route")
         self._pipeline.cancel_flights()
+        parts.memory.forget_pages(parts.routes.spans())
         parts.memory.pages.forget_spans()
         parts.forget()
 
@@ -172,7 +180,7 @@ class SweepState:
             outgoing.tell_placed(ComponentsPlaced(event.load, [c.id for c in event.components], answer), memory.pending)
 
     def _release_components(self, event: ComponentsReleased) -> None:
-        for component, tensors in self.parts.memory.release(event.components, event.holder):
+        for component, tensors in self.parts.memory.release(event.components, event.holder, self.parts.routes.spans()):
             self.parts.outgoing.withdraw(component)
             self.parts.outgoing.tell(ComponentGone(component, tensors))
         self.parts.forget()
@@ -183,6 +191,7 @@ class SweepState:
         """The next sweep, or None when there is nothing to do. The plan is open until ``commit``."""
         parts = self.parts
         self._sequences.expire(now)
+        self._holding.expire(now)
         batch = self._planner.pick(now)
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
@@ -317,31 +326,20 @@ class SweepState:
 
     def kv_by_application(self) -> dict[str, tuple[int, int]]:
         """Bytes of KV that each application's sequences list here, and of these what at least two sequences list."""
-        rows, found = self.parts.rows, dict[str, list[int]]()
-        for s in rows.live():
-            found.setdefault(rows.route[s].route.application, []).extend(rows.handles(s))
-        return {application: self.parts.memory.pages.use(handles) for application, handles in found.items()}
+        return route_queues.kv_by_application(self.parts)
 
     def queues(self) -> list[RouteQueue]:
         """Who runs and waits on each route that anybody is on, and how many tokens would fit."""
-        rows, memory = self.parts.rows, self.parts.memory
-        found: dict[str, tuple[LocalRoute, list[int]]] = {}
-        for s in rows.live():
-            if rows.status[s] != Status.LEAVING:
-                _, counts = found.setdefault(rows.route[s].route.id, (rows.route[s], [0, 0, 0]))
-                counts[0 if rows.status[s] == Status.RUNNING else 1] += 1
-                counts[2] += rows.known[s]
-        queues = []
-        for local, (running, waiting, tokens) in found.values():
-            hop = local.route.hops[local.hop]
-            limit = memory.pages_of(local.spans, "") * self.config.page_size if local.spans else 1 << 62
-            queues.append(RouteQueue(local.route.application, hop.first, hop.last, running, waiting, tokens, limit))
-        return queues
+        return route_queues.queues(self.parts)
+
+    def room(self, request: str) -> bool:
+        """Whether there is room for the pages that the hold of a request awaits."""
+        return self._holding.room(request)
 
     @property
     def next_deadline(self) -> float:
-        """No sequence expires before; infinite: none will."""
-        return self.parts.rows.next_deadline
+        """No sequence expires before, and no hold; infinite: none will."""
+        return min(self.parts.rows.next_deadline, self.parts.holds.next_deadline)
 
     @property
     def counters(self) -> dict[str, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -140,7 +138,7 @@ def test_a_drop_goes_step_by_step_and_its_memory_is_kv_at_once() -> None:
     totals = {"dropped_bytes": 600, "stale_requests": 3, "copied_bytes": 900, "recomputed_tokens": 5, "stall_seconds": 0.5}
     assert (view["totals"], view["counts"]["drop"], {*view["failures"].values()}) == (totals, 1, {0})
     (change,) = view["changes"]
-    expected = {"at": 1001.0, "what": "drop", "why": "throttling", "bytes": 600, "seconds": 2.5, "seconds_until_left": 1.0}
+    expected = {"at": 1001.0, "what": "drop", "why": "throttling", "bytes": 600, "seconds": 2.5}
     expected |= {"requests": 3, "copied": 2, "copied_bytes": 900, "recomputed": 5, "stall_worst": 0.25}
     assert change.items() >= expected.items()
 
@@ -156,8 +154,8 @@ def test_a_restore_brings_all_replicas_back_before_the_pipeline_ends() -> None:
     ]
     assert (burst.open(), burst.stage()) == (["a@w0+w1"], "loading")
     first, second = kinds(effects, Load)
-    effects = burst(Loaded("w0", first.incarnation, first.load))
-    effects += burst(Room("w0", first.incarnation, ROOM))
+    burst(Loaded("w0", first.incarnation, first.load))
+    burst(Room("w0", first.incarnation, ROOM))
     assert (burst.open(), burst.stage()) == (["a@w0+w1"], "loading"), "one replica is not enough"
     burst.manual = False
     effects = burst(Loaded("w1", second.incarnation, second.load), 12.0)
@@ -168,8 +166,8 @@ def test_a_restore_brings_all_replicas_back_before_the_pipeline_ends() -> None:
     effects = burst.left(13.0)
     assert (burst.routes(), burst.stage()) == (["a@w0", "a@w1"], "")
     assert (burst.state.whole, kinds(effects, Unload)) == (True, [])
-    restore = overload_view(burst.state.overload, [], 13.0, 13.0)["changes"][-1]
-    assert (restore["what"], restore["seconds"]) == ("restore", 3.0)
+    restore = burst.state.overload.changes[-1]
+    assert (restore.what, restore.at, restore.ended) == ("restore", 10.0, 13.0)
     burst(RequestsSwitched(order.number, ()))
     burst.dropped()
     assert burst.stage() == "pipeline", "and dropped again"
@@ -178,13 +176,12 @@ def test_a_restore_brings_all_replicas_back_before_the_pipeline_ends() -> None:
 def test_a_restore_that_is_broken_off_keeps_what_is_loaded_until_that_is_trimmed() -> None:
     burst = Burst("w0", "w1")
     burst.restoring()
-    (worker, load) = next((w, r.loading) for w, r in burst.state.residency.items() if r.loading is not None)
+    worker, load = next((w, r.loading) for w, r in burst.state.residency.items() if r.loading is not None)
     burst.order(BreakOffRestore("w0+w1"))
     effects = burst(Loaded(worker, burst.state.workers[worker].incarnation, load))
     assert (burst.stage(), kinds(effects, Load)) == ("pipeline", []), "nothing more is loaded"
     assert burst.held(worker) == [0, 1, 2, 3, 4, 5]
     assert burst.open() == ["a@w0+w1"]
-    assert burst.state.routes.keys() == {next(id for id in burst.state.routes if "+" in id)}
     burst.manual = False
     (unload,) = kinds(burst.order(TrimParameters("w0+w1")), Unload)
     assert (unload.worker, len(unload.ids), burst.held(worker)) == (worker, 3, [0, 1, 2])
@@ -200,11 +197,11 @@ def test_there_is_no_room_for_what_comes_back_and_nothing_gives_way() -> None:
     effects = burst(LoadRefused("w0", life, load, NoRoom("no room", 300, False, {"a": 300})))
     (later,) = kinds(effects, LoadLater)
     assert (kinds(effects, Load), kinds(effects, Unload), burst.open()) == ([], [], ["a@w0+w1"])
-    (again,) = kinds(burst(LoadAgain("w0", "a"), later.seconds), Load)
-    assert again.load == load
-    (later,) = kinds(burst(LoadFailed("w0", life, load, "disk")), LoadLater)
-    (again,) = kinds(burst(LoadAgain("w0", "a"), later.seconds), Load)
-    assert again.load == load
+    for news in (LoadFailed("w0", life, load, "disk"), None):
+        (again,) = kinds(burst(LoadAgain("w0", "a"), later.seconds), Load)
+        assert again.load == load
+        if news is not None:
+            (later,) = kinds(burst(news), LoadLater)
     assert burst.state.overload.failures == {"no_room": 1, "load_failed": 1}
 
 
@@ -275,9 +272,10 @@ def test_three_members_one_after_the_other_and_back() -> None:
     assert burst.open() == ["a@w0+w2+w1"]
     burst.left()
     assert [burst.held(f"w{n}") for n in range(3)] == [[0, 1], [4, 5], [2, 3]]
-    assert sum("#" in route.id for route in burst.state.publication().planned) == 2, "pages of the first pipeline stay"
+    planned = [sum("#" in route.id for route in burst.state.publication().planned)]
     burst.switched()
-    assert sum("#" in route.id for route in burst.state.publication().planned) == 1
+    planned.append(sum("#" in route.id for route in burst.state.publication().planned))
+    assert planned == [2, 1], "pages of the first pipeline stay until requests have switched"
     burst.order(RestoreParameters("w0+w2+w1", {}))
     assert burst.stage() == "returning"
     burst.left()
@@ -289,7 +287,7 @@ def test_a_third_member_dies_before_anything_is_gone() -> None:
     burst.dropped()
     burst.order(DropParameters("a", (Hop("w0", 0, 2), Hop("w2", 2, 4), Hop("w1", 4, 6))))
     burst.down("w2")
-    assert (burst.open(), burst.stage()) == (["a@w0+w1"], "pipeline"), "the first pipeline goes on"
+    assert (burst.open(), burst.stage()) == (["a@w0+w1"], "pipeline"), "the first goes on"
     burst.up("w2")
     burst.order(DropParameters("a", (Hop("w0", 0, 2), Hop("w2", 2, 4), Hop("w1", 4, 6))))
     burst.down("w1")
@@ -348,64 +346,3 @@ def test_what_no_drop_can_serve_starts_a_worker_where_that_is_allowed() -> None:
     burst(Serve((A,)))
     burst.up("w0")
     assert [(e.worker, e.why) for e in burst(MemoryLacks(700, "no second")) if hasattr(e, "why")] == [("w1", "no second")]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_walks_of_random_news_end_whole(seed: int) -> None:
-    """Orders, answers that are late or never come, deaths: invariants after each, and replicas in the end."""
-    source, burst = random.Random(seed), Burst("w0", "w1", "w2", "w3")
-    burst.manual = True
-    asked: list[Any] = []
-
-    def step(effects: list[Any]) -> None:
-        asked.extend(e for e in effects if isinstance(e, Load | AskRoom | SwitchGateways | AwaitSwitched | LoadLater))
-
-    def answer(now: float) -> None:
-        effect = asked.pop(source.randrange(len(asked)))
-        match effect:
-            case Load(worker, life, load) if source.random() < 0.2 and burst.state.overload.group_of(worker):
-                step(burst(LoadRefused(worker, life, load, NoRoom("no room", 1, False, {})), now))
-            case Load(worker, life, load):
-                step(burst(Loaded(worker, life, load), now))
-            case AskRoom(worker, life):
-                step(burst(Room(worker, life, ROOM), now))
-            case SwitchGateways(number):
-                step(burst(RoutesLeft(number, 1), now))
-            case AwaitSwitched(number):
-                step(burst(RequestsSwitched(number, ()), now))
-            case LoadLater(worker, name):
-                step(burst(LoadAgain(worker, name), now))
-
-    for turn in range(300):
-        now, drawn, state = turn * 0.5, source.random(), burst.state
-        groups = serving_groups(state)
-        name = source.choice([*state.overload.groups] or [""])
-        if drawn < 0.1 and len(groups) > 1:
-            one, other = source.sample(groups, 2)
-            members = [m.worker for m in (*one.members, *other.members)]
-            borders = sorted({0, 6, *source.sample(range(1, 6), len(members) - 1)})
-            hops = tuple(Hop(w, a, b) for w, (a, b) in zip(members, pairwise(borders), strict=True))
-            order: Any = DropParameters("a", hops)
-        elif drawn < 0.2:
-            order = source.choice([RestoreParameters(name, {}), BreakOffRestore(name), TrimParameters(name)])
-        elif drawn < 0.25:
-            worker = source.choice([*state.workers])
-            if state.workers[worker].alive:
-                step(burst.down(worker, now))
-                burst.starting(worker, now)
-                step(burst(WorkerUp(worker, burst.incarnation), now))
-            continue
-        else:
-            if asked:
-                answer(now)
-            continue
-        if not refusal(state, order):
-            step(burst(order, now))
-    for _ in range(2000):
-        for name, group in [*burst.state.overload.groups.items()]:
-            if group.stage is GroupStage.PIPELINE:
-                step(burst(RestoreParameters(name, {}), 200.0))
-        if not asked:
-            break
-        answer(200.0)
-    assert (burst.stage(), burst.routes(), burst.state.whole) == ("", [f"a@w{n}" for n in range(4)], True)

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockwright.actors.gateway.messages import CancelAt, ExportAt, Submit
+from blockwright.actors.gateway.messages import (
+    CancelAt,
+    End,
+    ExportAt,
+    ExportUnsent,
+    GatewayTick,
+    HoldAnswered,
+    HoldAt,
+    Submit,
+    UnholdAt,
+    WorkerJoined,
+)
 from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
 from blockwright.policies.model.chain import Hop, Route
-from blockwright.policies.sweep.page_events import Exported
+from blockwright.policies.sweep.page_events import Exported, Unhold
 from blockwright.tests.actors.fake_fleet import GATEWAY
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed, submits
 from blockwright.tests.actors.test_gateway_moving import PAGE_BYTES, target, whole
 
 PIPELINE = Route("m@w0+w1", 1, "m", (Hop("w0", 0, 3), Hop("w1", 3, 6)))
 REPLICAS = [whole("w0"), whole("w1")]
+HALF = PAGE_BYTES  # of one of two layers
 LENGTHS = {"a": 10, "b": 8, "c": 6}
 
 
@@ -38,6 +50,19 @@ class Switched(Bench):
         self.publish(to, [target()], now=now)
         return self(SwitchRoutes(number, self.version, ended, [route.id for route in to], dropped), now)
 
+    def left(self, *requests: str, now: float = 1.0) -> dict[str, tuple[list[str], bool]]:
+        """Workers have answered; who is asked next to have room."""
+        found = {}
+        for request in requests:
+            found.update(holds(self(HoldAnswered(request, 2, expects=False, room=False), now)))
+        return found
+
+    def exported(self, asked: ExportAt, pages: int, now: float) -> list[Any]:
+        wanted = asked.wanted
+        return self.report(
+            asked.worker, Exported(GATEWAY, wanted.request, wanted.number, pages, pages * HALF, 0, ""), now=now
+        )
+
     @property
     def switching(self) -> Any:
         return self.state.moving.switching
@@ -46,26 +71,74 @@ class Switched(Bench):
         return [detail for _, name, detail in self.state.active[request].events if name == event]
 
 
-def test_all_leave_at_once_when_parameters_are_dropped() -> None:
+def holds(effects: list[Any]) -> dict[str, tuple[list[str], bool]]:
+    """Request -> workers that keep its pages, in order, and whether they expect some."""
+    found = [effect for effect in effects if isinstance(effect, HoldAt)]
+    return {effect.request: ([worker for worker, _ in effect.holds], effect.holds[0][1].expects) for effect in found}
+
+
+def test_all_leave_at_once_when_parameters_are_dropped_and_begin_when_their_pages_have_come() -> None:
     bench = Switched(REPLICAS)
     assert bench.homes() == {"a": "m@w0", "b": "m@w1", "c": "m@w1"}
     effects = bench.switch([PIPELINE], dropped=True)
-    assert submits(effects) == [("w0", "a", 2), ("w0", "b", 2), ("w0", "c", 2)]
-    assert [(e.worker, e.requests) for e in effects if isinstance(e, CancelAt)] == [
-        ("w0", ("a",)), ("w1", ("b",)), ("w1", ("c",))]  # fmt: skip
-    assert bench.switching.off(7)
-    assert not bench.switching.settled(7)
+    assert holds(effects) == {"a": (["w0"], False), "b": (["w1"], False), "c": (["w1"], False)}
+    assert len(effects) == 3, "nothing is cancelled: that would give their pages up"
+    (_, told), *_ = effects[0].holds
+    assert (told.attempt, told.route, len(told.hashes)) == (1, "m@w0", 3)
     assert bench.switch([PIPELINE], dropped=True) == [], "an order that comes twice"
-    for number, request in enumerate(LENGTHS, 2):
-        bench.report("w0", progressed(request, 2, 0), now=float(number))
+    assert not bench.switching.off(7)
+    assert bench.left("a", "b", "c") == {"a": (["w1"], True), "b": (["w0"], True), "c": (["w0"], True)}
+    assert bench.switching.off(7)
+    for number, request in enumerate("abc", 2):
+        (asked,) = bench(HoldAnswered(request, 2, expects=True, room=True), float(number))
+        assert isinstance(asked, ExportAt)
+        assert asked.wanted.since == 0
+        effects = bench.exported(asked, 2, float(number))
+        assert submits(effects) == [("w0", request, 2)]
+        assert not bench.switching.settled(7)
+        bench.report("w0", progressed(request, 2, 8, 8), now=float(number))
     assert bench.switching.settled(7)
-    assert bench.switching.figures(7) == SwitchFigures(7, 3, 0, 0, 0, 14 + 12 + 10, 1.0 + 2.0 + 3.0, 3.0)
+    assert bench.switching.figures(7) == SwitchFigures(7, 3, 3, 6, 6 * HALF, 6 + 4 + 2, 1.0 + 2.0 + 3.0, 3.0)
     bench.report("w0", emitted("a", 2, 14, [4]), now=5.0)
-    assert bench.story("a", "paused") == [
-        {"source": "w0", "target": "w0", "reason": "parameters were dropped for a burst"}]  # fmt: skip
+    assert bench.story("a", "paused") == [{"source": "w0", "target": "w0", "reason": "parameters were dropped"}]
     assert bench.story("a", "moved")[0]["paused"] == 4.0
     assert bench.switching.figures(1) == SwitchFigures(1), "nobody knows of another"
     assert bench.switching.settled(1)
+
+
+def test_who_finds_no_room_waits_and_in_the_end_one_is_computed_again() -> None:
+    """The longest, so that the others have its memory."""
+    bench = Switched(REPLICAS)
+    bench.switch([PIPELINE], dropped=True)
+    bench.left("a", "b", "c")
+    for request in "abc":
+        assert bench(HoldAnswered(request, 2, expects=True, room=False), 1.1) == []
+    asked = bench(GatewayTick(), 1.2)
+    assert list(holds(asked)) == ["b", "c", "a"], "shortest stall first"
+    for request in "abc":
+        bench(HoldAnswered(request, 2, expects=True, room=False), 1.3)
+    effects = bench(GatewayTick(), 2.4)
+    assert submits(effects) == [("w0", "a", 2)]
+    assert [effect.workers for effect in effects if isinstance(effect, UnholdAt)] == [("w0", "w1")]
+    assert list(holds(effects)) == ["b", "c"]
+    bench.report("w0", emitted("a", 2, 14, [4]), now=3.0)
+    assert bench.story("a", "moved")[0]["reason"] == "there was no room for its pages"
+
+
+def test_pages_that_nobody_can_send_are_computed_again() -> None:
+    """Their worker dies, which is none of the new route, or is out of reach."""
+    away = Route("m@w0+w2", 1, "m", (Hop("w0", 0, 3), Hop("w2", 3, 6)))
+    bench = Switched(REPLICAS)
+    bench(WorkerJoined("w2", 1))
+    bench.switch([away], dropped=True)
+    bench.left("a", "b", "c")
+    (asked,) = bench(HoldAnswered("b", 2, expects=True, room=True), 1.5)
+    effects = bench.die("w1", now=2.0, back=False)
+    assert sorted(submits(effects)) == [("w0", "b", 2), ("w0", "c", 2)]
+    assert bench.exported(asked, 1, 2.5) == [], "what comes late of the dead"
+    (asked,) = bench(HoldAnswered("a", 2, expects=True, room=True), 3.0)
+    news = Exported(GATEWAY, "a", asked.wanted.number, 0, 0, 0, "worker w0 was not asked")
+    assert submits(bench(ExportUnsent("w0", news), 3.5)) == [("w0", "a", 2)]
 
 
 def test_all_decode_on_when_parameters_come_back_and_are_dealt_out() -> None:
@@ -88,8 +161,13 @@ def test_all_decode_on_when_parameters_come_back_and_are_dealt_out() -> None:
 def test_who_ends_or_dies_is_not_waited_for() -> None:
     bench = Switched(REPLICAS)
     bench.switch([PIPELINE], dropped=True)
-    bench.report("w0", progressed("a", 2, 0), emitted("a", 2, 14, [1], finish="stop"), now=2.0)
+    bench.left("a", "b")
+    (cancelled, _, unheld) = bench(End("a"), 1.5)
+    assert isinstance(cancelled, CancelAt)
+    assert unheld == UnholdAt(("w0", "w1"), Unhold("a", 1))
     bench.die("w0", back=False)
+    assert not bench.switching.off(7), "one has not left as far as is known"
+    bench(HoldAnswered("c", 2, expects=False, room=False), 2.0)
     assert bench.switching.off(7)
     assert bench.switching.settled(7)
     assert bench.switching.figures(7).stale == 3

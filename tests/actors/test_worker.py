@@ -108,7 +108,7 @@ async def test_unloading_frees_what_the_system_sees(checkpoint: Checkpoints) -> 
     status = await rig.ref.status()
     before = arena_bytes()
     block = rig.loads["a"]
-    await rig.publish([])
+    await rig.publish([], planned_too=True)
     freed = await rig.ref.unload("a", block.ids)
     await rig.worker.device.call(lambda ex: None)
     await rig.quiet()

@@ -122,12 +122,13 @@ class Rig:
         self.added[application] = answer.new_bytes
         return self.added[application]
 
-    async def publish(self, applications: Sequence[str] | None = None) -> None:
+    async def publish(self, applications: Sequence[str] | None = None, *, planned_too: bool = False) -> None:
+        """``planned_too``: nothing else is planned."""
         self.version += 1
         chains, here = list(self.chains.values()), self.node.name
         planned = [Route(f"{c.application}@w0", 1, c.application, (Hop(here, 0, len(c.components)),)) for c in chains]
         routes = [r for r in planned if applications is None or r.application in applications]
-        await self.ref.routes(RoutesChanged(self.version, chains, routes, planned))
+        await self.ref.routes(RoutesChanged(self.version, chains, routes, routes if planned_too else planned))
 
     async def submit(
         self, request: str, prompt: list[int], new: int, *, application: str = "a", sampling: SamplingParams = GREEDY,

@@ -97,7 +97,9 @@ class FakeDevice:
         for group, slots in zip(effect.groups, effect.slots, strict=True):
             size = self.state.config.page_size
             kv[group.arena] = [{at: self.kv[group.arena, slot, at] for at in range(size)} for slot in slots]
-        return PagesOnTheWay(PagesArrived("", effect.batch, 0, effect.account, effect.hashes, effect.groups), kv)
+        return PagesOnTheWay(
+            PagesArrived("", effect.batch, 0, effect.account, effect.request, effect.hashes, effect.groups), kv
+        )
 
     def _check_deltas(self, run: Run, step: Step, sequences: list[int]) -> None:
         """Every row meets the deltas of its route in the run, and no others."""

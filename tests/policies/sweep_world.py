@@ -302,6 +302,7 @@ class World:
             assert not len(state.parts.leases)
             assert not state.parts.exchange.exports
             assert not state.parts.exchange.landing
+            assert not len(state.parts.holds)
             assert not state.open_plans
             state.check()
 

@@ -120,7 +120,14 @@ def test_the_worker_only_applies_events_and_ends_plans() -> None:
     for path in (ROOT / "actors/worker").glob("*.py"):
         found |= bypassing(path.read_text())
     # The event log's copies (``event_recorder.py``) change nothing.
-    reading = {"state.fork", "state.snapshot", "state.digest", "state.kv_by_application", "self.state.queues"}
+    reading = {
+        "state.fork",
+        "state.snapshot",
+        "state.digest",
+        "state.kv_by_application",
+        "self.state.queues",
+        "self.state.room",
+    }
     assert found <= {"self.state.parts.routes.all_in_force"} | reading
     assert bypassing("self.state.parts.rows.add(1)") == {"self.state.parts.rows.add"}
     assert bypassing("self.state.number = 3") == {"self.state.number"}

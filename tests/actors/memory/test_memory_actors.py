@@ -17,8 +17,8 @@ from blockwright.actors.controller.overload_messages import (
 )
 from blockwright.actors.memory.cluster import ClusterMemory
 from blockwright.actors.memory.node import NodeMemory
-from blockwright.actors.worker.messages import MemoryReading
 from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.overload.pool_reading import PoolReading
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.runtime.testing import FaultPlan, Simulation
 
@@ -36,12 +36,12 @@ class Host(Actor):
         self.layers = 6
 
     @endpoint(urgent=True)
-    async def memory(self) -> MemoryReading:
+    async def pool(self) -> PoolReading:
         self.asked += 1
         parameters = self.layers * 50 * PAGE_BYTES
         pages = (BUDGET - parameters) // (self.layers * PAGE_BYTES)
         kv = self.used * self.layers * PAGE_BYTES
-        return MemoryReading(
+        return PoolReading(
             budget=BUDGET, parameters=parameters, kv=kv, cached=0, pages=pages, used=self.used, head=0, waiting=self.waiting
         )
 

@@ -125,8 +125,10 @@ def test_a_move_is_told() -> None:
         {"at": 1.0, "event": "moving", **away, "pages": 9},
         {"at": 2.0, "event": "moved", **away, "pages": 10, "bytes": 1, "recomputed": 7, "paused": 0.0369},
         {"at": 3.0, "event": "not_moved", "reason": "worker w1 died"},
+        {"at": 4.0, "event": "paused", **away, "reason": "parameters were dropped"},
     ]
     lines = report({**VIEW, "events": events})
     assert "moves from w0 to w1: 9 pages are copied meanwhile" in lines[1]
     assert "moved from w0 to w1: 10 pages copied, 7 tokens recomputed, paused 37 ms" in lines[2]
     assert "stays where it is: worker w1 died" in lines[3]
+    assert "pauses while its pages go from w0 to where they are needed: parameters were dropped" in lines[4]

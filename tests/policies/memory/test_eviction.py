@@ -74,7 +74,7 @@ def test_chunks_in_idle_pages_of_other_layouts_are_freed_now_where_that_is_enoug
 
 def test_pages_that_a_component_made_go_with_it() -> None:
     pages = cached(4, SPAN, WIDE)
-    eviction.evict_components(pages, frozenset((b"a1",)))
+    eviction.evict_components(pages, frozenset((b"a1",)), ())
     assert present(pages, SPAN, WIDE) == [False, True]
 
 

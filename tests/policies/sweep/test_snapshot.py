@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from blockwright.policies import COMPILED
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.model.chain import Chain
+from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import ComponentsWanted, Event, Started
+from blockwright.policies.sweep.events import ComponentsReleased, ComponentsWanted, Event, Started
+from blockwright.policies.sweep.page_events import HoldPages
 from blockwright.policies.sweep.state import SweepState
 
 from ..sweep_world import World, chain, pipeline, replica, submission, variant
@@ -28,7 +30,7 @@ looks_inside = pytest.mark.skipif(COMPILED, reason="compiled objects cannot be l
 SAID = "_effects"  # what was told already is no part of the state
 FORKED = (("attribute", "_shared"), ("attribute", "_lent"))  # whether a fork reads it too: costs a copy, changes nothing
 SHARED = (("attribute", "tokens"), ("attribute", "hashes"), ("attribute", "pages"))  # beyond its count a list is a fork's
-PARTS = ("rows", "queue", "memory", "leases", "announcements", "routes", "outgoing", "_plans")
+PARTS = ("rows", "queue", "memory", "leases", "holds", "announcements", "routes", "outgoing", "_plans")
 
 
 def world() -> World:
@@ -58,6 +60,14 @@ def busy(moves: int = 60, seed: int = 1) -> World:
     for _ in range(moves):
         kind, what = chance.choice(made.moves())
         made._move(kind, what)
+    made.collect(made.workers["w0"])
+    base, hashes = made.chains["base"].components[1].id, page_hashes(list(range(12)), 4)
+    for event in (
+        ComponentsWanted(2, "base", [WantedComponent(base, [PackedTensor(b"norm", 100)])]),
+        ComponentsReleased([base], "base"),
+        HoldPages("head/gateway", "paused", 1, routes[0].id, "b", 0, 1.0, [*hashes, b"unknown"], 60.0, expects=True),
+    ):
+        made.workers["w0"].state.apply(event, 0.0)
     return made
 
 

@@ -314,7 +314,7 @@ def test_urgency_goes_before_arrival() -> None:
     assert started == ["urgent", "early", "late"]
 
 
-def test_unloading_gives_memory_back_and_evicts_the_pages_that_it_made() -> None:
+def test_unloading_gives_memory_back_and_pages_go_once_no_route_names_them() -> None:
     world = one_worker()
     state = world.workers["w0"].state
     attention, memory = BASE.components[1].id, state.parts.memory
@@ -334,7 +334,14 @@ def test_unloading_gives_memory_back_and_evicts_the_pages_that_it_made() -> None
     assert memory.residence.components == [attention]
     state.apply(ComponentsReleased([attention], "base"), 0.0)
     assert state.take_effects() == [ComponentGone(attention, [b"norm", b"q"])]
-    assert memory.pages.cached == 0
+    state.check()
+    assert memory.pages.cached > 0, "what is planned may come back"
+    restored = SweepState.restore(state.snapshot())
+    for copy in (restored, state.fork(), state):
+        update = RoutesChanged(2, [], [], [])
+        copy.apply(update, 0.0)
+        copy.check()
+        assert copy.parts.memory.pages.cached == 0
     assert memory.free_bytes == free + 4 * state.config.memory_chunk
     assert memory.residence.components == []
 

@@ -56,7 +56,7 @@ class OverloadParts(ControllerParts, Protocol):
     def unload(self, worker: str, served: Served, depths: set[int]) -> None: ...
 
 
-class Overload:
+class ParameterDrops:
     """See the module. ``state``: whose workers they are."""
 
     def __init__(self, state: OverloadParts) -> None:

@@ -1,0 +1,54 @@
+"""The memory of one worker, as whoever watches demand asks for it: what parameters and KV take, what waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockwright.policies.prediction.load import used_blocks
+from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.state import SweepState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolReading:
+    """The memory of a worker now: bytes, and pages of ``page_size`` tokens on the layers that it computes (of the first
+    route in force where there are several)."""
+
+    budget: int  # bytes
+    parameters: int  # bytes
+    kv: int  # bytes of pages that sequences list
+    cached: int  # bytes of pages that are only cached, which give way
+    pages: int  # that fit beside the parameters; 0: no route is in force
+    used: int  # pages, of sequences
+    head: int  # pages that the first of the queue needs
+    waiting: int  # pages that the whole queue needs
+
+
+def pool_reading(state: SweepState) -> PoolReading:
+    """Costs work for each sequence, none for its pages."""
+    memory, rows, size = state.parts.memory, state.parts.rows, state.config.page_size
+    local = next((one for one in state.parts.routes.all_in_force() if one.spans), None)
+    waiting = {
+        s: -(-rows.length[s] // size)
+        for s in (rows.live() if state.waiting else ())
+        if not rows.is_guest(s)
+        and rows.status[s] != Status.RUNNING
+        and (rows.status[s] != Status.LEAVING or rows.requeue[s])
+    }
+    held, idle = used_blocks(memory, 1), 0
+    for arena, count in memory.pages.idle.slots.items():
+        idle += count * memory.pages.allocator(arena).slot_bytes
+    pages = used = 0
+    if local is not None:
+        pages = memory.pages_of(local.spans, "")
+        used = min(used_blocks(memory, memory.page_bytes(local.spans)), pages)
+    return PoolReading(
+        budget=memory.total_bytes,
+        parameters=memory.parameter_bytes,
+        kv=held,
+        cached=idle,
+        pages=pages,
+        used=used,
+        head=waiting.get(state.parts.queue.first(), 0) if waiting else 0,
+        waiting=sum(waiting.values()),
+    )

@@ -1,0 +1,116 @@
+"""Holds: pages of requests that pause, kept for their next attempts; what happens to them is in ``holding.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+
+from blockwright.policies.plain import Plain, from_plain, to_plain
+from blockwright.policies.sweep.columns import FOREVER
+
+Age = tuple[int, float, str]  # as ``Columns.age``
+
+
+@dataclass(slots=True)
+class PageHold:
+    """Of one request. Each of ``handles`` is referenced once for it."""
+
+    gateway: str
+    attempt: int  # that ended; a later one takes the pages
+    account: str
+    age: Age
+    until: float
+    handles: list[int]
+    awaited: dict[str, int]  # slots by arena for pages that are to come
+
+    def renew(self, attempt: int, until: float) -> None:
+        """It is told anew what to keep, and what to await."""
+        self.attempt, self.until, self.awaited = attempt, until, {}
+
+    def add(self, handle: int) -> None:
+        self.handles.append(handle)
+
+    def remove(self, handles: Container[int]) -> None:
+        self.handles = [handle for handle in self.handles if handle not in handles]
+
+    def await_slots(self, arena: str, slots: int) -> None:
+        self.awaited[arena] = self.awaited.get(arena, 0) + slots
+
+    def came(self, arena: str, slots: int) -> None:
+        """A page that was awaited is here."""
+        self.awaited[arena] = max(0, self.awaited.get(arena, 0) - slots)
+
+    def cut(self, pieces: Mapping[int, list[int]]) -> None:
+        self.handles = [piece for handle in self.handles for piece in pieces.get(handle, [handle])]
+
+
+class HoldBook:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._holds: dict[str, PageHold] = {}  # by request
+
+    def find(self, request: str) -> PageHold | None:
+        return self._holds.get(request)
+
+    def open(self, request: str, hold: PageHold) -> None:
+        self._holds[request] = hold
+
+    def close(self, request: str) -> PageHold | None:
+        return self._holds.pop(request, None)
+
+    def all(self) -> list[tuple[str, PageHold]]:
+        return list(self._holds.items())
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    @property
+    def next_deadline(self) -> float:
+        """No hold expires before."""
+        return min([hold.until for hold in self._holds.values()], default=FOREVER)
+
+    def youngest(self, than: Age, account: str = "") -> str | None:
+        """The request with the youngest hold of those that are younger ``than`` this, of this account or of any."""
+        ages = [
+            (hold.age, request)
+            for request, hold in self._holds.items()
+            if hold.age > than and (not account or hold.account == account)
+        ]
+        return max(ages)[1] if ages else None
+
+    def awaited(self, before: Age) -> dict[str, int]:
+        """Slots, by arena, that are to come for requests older than this."""
+        found: dict[str, int] = {}
+        for hold in self._holds.values():
+            if hold.age < before:
+                for arena, slots in hold.awaited.items():
+                    found[arena] = found.get(arena, 0) + slots
+        return found
+
+    def cut(self, pieces: Mapping[int, list[int]]) -> None:
+        """Handles were split: handle -> those that it is now."""
+        for hold in self._holds.values():
+            hold.cut(pieces)
+
+    def handles(self) -> Iterable[int]:
+        """All that are held, each as often as it is."""
+        return [handle for hold in self._holds.values() for handle in hold.handles]
+
+    def fork(self) -> HoldBook:
+        return HoldBook.restore(self.snapshot())
+
+    def snapshot(self) -> dict[str, Plain]:
+        return {request: to_plain(hold) for request, hold in self._holds.items()}
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain]) -> HoldBook:
+        book = cls()
+        book._holds = {request: from_plain(PageHold, hold) for request, hold in data.items()}
+        return book
+
+    def check(self) -> None:
+        for request, hold in self._holds.items():
+            assert hold.age[2] == request, f"the hold of {request} has the age of another"
+            assert len({*hold.handles}) == len(hold.handles), f"a page is held twice for {request}"
+            assert min(hold.awaited.values(), default=0) >= 0, f"{request} awaits less than nothing"

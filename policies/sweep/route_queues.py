@@ -1,0 +1,33 @@
+"""Who runs and waits on the routes through a worker, and what KV that takes: for the worker's reports."""
+
+from __future__ import annotations
+
+from blockwright.policies.cluster.scaling import RouteQueue
+from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.parts import Parts
+
+
+def kv_by_application(parts: Parts) -> dict[str, tuple[int, int]]:
+    """Bytes of KV that each application's sequences list here, and of these what at least two sequences list."""
+    rows, found = parts.rows, dict[str, list[int]]()
+    for s in rows.live():
+        found.setdefault(rows.route[s].route.application, []).extend(rows.handles(s))
+    return {application: parts.memory.pages.use(handles) for application, handles in found.items()}
+
+
+def queues(parts: Parts) -> list[RouteQueue]:
+    """Of each route that anybody is on."""
+    rows, memory = parts.rows, parts.memory
+    found: dict[str, tuple[LocalRoute, list[int]]] = {}
+    for s in rows.live():
+        if rows.status[s] != Status.LEAVING:
+            _, counts = found.setdefault(rows.route[s].route.id, (rows.route[s], [0, 0, 0]))
+            counts[0 if rows.status[s] == Status.RUNNING else 1] += 1
+            counts[2] += rows.known[s]
+    told = []
+    for local, (running, waiting, tokens) in found.values():
+        hop = local.route.hops[local.hop]
+        limit = memory.pages_of(local.spans, "") * parts.config.page_size if local.spans else 1 << 62
+        told.append(RouteQueue(local.route.application, hop.first, hop.last, running, waiting, tokens, limit))
+    return told
