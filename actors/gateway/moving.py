@@ -116,8 +116,10 @@ class Moving:
         return min(record.computed, len(record.tokens) - 1) // self._state.page_size
 
     def targets(self, source: Route, target: Route) -> Mapping[str, list[PageTarget]]:
+        """For each worker that lives what it sends to whom; of an application that is served no more nothing."""
         table = self._state.table
-        found = page_targets(table.chains[target.application].components, source, target)
+        chain = table.chains.get(target.application)
+        found = page_targets(chain.components, source, target) if chain is not None else {}
         return {worker: [PageTarget(*layers) for layers in to] for worker, to in found.items() if worker in table.alive}
 
     def page_bytes(self, route: Route, to: PageTarget) -> int:

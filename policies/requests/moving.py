@@ -17,7 +17,7 @@ from blockwright.policies.requests.routing_table import RoutingTable
 
 PATIENCE = 30.0  # seconds that a copy may take; then the request moves with what is there
 ROUNDS = 2  # of copying: what became full meanwhile goes in the last
-KEPT = 60.0  # seconds that workers keep the pages of a request that pauses, should nobody come for them
+KEPT = 40.0  # seconds that workers keep the pages of a request that pauses, should nobody come for them
 STUCK = 1.0  # seconds in which no pages of any request that pauses have moved, after which one is computed again
 
 

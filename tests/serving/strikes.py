@@ -35,7 +35,8 @@ MOVED = ("export", "answer to export", "PagesTaken", "vacated")  # where request
 KINDS = (*ENDPOINTS, *[f"answer to {name}" for name in ANSWERS], *sorted({*TO_WORKERS} - {*MOVED}), *LINK.values())
 ASKED = ("choose", "answer to choose")  # where dispatchers are asked
 FETCHED = ("parameters", "chunk of parameters")  # where loads name a source
-_KNOWN = {*KINDS, *ASKED, *MOVED, *FETCHED}
+HELD = ("hold", "answer to hold", "unhold", "export", "PagesTaken")  # where they pause
+_KNOWN = {*KINDS, *ASKED, *MOVED, *FETCHED, *HELD}
 ACTIONS = ("drop", "delay", "duplicate", "kill")
 Strike = tuple[str, str, int]  # kind, action, which of its kind (from 1)
 

@@ -1,0 +1,65 @@
+"""When requests that move begin on their new routes, and where those go whose routes end."""
+
+from __future__ import annotations
+
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
+from blockwright.policies.requests.dispatch import Wanted
+from blockwright.policies.requests.moving import (
+    PATIENCE,
+    ROUNDS,
+    STUCK,
+    begins_there,
+    copies_again,
+    deal,
+    overdue,
+    stuck,
+)
+from blockwright.policies.requests.routing_table import RoutingTable
+
+
+def route(worker: str, application: str = "m") -> Route:
+    return Route(f"{application}@{worker}", 1, application, (Hop(worker, 0, 1),))
+
+
+def table(*routes: Route, **capacity: int) -> RoutingTable:
+    names = sorted({one.application for one in routes})
+    made = RoutingTable(names)
+    chains = [Chain(name, (Block((Component(b"c" * 16, Kind.MLP, 1, 1, 1),)),), 100) for name in names]
+    for one in routes:
+        made.join(one.home, 0.0)
+    made.update(1, chains, routes, {f"m@{worker}": tokens for worker, tokens in capacity.items()}, 0.0)
+    return made
+
+
+def wanted(request: str, tokens: int, application: str = "m") -> Wanted:
+    return Wanted(request, application, tokens)
+
+
+def test_who_decodes_waits_for_its_pages_and_nobody_else() -> None:
+    assert begins_there(copying=False, decodes=True)
+    assert begins_there(copying=True, decodes=False)
+    assert not begins_there(copying=True, decodes=True)
+
+
+def test_what_became_full_is_copied_once_more_unless_copying_fails() -> None:
+    assert [copies_again(rounds, failed=False) for rounds in (1, ROUNDS)] == [True, False]
+    assert not copies_again(1, failed=True)
+
+
+def test_patience_has_an_end() -> None:
+    assert [overdue(1.0, 1.0 + PATIENCE + late) for late in (0.0, 0.1)] == [False, True]
+    assert [stuck(1.0, 1.0 + STUCK + late) for late in (0.0, 0.1)] == [False, True]
+
+
+def test_the_longest_is_dealt_first_each_where_least_is() -> None:
+    known = table(route("w0"), route("w1"), route("w2"))
+    requests = [wanted("a", 5), wanted("b", 9), wanted("c", 6), wanted("d", 4)]
+    dealt = deal(requests, ["m@w0", "m@w1"], known)
+    assert {request: to and to.id for request, to in dealt.items()} == {"b": "m@w0", "c": "m@w1", "a": "m@w1", "d": "m@w0"}
+
+
+def test_each_model_has_its_own_routes_and_each_route_its_room() -> None:
+    known = table(route("w0"), route("w1"), route("w1", "n"), w0=8, w1=20)
+    requests = [wanted("a", 9), wanted("b", 30), wanted("c", 50, "n"), wanted("d", 1, "gone")]
+    dealt = deal(requests, ["m@w0", "m@w1", "n@w1", "m@w7"], known)
+    assert {request: to and to.id for request, to in dealt.items()} == {"a": "m@w1", "b": None, "c": "n@w1", "d": None}
