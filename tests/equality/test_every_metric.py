@@ -24,7 +24,7 @@ from blockwright.actors.gateway.messages import WorkerJoined
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
-from blockwright.actors.worker.messages import NoRoom
+from blockwright.actors.worker.messages import NoRoom, ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.policies.prediction.candidate import Candidate, Forecast
@@ -35,6 +35,7 @@ from blockwright.tests.actors.predictor_rig import PredictorRig
 from blockwright.tests.actors.test_controller_overload import PAIR, Burst
 from blockwright.tests.actors.test_gateway_moving import Mover, whole
 from blockwright.tests.actors.test_scaling import LATE, Fleet
+from blockwright.tests.actors.test_worker_parameters import fetch, pair
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
@@ -272,6 +273,33 @@ def dropped(seen: Seen) -> None:
     scraped()
 
 
+async def fetched(seen: Seen, checkpoint: Path, folder: Path) -> None:
+    """Parameters that come from nobody, and then from another worker."""
+    first, second = await pair(checkpoint, folder, "torch")
+    send = first.worker._parameters.send
+
+    def scraped() -> None:
+        both = [("w0", first.worker), ("w1", second.worker)]
+        workers = [{"id": name, "counters": one._parameters.counters()} for name, one in both]
+        note(seen, Metrics(dict).render({"workers": workers}).decode())
+
+    def sent(wanted: ParametersWanted) -> None:
+        send(wanted)
+        scraped()
+
+    first.worker._parameters.send = sent  # type: ignore[method-assign]
+    try:
+        scraped()
+        await fetch(second, first, "w7")
+        await second.publish([])
+        await second.ref.unload("a", first.loads["a"].ids)
+        await fetch(second, first)
+        scraped()
+    finally:
+        await first.stop()
+        await second.stop()
+
+
 async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
     profile.write_text('{"coefficients": {"base": 1e-3}}')
@@ -300,6 +328,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     moved(seen)
     dropped(seen)
     await predicted(seen)
+    await fetched(seen, path, tmp_path)
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL
     assert rows(":") == sorted(told.values()), "docs/metrics.md tells every metric as it is exported"
