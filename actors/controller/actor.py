@@ -189,7 +189,6 @@ class Controller(Actor):
     @endpoint
     async def groups(self, known: int) -> MemoryGroups | None:
         """Who holds which parameters; None where that is what the memory actor knows already."""
-        self._state.overload.watched = True
         return memory_groups(self._state, known)
 
     @endpoint

@@ -67,7 +67,7 @@ class ParameterDrops:
         self.failures: Counter[str] = Counter()  # by reason, and totals: see ``overload_view.py``
         self.totals: defaultdict[str, float] = defaultdict(float)
         self.version = 0  # counts what is not seen by the version of the routes
-        self.watched = False  # there is a memory actor
+        self.watched = False  # there is a memory actor: the setting is on
         self._of_order: dict[int, ParameterChange] = {}  # orders that are not over
         self._number = 0  # of the last order to gateways
 
