@@ -132,8 +132,8 @@ def greedy(chunks: Sequence[Any], count: int) -> list[list[Any]]:
 
 def look_ahead(stages: int, sets: int) -> dict[str, dict[str, float]]:
     """Mean seconds and share of idle stage time, of sets of log-normal prompts of which one in 20 is 16 times as long."""
-    from blockwright.policies.overload.lookahead import ChunkCost, Lookahead, Microbatch, PromptChunk, pipeline_seconds
     from blockwright.policies.plan.coefficients import Coefficients
+    from blockwright.policies.plan.lookahead import ChunkCost, Lookahead, Microbatch, PromptChunk, pipeline_seconds
 
     price, source = ChunkCost.of(Coefficients(**{**COSTS, "prefill": 1e-8}), stages), random.Random(7)
     found: dict[str, list[tuple[float, float]]] = {"token-count": [], "greedy": [], OURS: []}

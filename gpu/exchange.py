@@ -17,6 +17,8 @@ from blockwright.gpu.errors import ExecutorError
 from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.plan.sweep_plan import PageImport
 
+STEP = 1 << 20  # bytes of slots that are copied at once
+
 
 class PageExchange:
     """Owns the bytes of pages that came and that no plan has written yet."""
@@ -42,6 +44,15 @@ class PageExchange:
             end = at + self.size(arena, len(slots))
             self._backend.export(self._layouts[arena], slots, flat[at:end].view(len(slots), -1))
             at = end
+
+    def move(self, arena: str, slots: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy slots of an arena to others."""
+        together = max(1, STEP // self.size(arena, 1))
+        for first in range(0, len(slots), together):
+            some = slots[first : first + together]
+            memory = torch.empty(len(some), self.size(arena, 1), dtype=torch.uint8)
+            self._backend.export(self._layouts[arena], some, memory)
+            self._backend.import_(self._layouts[arena], targets[first : first + together], memory)
 
     def put(self, number: int, pages: Any) -> None:
         """Hand over pages from another worker (bytes-like); kept by reference until the plan that names ``number``."""

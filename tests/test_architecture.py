@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,7 @@ def imports(source: str, module: str, is_package: bool = False) -> set[str]:
     return found
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     return imports(path.read_text(), module_of(path), path.name == "__init__.py")
 

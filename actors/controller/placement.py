@@ -131,10 +131,20 @@ class Placement:
         found, where = {}, self._where(new)
         for name, here in self._open().items():
             free = here.room if here.resident else self._memory.get(name, here.room)
+            free = None if free is None else free - self._promised(here)
             resident = here.resident
             held = {t for t, at in where.items() if any(depth in resident.get(one, ()) for one, depth in at)}
             found[name] = WorkerRoom(free, held)
         return found
+
+    def _promised(self, here: Residency) -> int:
+        """Bytes that a worker lacks of routes that are suspended: KV has them until these are loaded again."""
+        total = 0
+        for name, hops in here.hops.items():
+            suspended = {depth for hop in hops if hop.route.suspended for depth in range(hop.first, hop.last)}
+            parts = self._served[name].application.components
+            total += sum(parts[d].nbytes + parts[d].delta_nbytes for d in suspended - here.resident.get(name, set()))
+        return total
 
     def _where(self, new: Iterable[Application]) -> dict[bytes, list[tuple[str, int]]]:
         """The tensors of ``new``, and which components (application, depth) of those that are served have each."""

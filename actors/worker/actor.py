@@ -13,7 +13,6 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
-from blockwright.actors.cost_file import read_costs
 from blockwright.actors.worker.block_endings import BlockEndings
 from blockwright.actors.worker.block_loader import BlockLoader
 from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
@@ -59,7 +58,7 @@ from blockwright.policies.sweep.events import (
     Started,
 )
 from blockwright.policies.sweep.local_routes import merged
-from blockwright.policies.sweep.page_events import Export, HoldPages, SendPages, Unhold
+from blockwright.policies.sweep.page_events import Export, HoldPages, MoveSlots, SendPages, Unhold
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
 from blockwright.runtime.base.codec import decode, unpack
@@ -97,7 +96,7 @@ class Worker(Actor):
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # for a sequence that expires while nothing else happens
-        self._figures = SweepFigures(read_costs(config.profile))
+        self._figures = SweepFigures(self.state.config.costs)
         self._reported: list[Effect] = []  # performed, and gateways were not told yet
 
     async def on_start(self) -> None:
@@ -109,7 +108,7 @@ class Worker(Actor):
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
-        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal)
+        self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch)
         self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.memory)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         rehearse = partial(self._composed.rehearse, self.device)
@@ -342,7 +341,8 @@ class Worker(Actor):
         """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
         self._ending.tell()
-        self._figures.swept(swept.plan, swept.result)
+        for event in self._figures.swept(swept.plan, swept.result, self.state):
+            self._machine.apply(event, self._loop.time())
         if self.config.check:
             self.state.check()
         self._outbox.depart(swept)
@@ -360,9 +360,8 @@ class Worker(Actor):
                     self._loader.placed(effect)
                 elif isinstance(effect, ComponentsRefused):
                     self._loader.refused(effect)
-                elif isinstance(effect, SendPages):
-                    self._watch(effect.worker)
-                    self._pages.send(effect)
+                elif isinstance(effect, SendPages | MoveSlots):
+                    self._pages.perform(effect)
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)

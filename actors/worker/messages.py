@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blockwright.actors.cost_file import read_costs
 from blockwright.policies.memory.packed_tensor import TensorPiece
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
@@ -110,6 +111,7 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
         tenant_weights=config.tenant_weights,
         tenant_kv_share=config.tenant_kv_share,
         kv_reserve=config.kv_reserve,
+        costs=read_costs(config.profile),
     )
 
 

@@ -15,7 +15,7 @@ from blockwright.actors.worker.device_thread import Device
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.gpu.executor import Executor
 from blockwright.policies.sweep.events import Event
-from blockwright.policies.sweep.page_events import PagesArrived, PagesUnsent, SendPages
+from blockwright.policies.sweep.page_events import MoveSlots, PagesArrived, PagesUnsent, SendPages
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import decode, encode, pack, unpack
 from blockwright.transport.link import Slot, Traffic
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 class PageCarrier:
     """See the module. ``apply``: tells the sweep machine; ``do``: an operation of the device that must succeed; ``fail``:
-    told what the device could not do."""
+    told what the device could not do; ``watch``: another worker's end is to be heard of."""
 
     def __init__(
         self,
@@ -34,12 +34,18 @@ class PageCarrier:
         apply: Callable[[Event], None],
         do: Callable[[Callable[[Executor], object]], None],
         fail: Callable[[BaseException], None],
+        watch: Callable[[str], None],
     ) -> None:
         self._device, self._outbox, self._apply, self._do, self._fail = device, outbox, apply, do, fail
+        self._watch = watch
         self._number = 0  # of the last that came
 
-    def send(self, effect: SendPages) -> None:
-        """Have the device copy the slots before any later plan; then they leave."""
+    def perform(self, effect: SendPages | MoveSlots) -> None:
+        """Have the device copy the slots before any later plan; those that are to be sent leave then."""
+        if isinstance(effect, MoveSlots):
+            self._do(lambda ex: ex.pages.move(effect.arena, effect.slots, effect.targets))
+            return
+        self._watch(effect.worker)
         pieces = [(group.arena, slots) for group, slots in zip(effect.groups, effect.slots, strict=True)]
         size = sum(group.slot_bytes * len(slots) for group, slots in zip(effect.groups, effect.slots, strict=True))
         room = self._outbox.room(effect.worker, size)

@@ -7,6 +7,8 @@ from bisect import bisect_left
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.fit import OnlineFit
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.sweep.events import CostsLearned
+from blockwright.policies.sweep.state import SweepState
 
 BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -31,8 +33,13 @@ class SweepFigures:
         """A plan was made, or none was to be made."""
         self._sums["plan_seconds"] += seconds
 
-    def swept(self, plan: SweepPlan, result: SweepResult) -> None:
-        """A plan has run."""
+    def swept(self, plan: SweepPlan, result: SweepResult, state: SweepState) -> list[CostsLearned]:
+        """A plan has run. What is news to a machine whose microbatches are made by what sweeps cost."""
+        self._note(plan, result)
+        costs = self.costs if state.parts.looks_ahead else None
+        return [] if costs is None or costs == state.config.costs else [CostsLearned(costs)]
+
+    def _note(self, plan: SweepPlan, result: SweepResult) -> None:
         sums = self._sums
         sums["sweep_seconds"] += result.seconds
         sums["kernel_seconds"] += result.kernel_seconds

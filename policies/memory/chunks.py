@@ -36,6 +36,10 @@ class ChunkPool:
         """Whether there are edits for the next plan."""
         return bool(self._edits)
 
+    def unmapped(self, arena: str) -> bool:
+        """Whether chunks of an arena are committed that the device does not know of yet."""
+        return any(edit.arena == arena and not edit.back for edit in self._edits)
+
     def commit(self, arena: str, offset: int, n: int) -> list[int] | None:
         """Back ``n`` units of ``arena`` from unit ``offset`` on; the ids of the chunks, None when there are not so many."""
         reused = min(n, len(self._returned))

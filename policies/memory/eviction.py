@@ -42,6 +42,15 @@ def make_free(pages: PageTable, pool: ChunkPool, need: int) -> bool:
     return True
 
 
+def make_compact(pages: PageTable, pool: ChunkPool, need: int, most: int) -> dict[str, dict[int, int]] | None:
+    """The same, up to ``most`` bytes of slots moving together: where these have moved to, by arena. None: not even so."""
+    while pool.free + pages.spare < need:
+        if not evict_oldest(pages):
+            return None
+    moves = pages.compact(need - pool.free, most)
+    return moves if pool.free >= need else None
+
+
 def evict_components(pages: PageTable, components: Container[bytes], named: Collection[Span]) -> None:
     """Give up the cached pages whose KV one of these components made, which are here no more, but for those of ``named``
     spans: whoever comes to compute these again finds them."""

@@ -8,9 +8,11 @@ not use is there for parameters. Slots of groups in use go first, so that few gr
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from math import gcd
 
 from blockwright.policies.memory.chunks import ChunkPool
+from blockwright.policies.memory.compaction import groups_to_empty
 from blockwright.policies.plain import Plain, from_plain
 
 
@@ -113,6 +115,26 @@ class SlotAllocator:
                 self._close_group(group)
         self.used -= len(slots)
         self._idle += len(slots)
+
+    @property
+    def spare(self) -> int:
+        """Chunks that could be given back if the slots in use lay together."""
+        return self._idle // self.group_slots * self.group_chunks
+
+    def vacate(self, chunks: int, most: int, taken: Iterable[int]) -> dict[int, int]:
+        """Give back so many chunks, or as many as can be: where the slots go that were in their groups. ``taken``: all in
+        use; ``most``: that may move."""
+        free = {group: len(slots) for group, slots in self._partial.items()}
+        groups = set(groups_to_empty(free, self.group_slots, -(-chunks // self.group_chunks), most))
+        leaving = [slot for slot in taken if slot // self.group_slots in groups]
+        hidden = {group: self._partial.pop(group) for group in groups}
+        self._idle -= sum(map(len, hidden.values()))
+        targets = self.take(len(leaving))
+        assert targets is not None, "groups were chosen whose slots do not fit into the others"
+        self._partial.update(hidden)
+        self._idle += sum(map(len, hidden.values()))
+        self.free(leaving)
+        return dict(zip(leaving, targets, strict=True))
 
     def _close_group(self, group: int) -> None:
         del self._partial[group]

@@ -14,6 +14,7 @@ from blockwright.policies.model.runs import Span
 from blockwright.policies.plain import Plain, to_plain
 from blockwright.policies.plan.sweep_plan import MapGroup
 
+MOST_MOVED = 32 << 20  # bytes of slots that are moved together at once: some 10 ms, in which no sweep runs
 EVERYBODY = "*"  # the share of accounts that have none of their own
 
 
@@ -138,10 +139,13 @@ class WorkerMemory:
                 left += 1
         return left
 
-    def load(self, holder: str, components: Sequence[WantedComponent], kept: int) -> list[list[TensorPlace]] | Shortage:
+    def load(
+        self, holder: str, components: Sequence[WantedComponent], kept: int, moves: dict[str, dict[int, int]] | None = None
+    ) -> list[list[TensorPlace]] | Shortage:
         """Places for the tensors of components and deltas, cached pages giving way; all of them, or nothing is changed.
 
-        ``kept``: chunks that must be left to KV afterwards for those that run or wait.
+        ``kept``: chunks that must be left to KV afterwards for those that run or wait. ``moves``: where scattered slots may
+        be moved together, by arena: where those that were have moved to.
         """
         residence, chunk, total = self.residence, self._pool.chunk_bytes, self._pool.total
         new = {c.id: c for c in components if not residence.holds(c.id)}
@@ -149,7 +153,7 @@ class WorkerMemory:
             need = residence.chunks_for([tensor for c in new.values() for tensor in c.tensors])
             left = total - residence.used - (need or 0)
             lacking = max(kept, self._reserve(holder, components, left)) - left
-            if need is None or lacking > 0 or not self._make_free(need):
+            if need is None or lacking > 0 or not (self._make_free(need) or self._compact(need, moves)):
                 alone = residence.chunks_of(tensor for c in components for tensor in c.tensors)
                 return Shortage((need or alone) * chunk, max(lacking, 1) * chunk, alone > total)
         places = []
@@ -179,6 +183,17 @@ class WorkerMemory:
             return False
         pool = self._pool.fork()  # a group of slots returns its chunks with its last slot, so counting alone cannot tell
         return eviction.make_free(self.pages.fork(pool), pool, need) and eviction.make_free(self.pages, self._pool, need)
+
+    def _compact(self, need: int, moves: dict[str, dict[int, int]] | None) -> bool:
+        """So many chunks, slots in use moving together, and cached pages giving way where that alone is not enough; else
+        nothing is changed."""
+        if moves is None:
+            return False
+        pool = self._pool.fork()
+        if eviction.make_compact(self.pages.fork(pool), pool, need, MOST_MOVED) is None:
+            return False
+        moves.update(eviction.make_compact(self.pages, self._pool, need, MOST_MOVED) or {})
+        return True
 
     def release(
         self, components: Iterable[bytes], holder: str, named: Collection[Span] = ()

@@ -18,12 +18,13 @@ from blockwright.policies.prediction.lengths import MORE
 from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.prediction.machines import LinkTimes, Machines, PlayedMachine
 from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
-from blockwright.policies.sweep.events import Effect, RoutesChanged, Submission
+from blockwright.policies.sweep.events import CostsLearned, Effect, RoutesChanged, Submission
 from blockwright.policies.sweep.state import SweepState
 
 
 class PipelineInstance(Machines):
     """``due``: when the next sweep of a device ends, or the next message between two arrives; infinite: nothing is there.
+    ``busy``: seconds of all devices; ``bubbles``: those in which one had nothing to do while sequences ran at the home.
     configs: of its devices, in the order of its routes."""
 
     def __init__(
@@ -41,8 +42,11 @@ class PipelineInstance(Machines):
         for present in presents:
             present.state.without_device()
             present.state.apply(routes, 0.0)
+            if present.state.config.costs is None:
+                present.state.apply(CostsLearned(coefficients), 0.0)
         self.name, self.state = name, self.home
-        self.sweeps, self.busy = 0, 0.0
+        self.sweeps, self.busy, self.bubbles = 0, 0.0, 0.0
+        self._ended: dict[str, float] = {}  # of each device's last sweep; before it the home had nothing to do
         self._load = InstanceLoad(self.home)
         self._effects: list[Effect] = []
         rooms = []
@@ -58,6 +62,8 @@ class PipelineInstance(Machines):
     def submit(self, submission: Submission, now: float, ends: int = 0) -> list[News]:
         """A request arrives, not after ``due``. ``ends``: as of ``Instance``."""
         self.now = now
+        if not self.home.running:
+            self._ended = dict.fromkeys(self.machines, now)
         self._load.enter(submission, ends)
         self.home.apply(submission, now)
         return self._proceed()
@@ -76,7 +82,10 @@ class PipelineInstance(Machines):
         return self._load.note(effects)
 
     def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
-        self.busy += cost(plan, machine.coefficients)
+        seconds = cost(plan, machine.coefficients)
+        self.busy += seconds
+        self.bubbles += max(0.0, self.now - seconds - self._ended[machine.name])
+        self._ended[machine.name] = self.now
         return self._load.drawn(machine.state, plan)
 
     def heed(self, effect: Effect) -> None:

@@ -30,6 +30,7 @@ class BatchBuilder:
         self.capped: set[str] = set()  # accounts at their caps of KV memory: none of theirs is admitted
         self.local = True  # all rows are at home, and their routes end here
         self.flights: list[tuple[Flight, list[int]]] = []  # with the guest of each row
+        self.guests: set[int] = set()  # of these
         self.picked: list[int] = []  # sequences at home, in the order of picking
         self.starts: list[int] = []  # first position of each
         self.growing: list[int] = []  # sequences at home of which hosts are asked for more pages
@@ -39,6 +40,7 @@ class BatchBuilder:
 
     def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
         self.flights.append((flight, guests))
+        self.guests.update(guests)
         self.local = False
         self.budget -= tokens
 

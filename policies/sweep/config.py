@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blockwright.policies.plan.coefficients import Coefficients
+
 OPEN_PLANS = 2  # of a live worker: the one that runs, and the next
 
 
@@ -27,3 +29,5 @@ class SweepConfig:
     output_cost: int = 2  # of a generated token
     tenant_kv_share: dict[str, float] = field(default_factory=dict)  # account: most of KV memory, 0 to 1; "*" as above
     kv_reserve: float = 0.0  # of the memory that the largest application leaves: what others do not take from KV, 0 to 1
+    lookahead: int = 3  # times round a pipeline over which its prompts are spread while others wait; 0: as in a single sweep
+    costs: Coefficients | None = None  # what its sweeps cost, as far as is known: ``CostsLearned`` brings better ones

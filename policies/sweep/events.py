@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 
 from blockwright.policies.memory.packed_tensor import Shortage, TensorPlace, WantedComponent
 from blockwright.policies.model.chain import Chain, Route
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
 from blockwright.policies.sweep.page_events import (
     Export,
     Exported,
     HoldPages,
+    MoveSlots,
     PagesArrived,
     PagesTaken,
     PagesUnsent,
@@ -105,6 +107,13 @@ class RoutesChanged:
     ended: list[str] = field(default_factory=list)  # ids of routes not in force any more; a worker's are planned no more
     removed: list[str] = field(default_factory=list)  # applications that are gone for good, with their planned routes
     on_demand: list[str] = field(default_factory=list)  # all that did not fit and are loaded when asked for
+
+
+@dataclass(frozen=True, slots=True)
+class CostsLearned:
+    """What sweeps cost here has been fitted, for the first time or again."""
+
+    costs: Coefficients
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +209,7 @@ Event = (
     | Submission
     | Cancelled
     | RoutesChanged
+    | CostsLearned
     | PeerLost
     | ComponentsWanted
     | ComponentsReleased
@@ -315,6 +325,7 @@ Effect = (
     | Preempted
     | Send
     | SendPages
+    | MoveSlots
     | Exported
     | ComponentsPlaced
     | ComponentsRefused

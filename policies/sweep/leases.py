@@ -5,8 +5,11 @@ pages for its prompt. Before it goes beyond them the lease grows, so that a row 
 protocol is in ``pipeline.py``; here is who holds what. The life of a lease, seen from the home (above) and from a host
 (below):
 
-    ASKED -> GRANTED -> ASKED (the next host) ... GRANTED -> HELD <-> PLANNED -> IN_FLIGHT -> HELD ... -> gone
+    ASKED -> GRANTED -> ASKED (the next host) ... GRANTED -> HELD -> gone
     QUEUED -> LENT (-> REVOKED) -> gone
+
+While it is held its row leaves and comes back once for each token; chunks of a prompt follow one another without waiting
+for the one before, since each passes every stage behind it.
 """
 
 from __future__ import annotations
@@ -24,12 +27,10 @@ class Stage(IntEnum):
     NEW = 0
     ASKED = 1  # home: a host has been asked
     GRANTED = 2  # home: that host has made room; the next one is asked, or the sequence starts
-    HELD = 3  # home: all hosts have made room; the row is here
-    PLANNED = 4  # home: an open plan computes the local part and sends the row on
-    IN_FLIGHT = 5  # home: the plan has run, the last host will tell what became of the row
-    QUEUED = 6  # host: asked for, waits for room
-    LENT = 7  # host: row and pages are reserved
-    REVOKED = 8  # host: the same until the home returns them, which it has been told to do
+    HELD = 3  # home: all hosts have made room
+    QUEUED = 4  # host: asked for, waits for room
+    LENT = 5  # host: row and pages are reserved
+    REVOKED = 6  # host: the same until the home returns them, which it has been told to do
 
 
 class LeaseStep(IntEnum):
@@ -38,11 +39,8 @@ class LeaseStep(IntEnum):
     ASK = 0
     GRANT = 1
     START = 2
-    DEPART = 3
-    COMMIT = 4
-    RETURN = 5  # the row has come back, or never will
-    QUEUE = 6
-    REVOKE = 7
+    QUEUE = 3
+    REVOKE = 4
 
 
 _NEXT: dict[tuple[Stage, LeaseStep], Stage] = {
@@ -50,10 +48,6 @@ _NEXT: dict[tuple[Stage, LeaseStep], Stage] = {
     (Stage.ASKED, LeaseStep.GRANT): Stage.GRANTED,
     (Stage.GRANTED, LeaseStep.ASK): Stage.ASKED,
     (Stage.GRANTED, LeaseStep.START): Stage.HELD,
-    (Stage.HELD, LeaseStep.DEPART): Stage.PLANNED,
-    (Stage.PLANNED, LeaseStep.COMMIT): Stage.IN_FLIGHT,
-    (Stage.PLANNED, LeaseStep.RETURN): Stage.HELD,
-    (Stage.IN_FLIGHT, LeaseStep.RETURN): Stage.HELD,
     (Stage.NEW, LeaseStep.QUEUE): Stage.QUEUED,
     (Stage.QUEUED, LeaseStep.START): Stage.LENT,
     (Stage.LENT, LeaseStep.REVOKE): Stage.REVOKED,
@@ -69,7 +63,10 @@ class Lease:
     stage: Stage = Stage.NEW
     granted: int = 0  # home: hosts that have made room, in the order of asking
     cached: int = 1 << 30  # home: leading pages that all hosts so far have in their prefix caches
-    plan: int = 0  # home, PLANNED or IN_FLIGHT: number of the plan with which the row left
+    path: str = ""  # home: the hosts of the route; who has the same shares their microbatches
+    away: tuple[int, ...] = ()  # home: numbers of the plans with which the row left and is not back, the first one first
+    flying: int = 0  # home: how many of these have run; what they sent is on its way
+    left: int = 0  # home: the last plan with which it left: it is of that microbatch
     pages: int = 0  # that every host asked so far has (home), or that this one has (host)
     wanted: int = 0  # the same once what was asked for last is granted
     growing: int = 0  # home: hosts that have not granted it yet
@@ -91,7 +88,7 @@ class LeaseBook:
         self._leases: dict[int, Lease] = {}  # by sequence
         self._sequences: dict[tuple[str, int], int] = {}  # (home, number) -> sequence
         self._urgent: set[int] = set()  # see ``Lease.urgent``
-        self._away: dict[int, int] = {}  # plan number -> rows that left with it and are not back
+        self._away: dict[tuple[int, str], int] = {}  # plan, path -> rows that left with it and are not back
         self._flights: list[tuple[Flight, list[int]]] = []  # arrived, not planned: with the guest of each row
         self._void: list[int] = []  # numbers of flights that no plan will take: the device may forget them
 
@@ -101,11 +98,11 @@ class LeaseBook:
 
     # at the home -----------------------------------------------------------------------------------------------------
 
-    def ask(self, s: int, pages: int) -> Lease:
-        """One more host is asked to make room for ``s``; all for as many ``pages`` as the first."""
+    def ask(self, s: int, pages: int, path: str) -> Lease:
+        """One more host of ``path`` is asked to make room for ``s``; all for as many ``pages`` as the first."""
         lease = self._leases.get(s)
         if lease is None:
-            lease = self._enter(s, Lease(self._worker, self._next, pages=pages, wanted=pages))
+            lease = self._enter(s, Lease(self._worker, self._next, pages=pages, wanted=pages, path=path))
             self._next += 1
         lease.take(LeaseStep.ASK)
         return lease
@@ -148,42 +145,64 @@ class LeaseBook:
         lease = self._leases.get(s)
         return lease.cached if lease is not None else 1 << 30
 
+    def path(self, s: int) -> str:
+        """See ``Lease.path``."""
+        return self._leases[s].path
+
+    def left(self, s: int) -> int:
+        """See ``Lease.left``."""
+        return self._leases[s].left
+
     def depart(self, s: int, plan: int) -> int:
         """Plan ``plan`` sends the row on; the number of the lease."""
         lease = self._leases[s]
-        lease.take(LeaseStep.DEPART)
-        lease.plan = plan
-        self._away[plan] = self._away.get(plan, 0) + 1
+        assert lease.stage is Stage.HELD, f"lease {lease.number} of {lease.home} is {lease.stage.name}: it cannot DEPART"
+        lease.away, lease.left = (*lease.away, plan), plan
+        self._away[plan, lease.path] = self._away.get((plan, lease.path), 0) + 1
         return lease.number
 
     def is_away(self, s: int) -> bool:
         """Whether the row is in an open plan or in flight."""
         lease = self._leases.get(s)
-        return lease is not None and lease.plan > 0
+        return lease is not None and bool(lease.away)
 
-    def is_in_flight(self, s: int) -> bool:
+    def flying(self, s: int) -> int:
+        """See ``Lease.flying``."""
         lease = self._leases.get(s)
-        return lease is not None and lease.stage is Stage.IN_FLIGHT
+        return lease.flying if lease is not None else 0
 
     def sent(self, s: int) -> None:
-        """The plan has run: the row is in flight."""
-        self._leases[s].take(LeaseStep.COMMIT)
-
-    def bring_back(self, s: int) -> bool:
-        """The row is back, or never will be. True when it was in flight, False when its plan is still open."""
+        """The next plan with the row has run: it is in flight."""
         lease = self._leases[s]
-        flew = lease.stage is Stage.IN_FLIGHT
-        lease.take(LeaseStep.RETURN)
-        self._away[lease.plan] -= 1
-        if not self._away[lease.plan]:
-            del self._away[lease.plan]
-        lease.plan = 0
+        assert lease.flying < len(lease.away), f"lease {lease.number} of {lease.home} flies more often than it left"
+        lease.flying += 1
+
+    def bring_back(self, s: int) -> None:
+        """What left first is back."""
+        lease = self._leases[s]
+        assert lease.flying > 0, f"lease {lease.number} of {lease.home} is back and was not away"
+        lease.flying -= 1
+        self._forget(lease, 1)
+
+    def recall(self, s: int) -> int:
+        """Nothing of the row will come back. How often it was in flight; its other plans are still open."""
+        lease = self._leases.get(s)
+        if lease is None:
+            return 0
+        self._forget(lease, len(lease.away))
+        flew, lease.flying = lease.flying, 0
         return flew
 
-    @property
-    def microbatches(self) -> int:
-        """Plans of which rows are away."""
-        return len(self._away)
+    def _forget(self, lease: Lease, plans: int) -> None:
+        for plan in lease.away[:plans]:
+            self._away[plan, lease.path] -= 1
+            if not self._away[plan, lease.path]:
+                del self._away[plan, lease.path]
+        lease.away = lease.away[plans:]
+
+    def microbatches(self, path: str) -> list[int]:
+        """Plans of which rows are away on this path."""
+        return [plan for plan, other in self._away if other == path]
 
     # at a host -------------------------------------------------------------------------------------------------------
 
@@ -340,8 +359,8 @@ class LeaseBook:
         book._next, book._void = data["next"], list(data["void"])
         for s, *fields in data["leases"]:
             lease = book._enter(s, from_plain(Lease, ["Lease", *fields]))
-            if lease.plan:
-                book._away[lease.plan] = book._away.get(lease.plan, 0) + 1
+            for plan in lease.away:
+                book._away[plan, lease.path] = book._away.get((plan, lease.path), 0) + 1
             if lease.urgent:
                 book._urgent.add(s)
         book._flights = [(from_plain(Flight, flight), list(guests)) for flight, guests in data["flights"]]
@@ -352,13 +371,12 @@ class LeaseBook:
         assert self._leases.keys() <= live, "a lease is kept for a sequence that has left"
         named = {(lease.home, lease.number): s for s, lease in self._leases.items()}
         assert self._sequences == named, "leases and sequences do not correspond"
-        away: dict[int, int] = {}
+        away: dict[tuple[int, str], int] = {}
         for lease in self._leases.values():
-            assert (lease.plan > 0) == (lease.stage in (Stage.PLANNED, Stage.IN_FLIGHT)), (
-                f"lease {lease.number} is misplaced"
-            )
-            if lease.plan:
-                away[lease.plan] = away.get(lease.plan, 0) + 1
+            assert not lease.away or lease.stage is Stage.HELD, f"lease {lease.number} is misplaced"
+            assert 0 <= lease.flying <= len(lease.away), f"lease {lease.number} flies more often than it left"
+            for plan in lease.away:
+                away[plan, lease.path] = away.get((plan, lease.path), 0) + 1
             if lease.home == self._worker:
                 assert lease.stage < Stage.QUEUED, f"lease {lease.number} is our own and queued"
                 assert lease.number < self._next, f"lease {lease.number} is numbered beyond the next"

@@ -121,6 +121,16 @@ class SendPages:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveSlots:
+    """Effect: copy slots of an arena to others, after all open plans, before any later plan or ``SendPages``. Nobody reads
+    or writes the old ones after that."""
+
+    arena: str
+    slots: list[int]
+    targets: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Exported:
     """Effect: an export is over. ``pages`` of the sequence are at all targets, ``refused`` were not taken by one;
     ``reason``: why not all that were wanted were sent, else empty."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from blockwright.policies.memory.worker_memory import WorkerMemory
 from blockwright.policies.plain import Plain, from_plain, to_plain
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import Edit
 from blockwright.policies.sweep.announcements import Announcements
-from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.countdown import Absences
 from blockwright.policies.sweep.events import ComponentsPlaced, Effect
@@ -22,7 +24,7 @@ from blockwright.policies.sweep.rows import RowTable
 
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
-    "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
+    "moved_slots", "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
 )  # fmt: skip
 
 
@@ -45,6 +47,11 @@ class Outgoing:
     def tell_placed(self, placed: ComponentsPlaced, unmapped: bool) -> None:
         """Where its memory may be ``unmapped`` it is told after the next plan, which maps it."""
         (self._with_plan if unmapped else self._effects).append(placed)
+
+    @property
+    def placing(self) -> bool:
+        """Whether something is told once a plan has been made."""
+        return bool(self._with_plan)
 
     def withdraw(self, component: bytes) -> None:
         """Do not tell after all of a load with a component that has gone."""
@@ -111,6 +118,21 @@ class Parts:
         self.routes = LocalRoutes(config.worker, config.numerics)
         self.outgoing = Outgoing()
 
+    def learn(self, costs: Coefficients) -> None:
+        """What sweeps cost here."""
+        self.config = replace(self.config, costs=costs)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether sequences at home cross workers, so that it matters what sweeps cost."""
+        return len(self.leases) > 0 and any(self.rows.place[s] == Place.FORWARD for s in self.queue.running)
+
+    @property
+    def edits_wanted(self) -> bool:
+        """Whether memory that was taken or given back is worth a plan without rows. Where rows of guests are to come, theirs
+        will do, unless a load waits: a sweep of its own would keep them waiting."""
+        return self.memory.pending and (self.outgoing.placing or not len(self.leases))
+
     def forget(self) -> None:
         """Accounts of models that are served no more, once they have neither sequences nor pages, nor a counter above those
         of whoever waits: they are as good as new."""
@@ -159,9 +181,14 @@ class Parts:
         parts.outgoing = Outgoing.restore(data["outgoing"])
         return parts
 
-    def check(self) -> None:
-        """Every part is right, and they agree with one another."""
+    def check(self, named: dict[int, int]) -> None:
+        """Every part is right, and they agree with one another. ``named``: how many open plans name each sequence."""
         rows, live = self.rows, self.rows.live()
+        for s in self.leases.guests_in_flights():
+            named[s] = named.get(s, 0) + 1
+        for s in live:
+            away = self.leases.flying(s)
+            assert rows.open[s] == named.get(s, 0) + away, f"sequence {s} is in other plans than it counts"
         rows.check(self.config.max_rows)
         self.routes.check()
         self.leases.check(set(live))

@@ -63,11 +63,12 @@ class Pipeline:
 
     def _ask_next(self, s: int) -> None:
         parts, rows = self._parts, self._parts.rows
-        lease = parts.leases.ask(s, self._pages(s, rows.length[s]))
+        asked = hosts(rows.route[s].route)
+        lease = parts.leases.ask(s, self._pages(s, rows.length[s]), "+".join(asked))
         submission = replace(rows.submission[s], tokens=rows.tokens_of(s), page_hashes=rows.hashes_of(s))
         held = parts.holds.find(submission.request) is not None
         wanted = LeaseWanted(lease.home, lease.number, submission, lease.wanted, held)
-        parts.outgoing.tell(Send(hosts(rows.route[s].route)[lease.granted], wanted))
+        parts.outgoing.tell(Send(asked[lease.granted], wanted))
 
     def _pages(self, s: int, positions: int) -> int:
         """What hosts should have for so many."""
@@ -122,24 +123,12 @@ class Pipeline:
     def abandon(self, s: int, reason: str) -> None:
         """A sequence at home cannot go on: back to its gateway, whatever it has in flight."""
         rows = self._parts.rows
-        if self._parts.leases.is_away(s) and self._parts.leases.bring_back(s):
+        for _ in range(self._parts.leases.recall(s)):
             rows.close(s)
         if rows.status[s] != Status.LEAVING or rows.requeue[s]:
             self._sequences.give_back(rows.submission[s], reason)
             self._sequences.drop(s)
         self._sequences.settle(s)
-
-    def microbatch(self) -> int:
-        """How many decoding rows whose route goes on elsewhere may join this plan.
-
-        An equal share for each stage, so that all stages have work; at most stages + 1 microbatches are in flight, because
-        more of them would only wait in front of the slowest stage, with fewer rows each.
-        """
-        parts, rows = self._parts, self._parts.rows
-        hops = [len(rows.route[s].route.hops) for s in parts.queue.running if rows.place[s] == Place.FORWARD]
-        if not hops or parts.leases.microbatches > max(hops):
-            return 0
-        return -(-len(hops) // max(hops))
 
     def returned(self, event: FlightDone) -> None:
         """Rows have passed their last stage."""
@@ -149,7 +138,7 @@ class Pipeline:
         for place, row in enumerate(event.rows):
             token, logprob = next(news) if row.sample else (None, None)
             s = parts.leases.find(parts.config.worker, row.lease)
-            if s is None or not parts.leases.is_in_flight(s):
+            if s is None or not parts.leases.flying(s):
                 continue
             parts.leases.bring_back(s)
             tokens = [] if token is None else [token]
@@ -229,9 +218,12 @@ class Pipeline:
 
     def arrived(self, flight: Flight, now: float) -> None:
         """Rows have come."""
-        for s in self._parts.leases.arrive(flight) or ():
+        guests = self._parts.leases.arrive(flight) or []
+        for s in guests:
             self._parts.rows.hold(s)
             self._parts.absences.come(s, now)
+        if any(self._parts.rows.status[s] == Status.LEAVING for s in guests):  # the route went while a chunk was under way
+            self.cancel_flights()
 
     def passed(self, s: int, now: float) -> None:
         """A row of a guest has been computed. Its countdown begins, unless another one of its rows is here."""

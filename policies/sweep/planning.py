@@ -17,13 +17,12 @@ from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.events import LeaseGranted, Progressed, Send
 from blockwright.policies.sweep.holding import Holding
 from blockwright.policies.sweep.meeting import Meeting
+from blockwright.policies.sweep.microbatches import LATER, NOW, Turns
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline
 from blockwright.policies.sweep.preemption import Promises, choose_victim
 from blockwright.policies.sweep.queue import Rank
-from blockwright.policies.sweep.sequences import Sequences
-
-Found = list[list[int | None]]  # for each leading page, the published handle of each span or None
+from blockwright.policies.sweep.sequences import Found, Sequences
 
 
 class Planner:
@@ -33,6 +32,7 @@ class Planner:
         self._parts, self._sequences, self._pipeline, self._holding = parts, sequences, pipeline, holding
         self._rows, self._meeting = parts.rows, Meeting(parts, self._list_page)
         self._now = 0.0  # of the plan being made
+        self._turns = Turns(parts)  # the same
 
     def pick(self, now: float) -> BatchBuilder:
         """The rows of the next plan; the state already counts on it."""
@@ -43,6 +43,7 @@ class Planner:
             self._start_held(batch)
         if self._parts.leases.urgent:
             self._serve_urgent(batch)
+        self._turns = Turns(self._parts)
         prompts = self._pick_decodes(batch)
         if prompts or (self._parts.queue.waiting and self._rows.free_rows):
             decoding = {self._rows.tenant[s]: s for s in batch.picked}
@@ -60,8 +61,8 @@ class Planner:
         while (following := leases.next_flight()) is not None:
             flight, guests = following
             tokens = sum(row.count for row in flight.rows)
-            if batch.flights and tokens > batch.budget:
-                break
+            if batch.flights and (tokens > batch.budget or not batch.guests.isdisjoint(guests)):
+                break  # of one prompt only a chunk in a plan: each attends to what the one before has written
             leases.take_flight()
             batch.add_flight(flight, guests, tokens)
 
@@ -75,7 +76,7 @@ class Planner:
         """
         rows, running = self._rows, self._parts.queue.running
         prompts: list[int] = []
-        quota = -1  # of rows that go on elsewhere; asked for when there is one
+        later: list[int] = []  # rows that go on elsewhere, and not with the microbatch whose turn it is
         at = 0
         while True:
             before = len(batch.picked)
@@ -89,35 +90,45 @@ class Planner:
                 paged = not waits and batch.budget > 0 and self._grow(batch, s, start + 1)
                 at = _place_after(running, at, s, size) + (not paged)  # with its page the loop picks it
                 continue
-            if not waits and batch.budget > 0 and not self._parts.leases.is_away(s) and self._covered(batch, s, start + 1):
-                quota = self._pipeline.microbatch() if quota < 0 else quota
-                if quota:
-                    picked = len(batch.picked)
-                    self._pick(batch, s, 1)
-                    quota -= len(batch.picked) - picked  # who waits for memory leaves his place to those whom he waits for
+            if not waits and not self._parts.leases.is_away(s):
+                if (turn := self._turns.of(s)) == NOW:
+                    self._leave(batch, s)
+                elif turn == LATER:
+                    later.append(s)
             at = _place_after(running, at, s, size) + 1
+        for s in later:
+            self._leave(batch, s)
         batch.decodes = len(batch.picked)
         if len({rows.tenant[s] for s in prompts}) > 1:
             prompts.sort(key=self._rank)
         return prompts
+
+    def _leave(self, batch: BatchBuilder, s: int) -> None:
+        """A decoding row goes on elsewhere. Who waits for memory leaves his place to those whom he waits for."""
+        if self._rows.status[s] == Status.RUNNING and batch.budget > 0 and self._turns.room(s):
+            picked = len(batch.picked)
+            self._pick(batch, s, 1)
+            if len(batch.picked) > picked:
+                self._turns.take(s)
 
     def _rank(self, s: int) -> Rank:
         return self._parts.queue.rank(self._rows.key(s), self._rows.tenant[s])
 
     def _pick_prompts(self, batch: BatchBuilder, prompts: list[int]) -> None:
         rows = self._rows
+        shares = self._turns.chunks(prompts)
         for s in prompts:
             if batch.budget <= 0:
                 break
-            if rows.status[s] == Status.RUNNING and not self._parts.leases.is_away(s):
-                self._pick_chunk(batch, s)
+            if rows.status[s] == Status.RUNNING and (rows.place[s] == Place.LOCAL or s in shares):
+                self._pick_chunk(batch, s, shares.get(s, 1 << 30))
 
-    def _pick_chunk(self, batch: BatchBuilder, s: int) -> None:
+    def _pick_chunk(self, batch: BatchBuilder, s: int, most: int = 1 << 30) -> None:
         rows = self._rows
         self._meeting.jump(s)
         delays = self._delays(batch, s)
         room = min(batch.budget, batch.spare) if delays else batch.budget
-        count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room)
+        count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room, most)
         if count <= 0:
             return
         count = self._meeting.until_found(s, count)
@@ -162,7 +173,7 @@ class Planner:
     def _start_urgent(self, batch: BatchBuilder, s: int) -> None:
         """All hosts of ``s`` have made room, or all behind this one; here it takes what it needs from younger ones."""
         while True:
-            found, promises = self._look_up(s), self._promises()
+            found, promises = self._sequences.look_up(s), self._promises()
             capped = not self._within_cap(s, found, promises)
             if self._rows.free_rows and not capped and self._fits(s, found, promises, {}):
                 self._start(s, found)
@@ -273,7 +284,7 @@ class Planner:
             if self._sequences.park(s) or self._pipeline.ask(s):
                 queue.remove(rows.key(s), rows.tenant[s])
                 continue
-            found = self._look_up(s)
+            found = self._sequences.look_up(s)
             if promises is None:
                 promises = self._promises()
             if not self._within_cap(s, found, promises):
@@ -299,19 +310,6 @@ class Planner:
     def _overtakes(self, s: int, running: int) -> bool:
         """Whether ``s`` starts before the prompt of ``running`` goes on: its account was given less."""
         return self._rows.tenant[s] != self._rows.tenant[running] and self._rank(s) < self._rank(running)
-
-    def _look_up(self, s: int) -> Found:
-        """Published pages of the prompt that may be skipped; trimmed at the end."""
-        rows, pages = self._rows, self._parts.memory.pages
-        found: Found = []
-        if rows.submission[s].scored:
-            return found
-        for token_hash in rows.hashes_of(s)[: (rows.known[s] - 1) // rows.page_size]:
-            handles = [pages.find(token_hash, span) for span in rows.route[s].spans]
-            if all(handle is None for handle in handles):
-                break
-            found.append(handles)
-        return found
 
     def _fits(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
         """Room for the whole prompt and a token, besides what running prompts will still take, and slots ``awaited`` for

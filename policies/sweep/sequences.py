@@ -24,6 +24,8 @@ from blockwright.policies.sweep.events import (
 )
 from blockwright.policies.sweep.parts import Parts
 
+Found = list[list[int | None]]  # for each leading page, the published handle of each span or None
+
 
 def hosts(route: Route) -> list[str]:
     """The workers that a home asks for leases, in this order: the last hop first."""
@@ -237,6 +239,19 @@ class Sequences:
         for token_hash in rows.hashes_of(s)[rows.computed[s] // rows.page_size :]:
             if any(pages.find(token_hash, span) is None for span in spans):
                 self._parts.announcements.announce((token_hash, spans[-1].lineage), s)
+
+    def look_up(self, s: int) -> Found:
+        """Published pages of the prompt that may be skipped; trimmed at the end."""
+        rows, pages = self._parts.rows, self._parts.memory.pages
+        found: Found = []
+        if rows.submission[s].scored:
+            return found
+        for token_hash in rows.hashes_of(s)[: (rows.known[s] - 1) // rows.page_size]:
+            handles = [pages.find(token_hash, span) for span in rows.route[s].spans]
+            if all(handle is None for handle in handles):
+                break
+            found.append(handles)
+        return found
 
     def park(self, s: int) -> bool:
         """True when ``s``, the first of the queue, waits for pages of another sequence that it can then skip."""

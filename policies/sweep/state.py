@@ -18,7 +18,6 @@ import hashlib
 from typing import TypeVar, assert_never
 
 from blockwright.policies.cluster.scaling import RouteQueue
-from blockwright.policies.memory.packed_tensor import Shortage
 from blockwright.policies.plain import Plain
 from blockwright.policies.plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from blockwright.policies.sweep import forecast, route_queues
@@ -27,10 +26,9 @@ from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
     ComponentGone,
-    ComponentsPlaced,
-    ComponentsRefused,
     ComponentsReleased,
     ComponentsWanted,
+    CostsLearned,
     Effect,
     Event,
     Flight,
@@ -48,6 +46,7 @@ from blockwright.policies.sweep.events import (
     TokensEmitted,
 )
 from blockwright.policies.sweep.holding import Holding
+from blockwright.policies.sweep.loading import place_components
 from blockwright.policies.sweep.local_routes import layouts
 from blockwright.policies.sweep.migration import Migration
 from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
@@ -86,6 +85,8 @@ class SweepState:
             case Started():
                 self.parts.leases.begin(event.incarnation)
                 self.parts.exchange.begin(event.incarnation)
+            case CostsLearned():
+                self.parts.learn(event.costs)
             case PeerLost():
                 self._pipeline.lost(event)
                 self._migration.lost(event.worker)
@@ -107,7 +108,7 @@ class SweepState:
             case FlightDone():
                 self._pipeline.returned(event)
             case ComponentsWanted():
-                self._place_components(event)
+                place_components(self.parts, event)
             case ComponentsReleased():
                 self._release_components(event)
             case Export():
@@ -160,25 +161,6 @@ class SweepState:
         parts.memory.pages.forget_spans()
         parts.forget()
 
-    def _place_components(self, event: ComponentsWanted) -> None:
-        """Reserve their room. The next plan maps their memory, so the effect that has them loaded comes with that plan.
-
-        What a sequence that is here may still need is not given away: it would wait for ever, and all behind it.
-        """
-        memory, outgoing, rows = self.parts.memory, self.parts.outgoing, self.parts.rows
-        longest: dict[tuple[str, str], int] = {}  # sequences by route and account
-        for s in rows.live():
-            of = rows.route[s].route.id, rows.tenant[s]
-            if (known := longest.get(of)) is None or rows.limit[s] > rows.limit[known]:
-                longest[of] = s
-        pages = {s: -(-rows.limit[s] // rows.page_size) for s in longest.values()}
-        needs = [memory.chunks_for(rows.route[s].spans, rows.tenant[s], n) for s, n in pages.items()]
-        answer = memory.load(event.holder, event.components, max(needs, default=0))
-        if isinstance(answer, Shortage):
-            outgoing.tell(ComponentsRefused(event.load, answer))
-        else:
-            outgoing.tell_placed(ComponentsPlaced(event.load, [c.id for c in event.components], answer), memory.pending)
-
     def _release_components(self, event: ComponentsReleased) -> None:
         for component, tensors in self.parts.memory.release(event.components, event.holder, self.parts.routes.spans()):
             self.parts.outgoing.withdraw(component)
@@ -196,7 +178,7 @@ class SweepState:
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
         plan.imports = parts.exchange.take(plan.number)
-        if not sequences and not plan.imports and not parts.memory.pending and not parts.leases.pending:
+        if not sequences and not plan.imports and not parts.leases.pending and not parts.edits_wanted:
             return None
         plan.memory = parts.memory.take_edits()
         plan.arrivals += [Arrival(flight, []) for flight in parts.leases.take_void()]
@@ -372,13 +354,9 @@ class SweepState:
 
     def check(self) -> None:
         """The invariants: every chunk, slot, page, row and lease is free or owned exactly once; every count is right."""
-        parts, named = self.parts, self._plans.check()
-        parts.check()
-        for s in parts.leases.guests_in_flights():
-            named[s] = named.get(s, 0) + 1
+        parts = self.parts
+        parts.check(self._plans.check())
         for s in parts.rows.live():
-            flying = parts.leases.is_in_flight(s)
-            assert parts.rows.open[s] == named.get(s, 0) + flying, f"sequence {s} is in other plans than it counts"
             room = self._sequences.capacity(parts.rows.route[s], parts.rows.tenant[s])
             assert parts.rows.limit[s] <= room, f"sequence {s} can never have its {parts.rows.limit[s]} tokens, only {room}"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from blockwright.actors.controller.dropped_group import GroupStage
 from blockwright.actors.controller.messages import (
+    Application,
     AskRoom,
     Load,
     Loaded,
@@ -292,6 +294,15 @@ def test_a_third_member_dies_before_anything_is_gone() -> None:
     burst.order(DropParameters("a", (Hop("w0", 0, 2), Hop("w2", 2, 4), Hop("w1", 4, 6))))
     burst.down("w1")
     assert (burst.open(), burst.stage()) == (["a@w0", "a@w2"], ""), "w0 loaded what it had dropped"
+
+
+def test_what_comes_back_keeps_its_room() -> None:
+    """A model that is added meanwhile gets nothing of the memory that parameters have left to KV."""
+    burst, large = Burst("w0", "w1"), Application("l", "", (replace(A.components[1], id=b"l" * 16, nbytes=ROOM - 1200),), 16)
+    assert len(burst.state.placement.of_one(large, on_demand=False)[0]) == 2
+    burst.dropped()
+    with pytest.raises(ValueError, match="bytes"):
+        burst.state.placement.of_one(large, on_demand=False)
 
 
 def test_a_model_that_is_removed_or_withdrawn_takes_its_group_along() -> None:

@@ -82,3 +82,26 @@ def test_what_did_not_come_cannot_be_written(checkpoint: MakeCheckpoint) -> None
     rig.executor.execute(SweepPlan(1, imports=[PageImport(4, [])]))  # it is forgotten
     with pytest.raises(ExecutorError, match="did not come"):
         rig.executor.execute(SweepPlan(1, imports=[PageImport(4, [])]))
+
+
+def test_slots_that_moved_are_read_where_they_are_now(
+    checkpoint: MakeCheckpoint, make_backend: Callable[..., Backend]
+) -> None:
+    stays, moves = Rig(make_backend(), checkpoint("llama")), Rig(make_backend(), checkpoint("llama"))
+    params = SamplingParams(temperature=0.0, logprobs=stays.checkpoint.config.vocabulary)
+    for rig in (stays, moves):
+        edits = rig.admit(0, PROMPT, params, 64)
+        rig.run([(0, 0, PAGES * PAGE)], [], edits)
+    arena = next(arena for arena in moves.executor.committed() if arena.startswith("kv-"))
+    listed = [edit for edit in edits if isinstance(edit, SetPages)]
+    slots = [slot for edit in listed for slot in edit.slots]
+    targets = [moves._slots.pop() for _ in slots]
+    moves.executor.pages.move(arena, slots, targets)
+    to = dict(zip(slots, targets, strict=True))
+    rubbish = bytes(range(256)) * (moves.executor.pages.size(arena, len(slots)) // 256)
+    places = list(range(len(slots)))
+    moves.executor.pages.put(1, rubbish)
+    moved: list[Edit] = [SetPages(0, edit.layer, edit.page, [to[slot] for slot in edit.slots]) for edit in listed]
+    imports = [PageImport(1, [ImportGroup(arena, 0, places, slots)])]
+    moves.executor.execute(SweepPlan(next(moves.numbers), edits=moved, imports=imports))
+    assert decoded(moves, PAGES * PAGE) == decoded(stays, PAGES * PAGE)

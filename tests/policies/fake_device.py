@@ -15,7 +15,7 @@ from blockwright.policies.model.chain import Chain, Component
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.runs import Run
 from blockwright.policies.plan.sweep_plan import PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
-from blockwright.policies.sweep.page_events import PagesArrived, SendPages
+from blockwright.policies.sweep.page_events import MoveSlots, PagesArrived, SendPages
 from blockwright.policies.sweep.state import SweepState
 
 VOCABULARY = 50
@@ -90,6 +90,16 @@ class FakeDevice:
                     for at, digest in pages.kv[group.arena][place].items():
                         self.kv[group.arena, slot, at] = digest
             offset += sent.slot_bytes * len(sent.layers) * len(pages.event.hashes)
+
+    def move(self, effect: MoveSlots) -> None:
+        """Slots have moved; what is left of the old ones is rubbish."""
+        size, arena = self.state.config.page_size, effect.arena
+        assert not {*effect.slots} & {*effect.targets}, "a slot is read and written"
+        allocator = self.state.parts.memory.pages.allocator(arena)
+        for slot, target in zip(effect.slots, effect.targets, strict=True):
+            assert (arena, target * allocator.slot_bytes // CHUNK) in self.backed, "a slot without memory is written"
+            for at in range(size):
+                self.kv[arena, target, at] = self.kv.pop((arena, slot, at), 0)
 
     def export(self, effect: SendPages) -> PagesOnTheWay:
         """What a plan that is made later does not change any more."""

@@ -21,7 +21,7 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
-from blockwright.policies.sweep.page_events import Export, Exported, PagesUnsent, PageTarget, SendPages
+from blockwright.policies.sweep.page_events import Export, Exported, MoveSlots, PagesUnsent, PageTarget, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.fake_device import FakeDevice, PagesOnTheWay, next_token
 
@@ -121,7 +121,7 @@ class World:
 
     def start(self, name: str) -> None:
         """A worker, or the next life of one that was killed."""
-        config = SweepConfig(worker=name, numerics="fake", slot_unit=32 * 1024, **self.numbers)  # type: ignore[arg-type]
+        config = SweepConfig(worker=name, numerics="fake", **{"slot_unit": 32 * 1024, **self.numbers})  # type: ignore[arg-type]
         state = SweepState(config)
         state.apply(self.update, self.now)
         device = FakeDevice(state, {name: r.application for name, r in self.routes.items()}, chains=self.chains)
@@ -259,6 +259,8 @@ class World:
             elif isinstance(effect, SendPages):
                 worker.state.apply(PagesUnsent(effect.batch), self.now)
                 self.collect(worker)
+            elif isinstance(effect, MoveSlots):
+                worker.device.move(effect)
             elif isinstance(effect, Exported):
                 self._exported(effect, worker.name)
             elif isinstance(effect, GivenBack):

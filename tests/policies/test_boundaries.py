@@ -6,6 +6,7 @@ Each rule is a function over source text, so that the tests can also show that i
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ MADE = {"plan", "batch", "lease", "flight", "done"}  # values in the making, and
 CALLED = {"apply", "plan", "commit", "take_effects", "check"}  # of the machine, by the worker; all else is reading
 
 
+@cache
 def containers() -> set[str]:
     """Names of the attributes that hold lists, dicts, sets or arrays."""
     found = set()

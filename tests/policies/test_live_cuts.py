@@ -1,6 +1,7 @@
 """Applications that come and go cut the spans of those that are served: nobody notices.
 
 The shadow is the same world without them: the same moves in the same order, so that every plan can be compared.
+``make nightly`` plays all seeds, any run the first half.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import pytest
 
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.tests.parts import parts
 
 from .sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
 
 LAYERS, NEW = 3, 4
 BASE = chain("base", LAYERS)
-SEEDS, PARTS = 1000, 10
+SEEDS, PARTS, DAILY = 1000, 10, 5
 SCARCE, AMPLE = 24, 200  # chunks of 64 KiB, two slots each
 
 
@@ -117,7 +119,7 @@ def one_move(each: World, kind: str, what: object) -> bool:
     return each._move(kind, what)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_who_is_cut_notices_nothing(part: int) -> None:
     for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
         Shadow(seed).play()

@@ -114,6 +114,10 @@ class SimulatedPages:
                 at += SLOT
         assert at == len(memory), "pages have other sizes than was told"
 
+    def move(self, arena: str, slots: Sequence[int], targets: Sequence[int]) -> None:
+        for slot, target in zip(slots, targets, strict=True):
+            self._kv[arena, target] = self._kv.pop((arena, slot), [])
+
     def put(self, number: int, pages: bytes) -> None:
         self._arrived[number] = pages
 

@@ -9,9 +9,11 @@ from collections import Counter
 import pytest
 
 from blockwright.actors.dispatcher.messages import Ask, Chosen
-from blockwright.actors.gateway.actor import Gateway
+from blockwright.actors.gateway import actor
+from blockwright.actors.gateway.calls import Handle
 from blockwright.policies.prediction.dispatching import POLICIES
 from blockwright.runtime import RuntimeFault
+from blockwright.runtime.actor.actor import ActorNode
 from blockwright.runtime.testing import seeds
 from blockwright.tests.serving.game import REQUESTS, Game, Violation
 from blockwright.tests.serving.house import write_profile
@@ -45,12 +47,11 @@ def test_a_lost_answer_is_replaced_and_if_it_were_not_the_seeds_would_see_it(mon
     lost = [("answer to choose", "drop", 1)]
     assert Game(1, strikes=lost, dispatch="random").play().counters["dispatcher_late"] == 1
 
-    async def forgets(gateway: Gateway, ask: Ask) -> None:
-        dispatcher = gateway.node.ref(next(gateway._dispatchers))
+    async def forgets(effect: Ask, node: ActorNode, dispatcher: str, patience: float, handle: Handle) -> None:
         with contextlib.suppress(RuntimeFault):
-            gateway._handle(await dispatcher.choose(ask, timeout=gateway._patience, returns=Chosen))
+            handle(await node.ref(dispatcher).choose(effect, timeout=patience, returns=Chosen))
 
-    monkeypatch.setattr(Gateway, "_ask", forgets)
+    monkeypatch.setattr(actor, "ask", forgets)
     with pytest.raises(Violation, match=r"^ended"):
         Game(1, strikes=lost, dispatch="random").play()
 

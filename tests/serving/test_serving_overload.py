@@ -24,12 +24,13 @@ from blockwright.actors.controller.overload_messages import (
 from blockwright.policies.model.chain import Hop
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Kill, Pause, seeds
+from blockwright.tests.parts import parts
 from blockwright.tests.serving.device import CHUNK
 from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Request
 from blockwright.tests.serving.house import HEAD, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, Strike
 
-PART, PARTS = 40, 5
+PART, PARTS, DAILY = 40, 5, 2
 MORE = 10  # requests
 SWITCHED = ("switch", "answer to switch", "switched", "answer to switched", "export", "unload", "load")
 LAYERS = 4
@@ -115,7 +116,7 @@ class Dropping(Game):
                 self.orders[type(order).__name__] += 1
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(part: int) -> None:
     orders: Counter[str] = Counter()
     stages: Counter[str] = Counter()

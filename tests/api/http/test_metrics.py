@@ -10,6 +10,8 @@ from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.api.http.metrics import KEEP, REASONS, Metrics
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.sweep.config import SweepConfig
+from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Node, RemoteError, endpoint
 from blockwright.tests.api.fake_port import tokens_emitted
 
@@ -149,9 +151,9 @@ async def test_refusals_for_want_of_room_are_counted(serve: Any, say: Any) -> No
 
 
 def test_sizes_of_sweeps_are_a_histogram_of_the_worker() -> None:
-    figures = SweepFigures()
+    figures, idle = SweepFigures(), SweepState(SweepConfig(worker="w0", numerics="", budget=0))
     for tokens in (1, 1, 9, 100_000):
-        figures.swept(SweepPlan(1, row=[0], start=[0], count=[tokens]), SweepResult(1))
+        figures.swept(SweepPlan(1, row=[0], start=[0], count=[tokens]), SweepResult(1), idle)
     counters = {**figures.counters(), "preemptions": 1.0}
     routes = [{"application": name, "hops": [{"worker": at}]} for name, at in (("b", "w0"), ("a", "w0"), ("a", "w1"))]
     cluster = {"workers": [{"id": "w0", "counters": counters}], "routes": routes}

@@ -17,6 +17,7 @@ from blockwright.policies.requests.urgency import urgency
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.parts import parts
 
 from ..sweep_world import chain, replica, submission
 
@@ -68,7 +69,7 @@ def latencies(asked: list[Submission], accounts: dict[str, str], **more: object)
 
 
 @pytest.mark.parametrize(("prompt", "gap"), [(PROMPT, 1 / 70), (300, 1 / 25), (900, 1 / 10)])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", parts(2, 1))
 def test_a_flooding_tenant_does_not_double_the_median_latency_of_a_steady_one(prompt: int, gap: float, seed: int) -> None:
     """Up to three times what the worker can do, in short or long prompts, beside a request each second and a half."""
     steady, flood = requests("steady", 1.5, PROMPT, seed), requests("flood", gap, prompt, seed)

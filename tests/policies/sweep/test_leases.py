@@ -12,10 +12,10 @@ from blockwright.policies.sweep.leases import LeaseBook, Stage
 def test_a_lease_at_its_home() -> None:
     book = LeaseBook("w0")
     book.begin(3)
-    lease = book.ask(7, 4)
+    lease = book.ask(7, 4, "w1")
     assert (lease.number, book.find("w0", lease.number)) == ((3 << 32) + 1, 7)
     assert book.grant(7, 5) == 1
-    book.ask(7, 4)
+    book.ask(7, 4, "w1")
     assert book.grant(7, 2) == 2
     assert book.cached(7) == 2
     book.hold(7)
@@ -30,14 +30,16 @@ def test_a_lease_at_its_home() -> None:
     assert book.pages(7) == 5
     assert book.depart(7, 11) == lease.number
     assert book.is_away(7)
-    assert not book.is_in_flight(7)
+    assert book.flying(7) == 0
     book.sent(7)
-    assert book.is_in_flight(7)
-    assert book.microbatches == 1
-    assert book.bring_back(7)
-    assert (book.microbatches, book.is_away(7)) == (0, False)
     book.depart(7, 12)
-    assert not book.bring_back(7), "its plan is still open"
+    assert (book.flying(7), book.left(7)) == (1, 12)
+    assert (book.microbatches("w1"), book.microbatches("w2")) == ([11, 12], [])
+    book.check({7})
+    book.bring_back(7)
+    assert (book.microbatches("w1"), book.is_away(7)) == ([12], True)
+    assert book.recall(7) == 0, "its plan is still open"
+    assert (book.microbatches("w1"), book.is_away(7)) == ([], False)
     book.check({7})
     assert book.end(7) is lease
     assert book.find("w0", lease.number) is None
@@ -46,10 +48,13 @@ def test_a_lease_at_its_home() -> None:
 
 def test_steps_that_cannot_come_are_faults_that_name_the_lease() -> None:
     book = LeaseBook("w0")
-    book.ask(7, 1)
-    for step in (lambda s: book.ask(s, 1), book.start, book.sent, book.bring_back, lambda s: book.depart(s, 1)):
+    book.ask(7, 1, "w1")
+    for step in (lambda s: book.ask(s, 1, "w1"), book.start, lambda s: book.depart(s, 1)):
         with pytest.raises(AssertionError, match="lease 1 of w0 is ASKED"):
             step(7)
+    for unsent in (book.sent, book.bring_back):
+        with pytest.raises(AssertionError, match="lease 1 of w0"):
+            unsent(7)
     book.queue(8, "w1", 5, 1, urgent=False)
     with pytest.raises(AssertionError, match="lease 5 of w1 is QUEUED"):
         book.grant(8, 0)
@@ -75,7 +80,7 @@ def test_a_flight_is_taken_by_a_plan_or_forgotten() -> None:
 
 def test_a_copy_and_a_restored_book_go_their_own_ways() -> None:
     book = LeaseBook("w0")
-    book.ask(7, 1)
+    book.ask(7, 1, "w1")
     for copy in (book.fork(), LeaseBook.restore(book.snapshot())):
         copy.grant(7, 1)
         copy.check({7})

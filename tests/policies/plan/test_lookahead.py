@@ -10,15 +10,15 @@ from statistics import median
 
 import pytest
 
-from blockwright.policies.overload.lookahead import (
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
+from blockwright.policies.plan.lookahead import (
     ChunkCost,
     DecodeRow,
     Lookahead,
     PromptChunk,
     pipeline_seconds,
 )
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan
 
 PRICE = ChunkCost(attention=2e-5, token=1e-3, context=1e-5, sweep=4e-3)

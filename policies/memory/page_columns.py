@@ -1,0 +1,209 @@
+"""The columns of KV pages by handle: what is known of each page, copies of it all, and what must hold of it.
+
+What happens to pages, and the only writes, are in ``pages.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+from blockwright.policies.memory.accounts import PageAccounts
+from blockwright.policies.memory.chunks import ChunkPool
+from blockwright.policies.memory.idle_pages import IdlePages
+from blockwright.policies.memory.prefix_index import Key, PrefixIndex
+from blockwright.policies.memory.slots import SlotAllocator
+from blockwright.policies.model.runs import Span
+from blockwright.policies.plain import Plain, from_plain, to_plain
+
+
+class PageColumns:
+    """All handles of a worker. Columns are indexed by handle; released indices are used again."""
+
+    def __init__(self, pool: ChunkPool, *, capped: bool = False) -> None:
+        self._pool = pool
+        self._allocators: dict[str, SlotAllocator] = {}  # by arena
+        self._spans: list[Span] = []  # every span that a handle was ever of
+        self._span_numbers: dict[tuple[bytes, int], int] = {}  # (lineage, first layer) -> place in ``_spans``
+        self._span: list[int] = []  # place in ``_spans``; -1: the handle is unused
+        self._slots: list[list[int]] = []  # of the span's layers, in order; a list is never changed
+        self._references: list[int] = []  # sequences that list the page
+        self._account: list[int] = []  # who pays for it, number in ``accounts``
+        self._others: dict[int, dict[int, int]] = {}  # with caps: handle -> other accounts that list it, how often
+        self._hash: list[bytes] = []  # of its tokens once published; before, b""
+        self._unused: list[int] = []
+        self._index = PrefixIndex()
+        self.idle = IdlePages()  # published, without references
+        self.accounts = PageAccounts(ordered=capped)
+        self.evicted = self.shared = 0  # shared: times that a sequence listed a page made by another
+
+    # layouts ---------------------------------------------------------------------------------------------------------
+
+    def add_layout(self, arena: str, slot_bytes: int) -> None:
+        """Slots of a layout can be taken from now on. One that is known already is left as it is."""
+        if arena not in self._allocators:
+            self._allocators[arena] = SlotAllocator(arena, slot_bytes, self._pool)
+            self.idle.add_layout(arena)
+
+    def allocator(self, arena: str) -> SlotAllocator:
+        return self._allocators[arena]
+
+    @property
+    def free_chunks(self) -> int:
+        return self._pool.free
+
+    # what is there ---------------------------------------------------------------------------------------------------
+
+    def span(self, handle: int) -> Span:
+        number = self._span[handle]
+        assert number >= 0, "a released handle is in use"
+        return self._spans[number]
+
+    def slots(self, handle: int) -> list[int]:
+        """Of its layers, in order; not to be changed."""
+        return self._slots[handle]
+
+    def references(self, handle: int) -> int:
+        """Sequences that list it."""
+        return self._references[handle]
+
+    @property
+    def cached(self) -> int:
+        """Published pages that no sequence lists."""
+        return self.idle.count
+
+    @property
+    def chunks(self) -> list[int]:
+        """Ids of all chunks that hold KV."""
+        return [chunk for allocator in self._allocators.values() for chunk in allocator.chunks]
+
+    @property
+    def slots_in_use(self) -> dict[str, int]:
+        """By arena, those of cached pages included."""
+        return {arena: allocator.used for arena, allocator in self._allocators.items()}
+
+    def page_bytes(self, span: Span) -> int:
+        """Of one page of a span."""
+        return span.layers * self._allocators[span.arena].slot_bytes
+
+    def account(self, handle: int) -> str:
+        """Who pays for the page."""
+        name = self.accounts.names[self._account[handle]]
+        assert name is not None, "a page is of a forgotten account"
+        return name
+
+    def use(self, handles: Iterable[int]) -> tuple[int, int]:
+        """Bytes of the slots of these pages, each once, and of those among them that at least two sequences list."""
+        found = {handle: self.page_bytes(self.span(handle)) for handle in handles}
+        return sum(found.values()), sum([n for handle, n in found.items() if self._references[handle] > 1])
+
+    def shared_now(self) -> int:
+        """Pages that at least two sequences list."""
+        return sum(n > 1 for n in self._references)
+
+    # copies ----------------------------------------------------------------------------------------------------------
+
+    def fork(self, pool: ChunkPool) -> Self:
+        copy = type(self)(pool)
+        copy._allocators = {arena: allocator.fork(pool) for arena, allocator in self._allocators.items()}
+        copy._spans, copy._span_numbers = self._spans.copy(), self._span_numbers.copy()
+        copy._span, copy._references, copy._account = self._span.copy(), self._references.copy(), self._account.copy()
+        copy._slots, copy._hash, copy._unused = self._slots.copy(), self._hash.copy(), self._unused.copy()
+        copy._index, copy.idle, copy.accounts = self._index.fork(), self.idle.fork(), self.accounts.fork()
+        copy._others = {handle: others.copy() for handle, others in self._others.items()}
+        copy.evicted, copy.shared = self.evicted, self.shared
+        return copy
+
+    def snapshot(self) -> dict[str, Plain]:
+        return {
+            "layouts": [allocator.snapshot() for allocator in self._allocators.values()],
+            "spans": to_plain(self._spans),
+            "accounts": self.accounts.names.copy(),
+            "unused_accounts": self.accounts.unused.copy(),
+            "others": [[handle, [list(pair) for pair in others.items()]] for handle, others in self._others.items()],
+            "span": self._span.copy(),
+            "slots": [slots.copy() for slots in self._slots],
+            "references": self._references.copy(),
+            "account": self._account.copy(),
+            "hash": self._hash.copy(),
+            "unused": self._unused.copy(),
+            "idle": list(self.idle),
+            "evicted": self.evicted,
+            "shared": self.shared,
+        }
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain], pool: ChunkPool, *, capped: bool = False) -> Self:
+        table = cls(pool, capped=capped)
+        for layout in data["layouts"]:
+            table.add_layout(layout["arena"], layout["slot_bytes"])
+            table._allocators[layout["arena"]] = SlotAllocator.restore(layout, pool)
+        table._spans = from_plain(list[Span], data["spans"])
+        table._span_numbers = {(span.lineage, span.layer): n for n, span in enumerate(table._spans)}
+        table._span, table._references = list(data["span"]), list(data["references"])
+        table._account, table._slots = list(data["account"]), from_plain(list[list[int]], data["slots"])
+        table._hash, table._unused = from_plain(list[bytes], data["hash"]), from_plain(list[int], data["unused"])
+        for key, handle in table._published().items():
+            table._index.put(key, handle)
+        table.accounts.restore(data["accounts"], data["unused_accounts"])
+        table._others = {handle: {pair[0]: pair[1] for pair in others} for handle, others in data["others"]}
+        for handle, number in enumerate(table._span):
+            if number >= 0:
+                table.accounts.take(table._account[handle], table.page_bytes(table._spans[number]))
+        for handle in data["idle"]:
+            table._rest(handle)
+        table.evicted, table.shared = data["evicted"], data["shared"]
+        return table
+
+    def _rest(self, handle: int) -> None:
+        span = self.span(handle)
+        self.idle.add(handle, span.arena, len(self._slots[handle]))
+        self.accounts.rest(self._account[handle], handle, self.page_bytes(span))
+
+    def _published(self) -> dict[Key, int]:
+        """The index, as it follows from the columns."""
+        spans, columns = self._spans, zip(self._hash, self._span, strict=True)
+        return {(h, spans[n].lineage, spans[n].layer): handle for handle, (h, n) in enumerate(columns) if h}
+
+    def check(self, listed: dict[int, int]) -> None:
+        """``listed``: how many sequences list each handle. Every slot is free or in one handle, every count is right."""
+        taken: dict[str, list[int]] = {arena: [] for arena in self._allocators}
+        idle: dict[str, int] = dict.fromkeys(self._allocators, 0)
+        self.idle.check()
+        cached = set(self.idle)
+        for handle, number in enumerate(self._span):
+            if number < 0:
+                assert handle not in listed, f"page {handle} is listed and free"
+                assert (self._slots[handle], self._hash[handle]) == ([], b""), f"page {handle} is free and not empty"
+                continue
+            span, references = self._spans[number], self._references[handle]
+            assert references == listed.get(handle, 0), f"page {handle} is counted wrongly"
+            assert references or handle in cached, f"page {handle} is lost"
+            assert len(self._slots[handle]) == span.layers, f"page {handle} lacks slots"
+            taken[span.arena] += self._slots[handle]
+            if handle in cached:
+                assert not references, f"page {handle} is listed and idle"
+                assert self._hash[handle], f"page {handle} is idle and not published"
+                idle[span.arena] += span.layers
+        for arena, slots in taken.items():
+            self._allocators[arena].check(slots)
+        assert self._index.entries() == self._published(), "the prefix index is wrong"
+        assert sorted(self._unused) == [h for h, n in enumerate(self._span) if n < 0], "a handle is lost or unused twice"
+        assert idle == self.idle.slots, "slots of idle pages are counted wrongly"
+        assert self._span_numbers == {(s.lineage, s.layer): n for n, s in enumerate(self._spans)}, "a span is lost"
+        self._check_accounts()
+
+    def _check_accounts(self) -> None:
+        for handle, others in self._others.items():
+            assert 0 < sum(others.values()) < self._references[handle], f"nobody of its account lists page {handle}"
+            assert min(others.values()) > 0, f"an account is kept that does not list page {handle}"
+            assert self._account[handle] not in others, f"whoever pays for page {handle} is counted as another"
+        count = len(self.accounts.names)
+        held, idle, order = [0] * count, [0] * count, [list[int]() for _ in range(count)]
+        for owner, number in zip(self._account, self._span, strict=True):
+            if number >= 0:
+                held[owner] += self.page_bytes(self._spans[number])
+        for handle in self.idle:
+            idle[self._account[handle]] += self.page_bytes(self.span(handle))
+            order[self._account[handle]].append(handle)
+        self.accounts.check(held, idle, order)
