@@ -273,7 +273,9 @@ def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[st
     memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
     more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
     more["scaling"] = scaling_plan(settings, list(configs))
-    return ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
+    state = ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
+    state.overload.watched = settings.overload == "on"
+    return state
 
 
 async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:

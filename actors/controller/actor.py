@@ -23,8 +23,9 @@ from blockwright.actors.controller.demand_calls import perform
 from blockwright.actors.controller.draining import drain_worker
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.overload_calls import switch
-from blockwright.actors.controller.overload_groups import memory_groups, overload_view, refusal
+from blockwright.actors.controller.overload_groups import memory_groups, refusal
 from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder, OverloadTold
+from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.residency import serving
 from blockwright.actors.controller.scaling_calls import scale
@@ -188,7 +189,6 @@ class Controller(Actor):
     @endpoint
     async def groups(self, known: int) -> MemoryGroups | None:
         """Who holds which parameters; None where that is what the memory actor knows already."""
-        self._state.overload.watched = True
         return memory_groups(self._state, known)
 
     @endpoint
@@ -257,7 +257,7 @@ class Controller(Actor):
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
             told_memory = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
             more = told_memory if isinstance(told_memory, dict) else {}
-            view["overload"] = overload_view(self._state.overload, now, wall) | more
+            view["overload"] = overload_view(self._state.overload, self._state.workers, now, wall) | more
         return view | {"autoscale": self._state.scaling.view(now, wall)}
 
     # the shell

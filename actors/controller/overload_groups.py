@@ -1,10 +1,10 @@
-"""Which workers hold a model together, as the memory actor and people are told, and which orders are possible now."""
+"""Which workers hold a model together, as the memory actor is told, and which orders are possible now."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
-from blockwright.actors.controller.dropped_group import GroupStage, ParameterChange
+from blockwright.actors.controller.dropped_group import GroupStage
 from blockwright.actors.controller.overload_messages import (
     BreakOffRestore,
     DropParameters,
@@ -103,37 +103,3 @@ def _undroppable(state: OverloadedParts, order: DropParameters) -> str:
         if not {*range(hop.first, hop.last)} <= {*held[hop.worker]}:
             return f"worker {hop.worker} does not hold components {hop.first} to {hop.last}"
     return ""
-
-
-def overload_view(overload: ParameterDrops, now: float, wall: float) -> dict[str, Any]:
-    """Part of ``/admin/cluster``. ``wall``: seconds since the epoch at ``now``."""
-    groups = {
-        group.name: {
-            "model": group.served.application.served_as,
-            "state": group.stage.group_state.value,
-            "step": group.stage.value,
-            "stages": [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in group.pipeline.route.hops],
-        }
-        for group in overload.groups.values()
-    }
-    changes = [_change(one, wall - now) for one in overload.changes]
-    return {"groups": groups, "changes": changes, "counts": dict(overload.counts)}
-
-
-def _change(one: ParameterChange, epoch: float) -> dict[str, Any]:
-    until = {name: None if at is None else round(at - one.at, 4) for name, at in (("left", one.left), ("ended", one.ended))}
-    return {
-        "at": round(epoch + one.at, 3),
-        "what": one.what,
-        "group": one.group,
-        "why": one.why,
-        "bytes": one.nbytes,
-        "seconds": until["ended"],
-        "seconds_until_left": until["left"],
-        "requests": one.requests,
-        "copied": sum(figures.copied for figures in one.figures),
-        "copied_bytes": sum(figures.nbytes for figures in one.figures),
-        "recomputed": sum(figures.recomputed for figures in one.figures),
-        "stall": sum(figures.stall_sum for figures in one.figures),
-        "stall_worst": max((figures.stall_worst for figures in one.figures), default=0.0),
-    }

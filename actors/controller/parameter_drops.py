@@ -9,7 +9,7 @@ member dies the first replica that is whole ends the group. Owns the groups that
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -35,6 +35,7 @@ from blockwright.actors.controller.overload_messages import (
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Served
 from blockwright.actors.controller.scaling import Scaling
+from blockwright.actors.gateway.switch_messages import SwitchFigures
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.model.chain import Route
 
@@ -63,8 +64,10 @@ class ParameterDrops:
         self.groups: dict[str, DroppedGroup] = {}
         self.changes: deque[ParameterChange] = deque(maxlen=KEPT)
         self.counts: Counter[str] = Counter()  # of all changes, by what they were
+        self.failures: Counter[str] = Counter()  # by reason, and totals: see ``overload_view.py``
+        self.totals: defaultdict[str, float] = defaultdict(float)
         self.version = 0  # counts what is not seen by the version of the routes
-        self.watched = False  # there is a memory actor
+        self.watched = False  # there is a memory actor: the setting is on
         self._of_order: dict[int, ParameterChange] = {}  # orders that are not over
         self._number = 0  # of the last order to gateways
 
@@ -88,6 +91,7 @@ class ParameterDrops:
             case MemoryLacks(nbytes, why):
                 change = self._note("lacking", "", now, why)
                 change.nbytes, change.ended = nbytes, now
+                self.failures["lacking"] += 1
                 self._state.scaling.lacking(why)
             case RoutesLeft(number, requests):
                 if (group := self._ordered(number)) is not None:
@@ -96,6 +100,7 @@ class ParameterDrops:
             case RequestsSwitched(number, figures):
                 if (switched := self._of_order.pop(number, None)) is not None:
                     switched.figures = list(figures)
+                    self._count(figures)
                     if (group := self._ordered(number)) is not None:
                         self._exchanged(group, now)
             case LoadAgain(worker, application):
@@ -204,13 +209,17 @@ class ParameterDrops:
         residency.loading = None
         residency.refuse(application, news.why.message)
         self._state.touched[worker] = None
-        self.failed(worker, application)
+        self._load_later(worker, application, "no_room")
         return True
 
     def failed(self, worker: str, application: str) -> None:
         """It could not be loaded there."""
         if self._loads(worker, application):
-            self._state.after.append(LoadLater(worker, application, RETRY))
+            self._load_later(worker, application, "load_failed")
+
+    def _load_later(self, worker: str, application: str, why: str) -> None:
+        self.failures[why] += 1
+        self._state.after.append(LoadLater(worker, application, RETRY))
 
     def _loads(self, worker: str, application: str) -> bool:
         group = self.group_of(worker)
@@ -230,6 +239,7 @@ class ParameterDrops:
 
     def _abort(self, group: DroppedGroup, worker: str, now: float) -> None:
         why = f"is given up: worker {worker} died"
+        self.failures["worker_died"] += 1
         if group.stage is GroupStage.LEAVING:  # everything is still there
             del self.groups[group.name]
             self._of_order.pop(group.order, None)
@@ -284,7 +294,15 @@ class ParameterDrops:
             gone = self._state.residency[worker].release(group.application)
             nbytes += sum(parts[depth].nbytes + parts[depth].delta_nbytes for depth in gone)
             self._state.unload(worker, group.served, gone)
+        self.totals["dropped_bytes"] += nbytes
         return nbytes
+
+    def _count(self, figures: Sequence[SwitchFigures]) -> None:
+        for one in figures:
+            self.totals["stale_requests"] += one.stale
+            self.totals["copied_bytes"] += one.nbytes
+            self.totals["recomputed_tokens"] += one.recomputed
+            self.totals["stall_seconds"] += one.stall_sum
 
     def group_of(self, worker: str) -> DroppedGroup | None:
         """The one that a worker serves in as a part of a pipeline."""

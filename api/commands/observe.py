@@ -65,6 +65,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             for worker in cluster["workers"]
         ],
         "autoscale": dict(cluster["autoscale"]),
+        "overload": _overload(cluster),
     }
 
 
@@ -81,7 +82,24 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
             {"id": w["id"], "state": w["state"], **w["queue"], "kv_used": _kv_used([w]), "cache_hits": _cache_hits([w])}
             for w in cluster["workers"]
         ],
+        "overload": _overload(cluster),
     }
+
+
+def _overload(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Who serves in which group, with which memory, and the last change; None where parameters are never dropped."""
+    drops = cluster.get("overload")
+    if drops is None:
+        return None
+    memories = {worker["id"]: worker["memory"] for worker in cluster["workers"]}
+    stages = {stage["worker"]: stage for group in drops["groups"].values() for stage in group["stages"]}
+    workers = [
+        {"id": name, **state, "first": None, "last": None, "memory": dict(memories[name])}
+        | {key: value for key, value in stages.get(name, {}).items() if key != "worker"}
+        for name, state in drops["workers"].items()
+        if name in memories
+    ]
+    return {"workers": workers, "last": dict(drops["changes"][-1]) if drops["changes"] else None}
 
 
 def _application(name: str, before: Sample, after: Sample, seconds: float) -> dict[str, Any]:

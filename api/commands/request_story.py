@@ -12,6 +12,7 @@ from blockwright.api.commands.dispatch_story import decision
 
 View = Mapping[str, Any]
 _ENDS = ("finished", "failed", "cancelled")
+_LOST = ("paused", "failover")  # phases in which nothing is done for it
 
 
 def report(view: View) -> list[str]:
@@ -33,24 +34,27 @@ def report(view: View) -> list[str]:
 
 
 def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
-    """Seconds in the queue, in prefill, in decode, and lost to failovers (from a loss to the next token's worker having
-    planned it again); the last event's time is their sum. A phase of no length is left out."""
-    spent = dict.fromkeys(("queue", "prefill", "decode", "failover"), 0.0)
+    """Seconds in the queue, in prefill, in decode, paused (its pages travelled, or it had to compute again), and lost to
+    failovers (from a loss to the next token's worker having planned it again); the last event's time is their sum. A phase
+    of no length is left out."""
+    spent = dict.fromkeys(("queue", "prefill", "decode", "paused", "failover"), 0.0)
     phase, since, before = "queue", 0.0, "queue"
     for event in events:
         name, at = event["event"], event["at"]
         turn = phase
         if name == "first_plan":
             turn = "prefill"
-        elif name == "first_token" or (name == "resumed" and before == "decode"):
+        elif name == "first_token" or (name == "resumed" and "decode" in (before, phase)):
             turn = "decode"
         elif name == "resumed":
             turn = "prefill"
         elif name in ("worker_died", "returned", "gap") and phase != "queue":
             turn = "failover"
+        elif name == "paused" and phase != "queue":
+            turn = "paused"
         spent[phase] += at - since
         since = at
-        if turn == "failover" and phase != "failover":
+        if turn in _LOST and phase not in _LOST:
             before = phase
         phase = turn
     return [(name, seconds) for name, seconds in spent.items() if seconds > 0]

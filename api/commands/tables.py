@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
@@ -91,7 +91,7 @@ def ps_tables(view: View) -> Group:
         ],
         numbers=6,
     )
-    return Group(applications, "", workers, *_autoscale(view["autoscale"]))
+    return Group(applications, "", workers, *_autoscale(view["autoscale"]), *overload_lines(view["overload"]))
 
 
 def _autoscale(scaled: View) -> list[str]:
@@ -102,6 +102,38 @@ def _autoscale(scaled: View) -> list[str]:
     said = f"autoscale ({scaled['mode']}, {scaled['limit']:g} s): {count['wanted']} workers wanted"
     said += "".join(f", {count[stage]} {stage}" for stage in ("starting", "draining") if count[stage])
     return ["", said, *([f"  {last['decision']}: {last['why']}"] if last else [])]
+
+
+def overload_lines(drops: View | None) -> list[RenderableType]:
+    """Who has dropped parameters for KV, and what happened last."""
+    if drops is None:
+        return []
+    groups = table(
+        ("WORKER", "GROUP", "IS", "COMPONENTS", "PARAMETERS", "+ KV", "OF"),
+        [
+            (
+                *(one["id"], one["group"] or "-", one["state"]),
+                "all" if one["first"] is None else f"{one['first']} to {one['last'] - 1}",
+                *(size(one["memory"][name]) for name in ("parameters", "kv", "budget")),
+            )
+            for one in drops["workers"]
+        ],
+        numbers=3,
+    )
+    return ["", groups, *([change_line(drops["last"])] if drops["last"] else [])]
+
+
+def change_line(last: View) -> str:
+    """A drop, a restore or what else happened, as a sentence."""
+    at = time.strftime("%H:%M:%S", time.localtime(last["at"]))
+    said = f"last change, {at}: {last['what']}{' of ' * bool(last['group'])}{last['group']}"
+    if last["bytes"]:
+        said += f", {size(last['bytes'])}{'' if last['what'] == 'lacking' else ' freed'}"
+    said += ", under way" if last["seconds"] is None else f", took {milliseconds(last['seconds'])}"
+    if last["requests"]:
+        stalled = f"{milliseconds(last['stall'])} in all, {milliseconds(last['stall_worst'])} at worst"
+        said += f"; {last['requests']} requests left, and paused {stalled}"
+    return f"{said}: {last['why']}"
 
 
 def top_tables(view: View) -> Group:
@@ -129,4 +161,4 @@ def top_tables(view: View) -> Group:
         ],
         numbers=4,
     )
-    return Group(applications, "", workers)
+    return Group(applications, "", workers, *overload_lines(view["overload"]))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 COUNTERS = {  # of a worker's life
     "prompt_tokens": "Prompt tokens of sequences that came, virtual ones included.",
@@ -60,6 +60,15 @@ NUMBERS = {  # of /admin/cluster
     "kv_pages_shared_now": "Pages that two sequences or more use now, all workers.",
     "version": "Version of the routes; it grows with every change of what runs where.",
 }
+OVERLOAD = {  # field of its "totals" -> meaning
+    "dropped_bytes": "Bytes of parameters that were unloaded for KV, on all workers.",
+    "stale_requests": "Requests that lost their worker because parameters were dropped or had come back.",
+    "copied_bytes": "Bytes of the KV that went with them.",
+    "recomputed_tokens": "Tokens of theirs that were computed again.",
+    "stall_seconds": "Seconds that these requests paused, all together.",
+}
+CHANGED = "Changes of who holds which parameters, by what they were."
+FAILED = "What went wrong with such changes, or could not be done, by reason."
 SWEEP_SIZE = re.compile(r"sweeps_up_to_(\d+|inf)")  # a worker's counter: sweeps of so many tokens, and not of fewer
 
 
@@ -99,11 +108,29 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
         add("autoscale_workers", "Workers by stage; wanted are those that are active or starting.", {"stage": stage}, value)
     for what, value in (scaled.get("decisions") or {}).items():
         add("autoscale_decisions", "Workers that were started or drained because of latencies.", {"decision": what}, value)
+    drops = cluster.get("overload") or {}
+    stages = [group["state"] for group in (drops.get("groups") or {}).values()]
+    for state in ("dropping", "pipeline", "restoring") if drops else ():
+        text = "Groups of workers that serve as one pipeline because parameters were dropped, by state."
+        add("overload_groups", text, {"state": state}, stages.count(state))
     for name, value in cluster.items():
         if name in NUMBERS and _is_number(value):
             add(name, NUMBERS[name], {}, value)
     yield from _engines(cluster, workers)
     yield from families.values()
+    yield from _overload(drops)
+
+
+def _overload(drops: dict[str, Any]) -> Iterator[Metric]:
+    """Counters of parameters that were dropped or came back, since the head began."""
+    for field, name, text, label in (("counts", "changes", CHANGED, "change"), ("failures", "failures", FAILED, "reason")):
+        counter = CounterMetricFamily(f"blockwright:overload_{name}", text, labels=[label])
+        for kind, value in (drops.get(field) or {}).items():
+            counter.add_metric([kind.replace(" ", "_")], value)
+        yield counter
+    for name, value in (drops.get("totals") or {}).items():
+        if name in OVERLOAD:
+            yield CounterMetricFamily(f"blockwright:overload_{name}", OVERLOAD[name], value=value)
 
 
 def _engines(cluster: dict[str, Any], workers: list[dict[str, Any]]) -> Iterator[Metric]:

@@ -22,7 +22,7 @@ from blockwright.actors.controller.messages import (
     Unload,
     WorkerUp,
 )
-from blockwright.actors.controller.overload_groups import memory_groups, overload_view, refusal, serving_groups
+from blockwright.actors.controller.overload_groups import memory_groups, refusal, serving_groups
 from blockwright.actors.controller.overload_messages import (
     AwaitSwitched,
     BreakOffRestore,
@@ -36,6 +36,7 @@ from blockwright.actors.controller.overload_messages import (
     SwitchGateways,
     TrimParameters,
 )
+from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.scaling import ScalingPlan
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.switch_messages import SwitchFigures
@@ -131,9 +132,13 @@ def test_a_drop_goes_step_by_step_and_its_memory_is_kv_at_once() -> None:
     assert (len(kinds(effects, AwaitSwitched)), burst.stage()) == (1, "exchanging")
     burst.switched(3.5)
     assert burst.stage() == "pipeline"
-    view = overload_view(burst.state.overload, 10.0, 1010.0)
+    view = overload_view(burst.state.overload, burst.state.workers, 10.0, 1010.0)
     stages = [{"worker": "w0", "first": 0, "last": 3}, {"worker": "w1", "first": 3, "last": 6}]
     assert view["groups"] == {"w0+w1": {"model": "a", "state": "pipeline", "step": "pipeline", "stages": stages}}
+    pipeline = {"state": "pipeline", "group": "w0+w1"}
+    assert view["workers"] == {"w0": pipeline, "w1": pipeline}
+    totals = {"dropped_bytes": 600, "stale_requests": 3, "copied_bytes": 900, "recomputed_tokens": 5, "stall_seconds": 0.5}
+    assert (view["totals"], view["counts"]["drop"], {*view["failures"].values()}) == (totals, 1, {0})
     (change,) = view["changes"]
     expected = {"at": 1001.0, "what": "drop", "why": "throttling", "bytes": 600, "seconds": 2.5}
     expected |= {"requests": 3, "copied": 2, "copied_bytes": 900, "recomputed": 5, "stall_worst": 0.25}
@@ -199,6 +204,7 @@ def test_there_is_no_room_for_what_comes_back_and_nothing_gives_way() -> None:
         assert again.load == load
         if news is not None:
             (later,) = kinds(burst(news), LoadLater)
+    assert burst.state.overload.failures == {"no_room": 1, "load_failed": 1}
 
 
 @pytest.mark.parametrize("dead", ["w0", "w1"])
@@ -224,6 +230,7 @@ def test_a_member_dies(stage: GroupStage, dead: str) -> None:
     burst.manual = True
     effects = burst.down(dead)
     assert burst.open() == ([f"a@{alive}"] if stage in (GroupStage.LEAVING, GroupStage.RETURNING) else [])
+    assert burst.state.overload.failures == {"worker_died": 1}
     burst.load([*effects, *([Load(alive, burst.state.workers[alive].incarnation, load)] if (
         load := burst.state.residency[alive].loading) and not kinds(effects, Load) else [])])  # fmt: skip
     assert (burst.open(), burst.stage()) == ([f"a@{alive}"], "")
@@ -343,7 +350,8 @@ def test_the_memory_actor_hears_of_groups_only_when_they_changed() -> None:
 def test_what_no_drop_can_serve_starts_a_worker_where_that_is_allowed() -> None:
     burst = Burst("w0")
     burst(MemoryLacks(700, "there is no second instance"))
-    assert overload_view(burst.state.overload, 0.0, 0.0)["counts"] == {"lacking": 1}
+    view = overload_view(burst.state.overload, ["w0"], 0.0, 0.0)
+    assert (view["failures"]["lacking"], view["workers"]) == (1, {"w0": {"state": "normal", "group": ""}})
     names, rules = ["w0", "w1"], ProvisioningRules(mode="relief", limit=10.0)
     burst.state = ControllerState(["w0"], 10.0, scaling=ScalingPlan(rules, names))
     burst(Serve((A,)))

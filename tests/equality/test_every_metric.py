@@ -15,12 +15,16 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from blockwright.actors.controller.messages import LoadFailed, LoadRefused
+from blockwright.actors.controller.overload_messages import BreakOffRestore, MemoryLacks, RestoreParameters, TrimParameters
+from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.dispatcher.messages import Chosen
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.messages import WorkerJoined
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
+from blockwright.actors.worker.messages import NoRoom, ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.policies.prediction.candidate import Candidate, Forecast
@@ -28,8 +32,10 @@ from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 from blockwright.tests.actors.predictor_rig import PredictorRig
+from blockwright.tests.actors.test_controller_overload import PAIR, Burst
 from blockwright.tests.actors.test_gateway_moving import Mover, whole
 from blockwright.tests.actors.test_scaling import LATE, Fleet
+from blockwright.tests.actors.test_worker_parameters import fetch, pair
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
@@ -240,6 +246,60 @@ def scaled(seen: Seen) -> None:
     scraped(200.0)
 
 
+def dropped(seen: Seen) -> None:
+    """Parameters that are dropped, trimmed, restored, wanted in vain, and whose holder dies."""
+    burst = Burst("w0", "w1")
+
+    def scraped() -> None:
+        view = overload_view(burst.state.overload, burst.state.workers, 0.0, 0.0)
+        note(seen, Metrics(dict).render({"overload": view}).decode())
+
+    scraped()
+    burst.order(PAIR)
+    scraped()
+    burst.left()
+    burst.switched()
+    burst.manual = True
+    for order in (RestoreParameters("w0+w1", {}), BreakOffRestore("w0+w1"), TrimParameters("w0+w1")):
+        burst.order(order)
+        scraped()
+    burst(MemoryLacks(700, "a burst"))
+    burst.order(RestoreParameters("w0+w1", {}))
+    load, life = burst.state.residency["w0"].loading, burst.state.workers["w0"].incarnation
+    assert load is not None
+    burst(LoadRefused("w0", life, load, NoRoom("no room", 300, False, {"a": 300})))
+    burst(LoadFailed("w0", life, load, "disk"))
+    burst.down("w1")
+    scraped()
+
+
+async def fetched(seen: Seen, checkpoint: Path, folder: Path) -> None:
+    """Parameters that come from nobody, and then from another worker."""
+    first, second = await pair(checkpoint, folder, "torch")
+    send = first.worker._parameters.send
+
+    def scraped() -> None:
+        both = [("w0", first.worker), ("w1", second.worker)]
+        workers = [{"id": name, "counters": one._parameters.counters()} for name, one in both]
+        note(seen, Metrics(dict).render({"workers": workers}).decode())
+
+    def sent(wanted: ParametersWanted) -> None:
+        send(wanted)
+        scraped()
+
+    first.worker._parameters.send = sent  # type: ignore[method-assign]
+    try:
+        scraped()
+        await fetch(second, first, "w7")
+        await second.publish([])
+        await second.ref.unload("a", first.loads["a"].ids)
+        await fetch(second, first)
+        scraped()
+    finally:
+        await first.stop()
+        await second.stop()
+
+
 async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
     profile.write_text('{"coefficients": {"base": 1e-3}}')
@@ -266,7 +326,9 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     chosen(seen)
     scaled(seen)
     moved(seen)
+    dropped(seen)
     await predicted(seen)
+    await fetched(seen, path, tmp_path)
     assert len(seen) > 60
     assert {name for name, samples in seen.items() if max(map(len, samples.values())) < 2} == STILL
     assert rows(":") == sorted(told.values()), "docs/metrics.md tells every metric as it is exported"

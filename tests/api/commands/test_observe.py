@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from rich.console import Console, Group
 
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
-from blockwright.api.commands.tables import ps_tables
+from blockwright.api.commands.tables import change_line, overload_lines, ps_tables
 
 
 def application(blocks: list[str], own: int, shared: int, base: str | None = None) -> dict[str, Any]:
@@ -103,6 +108,52 @@ def test_without_news_the_times_so_far_are_told_and_a_restart_is_no_negative_rat
     restarted = read_sample(1.0, CLUSTER, metrics(5, []))
     base = top_view(quiet, restarted)["applications"][0]
     assert (base["tokens_per_s"], base["ttft_p50"]) == (0.0, None)
+
+
+CHANGE = {
+    "at": 0.0, "what": "drop", "group": "w0+w1", "why": "w0 50 of 50 pages, 40 wait", "bytes": 3 << 29, "seconds": 0.8,
+    "seconds_until_left": 0.1, "requests": 12, "copied": 12, "copied_bytes": 9, "recomputed": 7,
+    "stall": 3.1, "stall_worst": 0.4,
+}  # fmt: skip
+STAGES = [{"worker": "w0", "first": 0, "last": 12}, {"worker": "w1", "first": 12, "last": 26}]
+DROPPED = CLUSTER | {
+    "overload": {
+        "workers": {name: {"state": "pipeline", "group": "w0+w1"} for name in ("w0", "w1")}
+        | {"w2": {"state": "normal", "group": ""}},
+        "groups": {"w0+w1": {"model": "base", "state": "pipeline", "step": "pipeline", "stages": STAGES}},
+        "changes": [CHANGE],
+    },
+    "workers": [worker("w0", 20, 60), worker("w1", 0, 50), worker("w2", 1, 2)],
+}
+
+
+def test_dropped_parameters_in_ps_and_top() -> None:
+    schemas = Path(__file__).parents[3] / "docs" / "schemas"
+    look = read_sample(0.0, DROPPED, metrics(1, []))
+    for name, view in (("ps", ps_view(DROPPED)), ("top", top_view(look, look))):
+        schema = json.loads((schemas / f"{name}.json").read_text())["properties"]["overload"]
+        jsonschema.validate(view["overload"], schema)
+        paper = Console(file=io.StringIO(), width=80)
+        paper.print(Group(*overload_lines(view["overload"])))
+        first, *_, last = paper.file.getvalue().splitlines()[2:5]
+        assert first.split() == ["w0", "w0+w1", "pipeline", "0", "to", "11", "20", "B", "20", "B", "100", "B"]
+        assert last.split() == ["w2", "-", "normal", "all", "97", "B", "1", "B", "100", "B"]
+    assert ps_view(CLUSTER)["overload"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {},
+            "drop of w0+w1, 1.5 GiB freed, took 800 ms; 12 requests left, and paused 3100 ms in all, 400 ms at worst: w0",
+        ),
+        ({"what": "restore", "bytes": 0, "seconds": None, "requests": 0}, "restore of w0+w1, under way: w0 50"),
+        ({"what": "lacking", "group": "", "bytes": 9, "seconds": 0.0, "requests": 0}, "lacking, 9 B, took 0 ms: w0 50"),
+    ],
+)
+def test_the_last_change(change: dict[str, Any], sentence: str) -> None:
+    assert change_line(CHANGE | change).partition(": ")[2].startswith(sentence)
 
 
 @pytest.mark.parametrize(

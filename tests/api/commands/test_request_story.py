@@ -96,6 +96,23 @@ def test_stories_that_end_elsewhere(names: list[str], spent: list[tuple[str, flo
     assert phases(events) == wanted
 
 
+def test_a_pause_is_a_phase_and_a_move_without_one_is_none() -> None:
+    names = [
+        "arrived",
+        "first_plan",
+        "first_token",
+        "moving",
+        "dispatched",
+        "resumed",
+        "moved",
+        "paused",
+        "resumed",
+        "finished",
+    ]
+    spent = phases([{"at": float(at), "event": name} for at, name in enumerate(names)])
+    assert spent == [("queue", 1.0), ("prefill", 1.0), ("decode", 6.0), ("paused", 1.0)]
+
+
 def test_an_event_of_a_later_release_is_shown_as_it_is() -> None:
     view = {**VIEW, "attempt": 1, "events": [{"at": 0.0, "event": "taken", "to": "w3"}, {"at": 1.0, "event": "rested"}]}
     assert [line.partition(" s  ")[2] for line in report(view)[1:3]] == ["taken: to w3", "rested"]
