@@ -141,3 +141,22 @@ def test_threads_and_memory_are_divided_among_all_workers_that_there_can_be() ->
     assert worker_names(settings) == ["w0", "w1", "w2"]
     configs = worker_configs(settings, {"a": model()}, free_memory=1000, cores=6)
     assert {(c.memory, c.threads) for c in configs.values()} == {(200, 2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"overload": "maybe"}, "overload is 'maybe'; choose one of off, on"),
+        ({"workers": 1}, "overload is on with 1 worker, which holds nothing twice; give 2 workers or more, or off"),
+        ({"workers": 4, "pipeline": 2}, "pipeline is 2, but overload makes pipelines of whole replicas; give 1, or off"),
+        ({"prefix_cache": False}, "overload is on, but prefix_cache is off"),
+        ({"overload_throttled": 0.4}, "overload_throttled is 0.4; give more than 0.5, at most 1"),
+        ({"overload_quiet": 1.5}, "overload_quiet is 1.5; give more than 0, at most 1"),
+        ({"overload_horizon": -1.0}, "overload_horizon is -1.0; give seconds, or 0"),
+        ({"overload_most": 1}, "overload_most is 1; give at least 2, or overload=off"),
+    ],
+)
+def test_what_does_not_go_with_overload_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        Settings(**{"overload": "on", "workers": 2, **change})
+    assert Settings().overload == "off"
