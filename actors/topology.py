@@ -237,6 +237,7 @@ async def start(
         gateway = _gateway(settings, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(checkpoints))
         state = _state(settings, configs, models)
+        state.overload.watched = settings.overload == "on"
         values: dict[str, Any] = {
             **_services(settings),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
@@ -273,9 +274,7 @@ def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[st
     memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
     more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
     more["scaling"] = scaling_plan(settings, list(configs))
-    state = ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
-    state.overload.watched = settings.overload == "on"
-    return state
+    return ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
 
 
 async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
