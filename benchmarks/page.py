@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import runpy
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import contended
@@ -23,6 +23,7 @@ import harness
 import links
 import on_demand
 import overload
+import pipelines
 import predictors
 import scheduling
 import scheduling_live
@@ -31,7 +32,7 @@ import simulation
 import sweep
 import tenants
 from harness import BESIDE, OURS, ROOT, Bar
-from page_overload import of_overload
+from page_overload import of_overload, of_pipelines
 from page_prediction import of_fidelity, of_forecast, of_predictors, of_simulation
 from page_scheduling import of_live, of_scheduling
 from stored import NONE, Result, number, table
@@ -43,9 +44,9 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures all but the last nine sections again in less than half an hour (those: `make bench ONLY="forecast predictors
-simulation fidelity tenants on_demand scheduling scheduling_live overload"`) and says what changed by more than the spread
-of the runs; with `STORE=1` it replaces the files and this page. Each file names its commit, machine and versions.
+measures all but the last ten sections again in less than half an hour (those: `make bench ONLY="forecast predictors
+simulation fidelity tenants on_demand scheduling scheduling_live overload pipelines"`) and says what changed by more than
+the spread of the runs; with `STORE=1` it replaces the files and this page. Each file names its commit, machine and versions.
 
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
@@ -304,6 +305,22 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "scheduling": ("Dispatch", of_scheduling),
     "scheduling_live": ("Dispatch on a real cluster", of_live),
     "overload": ("A burst", of_overload),
+    "pipelines": ("Pipelines beside replicas", of_pipelines),
+}
+
+
+BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
+    "controller": controller.BARS,
+    "deltas": deltas.BARS,
+    "forecast": forecast.BARS,
+    "links": links.BARS,
+    "on_demand": on_demand.BARS,
+    "overload": overload.BARS,
+    "pipelines": pipelines.BARS,
+    "predictors": predictors.BARS,
+    "scheduling": scheduling.BARS,
+    "simulation": simulation.BARS,
+    "sweep": sweep.BARS,
 }
 
 
@@ -324,38 +341,18 @@ def bars_of(name: str, result: Result) -> list[Bar]:
         case "actors":
             # by its path: the package has a folder of that name
             return list(runpy.run_path(str(ROOT / "benchmarks" / "actors.py"))["BARS"])
-        case "links":
-            return links.BARS
-        case "on_demand":
-            return on_demand.BARS
-        case "forecast":
-            return list(forecast.BARS)
-        case "predictors":
-            return list(predictors.BARS)
         case "fidelity":
             return fidelity.bars()
-        case "simulation":
-            return list(simulation.BARS)
-        case "scheduling":
-            return list(scheduling.BARS)
         case "scheduling_live":
             return scheduling_live.Plan().bars()
-        case "overload":
-            return list(overload.BARS)
         case "tenants":
             return tenants.bars(tenants.Plan())
-        case "controller":
-            return controller.BARS
-        case "sweep":
-            return list(sweep.BARS)
-        case "deltas":
-            return deltas.BARS
         case "nodes":
             return [
                 Bar("import", "import_ms", at_most=150.0),
                 *(Bar(way, "crash_ms", at_most=50.0) for way in ("ipc", "tcp-with-keys")),
             ]
-    return []
+    return list(BARS.get(name, ()))
 
 
 def section(name: str, result: Result | None) -> str:

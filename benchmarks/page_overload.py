@@ -1,10 +1,11 @@
-"""The section of docs/performance.md on a burst (``overload.py``); ``page.py`` puts it in its place."""
+"""The sections of docs/performance.md on a burst (``overload.py``) and on pipelines (``pipelines.py``) for ``page.py``."""
 
 from __future__ import annotations
 
 from harness import OURS
 from overload import ABLATIONS, COMPUTE_BOUND, MEMORY_BOUND
 from overload_runs import BASELINES, SYSTEMS
+from pipelines import LIMIT, REPLICAS, WHOLE
 from stored import Result, table
 
 WORDS = {OURS: "drop", "pipelines": "pipelines always", "swap": "swap to the host", "endless-memory": "endless memory"}
@@ -25,6 +26,7 @@ CHANGED = (
     "ttft_p99", "after_ttft_p50", "tpot_p50", "dropped", "restored", "capacity", "stall", "stall_most",
     "activation_wait_p99", "bubbles",
 )  # fmt: skip
+PIPELINED = ("tpot_p50", "tpot_p99", "tokens_per_s", "bubbles")
 HEAD = (
     "lengths",
     "",
@@ -92,6 +94,23 @@ A burst that does not end: seconds until first tokens take half a second, and th
 Microbatches of random prompts with outliers, by stages: seconds, and the part of stage time that is idle.
 
 {table(("", "", "seconds", "idle"), idle)}"""
+
+
+def of_pipelines(result: Result) -> str:
+    rows = [
+        (
+            case,
+            subject,
+            *(result.text(case, metric, subject) for metric in ("tpot_p50", "tpot_p99", "tokens_per_s", "bubbles")),
+        )
+        for case in result.cases("tpot_p50")
+        for subject in (REPLICAS, LIMIT, WHOLE, OURS)
+    ]
+    return f"""Four simulated H100s with Qwen-2.5-14B as replicas, two pipelines of two, one of four ([decision
+42](decisions/0042-microbatches-keep-their-share.md)); memory for KV beside a whole model, stages. Seconds for each further
+token (TPOT), tokens a second, idle share of stage time while sequences run.
+
+{table(("", "", "TPOT P50", "P99", "tokens/s", "idle"), rows)}"""
 
 
 def _beside(result: Result, name: str, metric: str, lower: bool) -> str:

@@ -116,7 +116,7 @@ class Planner:
 
     def _pick_prompts(self, batch: BatchBuilder, prompts: list[int]) -> None:
         rows = self._rows
-        shares = self._turns.chunks(prompts)
+        shares = self._turns.chunks([s for s in prompts if rows.status[s] == Status.RUNNING])  # others were preempted
         for s in prompts:
             if batch.budget <= 0:
                 break

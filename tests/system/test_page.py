@@ -62,7 +62,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
     pictures = Path(PICTURES) if PICTURES else tmp_path
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps({"coefficients": {"base": PACE}}))
-    predicted = {"dispatch": "ours", "profile": profile, "dispatch_timeout": 1}
+    predicted = {"dispatch": "ours", "profile": profile, "dispatch_timeout": 1, "overload": "on"}
     server = serve(DEMO, memory="64MiB", **predicted, **{"applications.tuned": tuned(tmp_path / "tuned")}).whole()
     async with Browser() as browser:
         await browser.open(server.url + "/")
@@ -74,6 +74,8 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         said = "document.querySelector('#messages .assistant').textContent"
         assert await browser.look(said)
         await browser.wait("Number(document.querySelector('[data-of=memory]').textContent.split(' ')[0]) > 0")
+
+        await browser.wait("document.getElementById('dropped').ariaLabel.startsWith('parameters ')")
 
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.wait("document.querySelectorAll('.worker .block').length >= 2")

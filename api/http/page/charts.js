@@ -1,6 +1,7 @@
 // A line chart over the last two minutes, on a canvas; and what Prometheus text says, as numbers.
 
 const KEPT = 120; // points, one a second
+const COLOURS = ["--one", "--two", "--line"]; // of bands
 
 export class Chart {
   // names: a line each; colours are the page's own variables
@@ -69,6 +70,39 @@ export class Chart {
       at += pen.measureText(line.name).width + 12;
     });
   }
+}
+
+// Shares of one whole over time, one above the other; `rows` of sizes, the newest last.
+export function bands(canvas, names, rows) {
+  const ratio = window.devicePixelRatio || 1;
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  if (!width || !rows.length) return;
+  canvas.width = width * ratio;
+  canvas.height = height * ratio;
+  const pen = canvas.getContext("2d");
+  pen.scale(ratio, ratio);
+  pen.font = "11px system-ui, sans-serif";
+  const style = getComputedStyle(document.documentElement);
+  const bottom = height - 16;
+  const top = Math.max(1, ...rows.map((row) => row.reduce((a, b) => a + b, 0)));
+  const step = (width - 8) / KEPT;
+  rows.forEach((row, i) => {
+    let under = bottom;
+    row.forEach((size, n) => {
+      pen.fillStyle = style.getPropertyValue(COLOURS[n]);
+      const tall = (size / top) * (bottom - 4);
+      pen.fillRect(4 + (KEPT - rows.length + i) * step, under - tall, step + 0.5, tall);
+      under -= tall;
+    });
+  });
+  let at = 4;
+  names.forEach((name, n) => {
+    pen.fillStyle = style.getPropertyValue(COLOURS[n]);
+    pen.fillRect(at, height - 11, 8, 8);
+    pen.fillStyle = style.getPropertyValue("--quiet");
+    pen.fillText(name, at + 12, height - 3);
+    at += pen.measureText(name).width + 26;
+  });
 }
 
 // Pairs (predicted, actual) of several series, in seconds, on one logarithmic scale: some answers are one token, others

@@ -1,6 +1,6 @@
 // The page: asks the server what everybody can ask it, once a second, and chats through the API that everybody has.
 
-import { Chart, buckets, parse, quantile, scatter, sum } from "./charts.js";
+import { Chart, bands, buckets, parse, quantile, scatter, sum } from "./charts.js";
 
 const $ = (id) => document.getElementById(id);
 const node = (tag, attributes = {}, ...children) => {
@@ -77,6 +77,27 @@ function block(id, users, where) {
   return cell;
 }
 
+const memories = []; // of the last two minutes: [parameters, KV, free]
+
+// Shown where parameters may be dropped: they turn into KV, and back.
+function drawDrops(view) {
+  const kinds = ["parameters", "kv", "free"];
+  memories.push(kinds.map((kind) => view.workers.reduce((total, worker) => total + worker.memory[kind], 0)));
+  if (memories.length > 120) memories.shift();
+  if (!view.overload) return;
+  if ($("drops").hidden) {
+    $("drops").hidden = false;
+    $("drops").append(node("canvas", { id: "dropped", role: "img" }));
+  }
+  const [parameters, kv, free] = memories[memories.length - 1];
+  $("dropped").ariaLabel = `parameters ${bytes(parameters)}, KV ${bytes(kv)}, free ${bytes(free)}`;
+  bands($("dropped"), ["parameters", "KV", "free for KV"], memories);
+  const change = view.overload.changes[view.overload.changes.length - 1];
+  if (!change) return;
+  const took = change.seconds === null ? "under way" : `took ${seconds(change.seconds)}`;
+  show("dropped", `${change.what} ${change.group} at ${new Date(change.at * 1000).toLocaleTimeString()}, ${took}`);
+}
+
 function drawCluster(view) {
   const users = {};
   for (const [name, application] of Object.entries(view.applications)) {
@@ -85,6 +106,7 @@ function drawCluster(view) {
   const where = (id) => view.workers.filter((w) => w.blocks.includes(id)).map((w) => w.id);
   $("workers").replaceChildren(...view.workers.map((worker) => {
     const m = worker.memory;
+    const group = view.overload?.workers[worker.id] || {};
     const bar = node("div", { className: "bar", title: `parameters ${bytes(m.parameters)}, KV ${bytes(m.kv)}, free ${bytes(m.free)}` });
     for (const use of ["parameters", "kv"]) {
       const part = node("i", { className: use });
@@ -93,12 +115,14 @@ function drawCluster(view) {
     }
     const head = node("div", {}, node("b", {}, worker.id),
       node("span", { className: `chip ${worker.state === "ready" ? "good" : "bad"}` }, worker.state),
+      ...(group.group ? [node("span", { className: "chip" }, `${group.state} ${group.group}`)] : []),
       node("span", { className: "quiet" }, `pid ${worker.pid}, ${worker.queue.running} running, ${worker.queue.waiting} waiting, ` +
         `${bytes(m.parameters)} parameters + ${bytes(m.kv)} KV of ${bytes(m.budget)}` + (worker.restarts ? `, ${worker.restarts} restarts` : "")));
     const cells = node("div", { className: "cells" }, ...worker.blocks.map((id) => block(id, users[id] || [], [worker.id])));
     const made = node("div", { className: "worker" }, head, bar, cells);
     made.dataset.worker = worker.id;
     made.dataset.state = worker.state;
+    made.dataset.group = group.group || "";
     return made;
   }));
   $("chains").replaceChildren(...Object.entries(view.applications).map(([name, application]) => {
@@ -120,6 +144,7 @@ function drawCluster(view) {
   }
   memory.pushNamed(used);
   show("memory", bytes(Object.values(used).reduce((a, b) => a + b, 0)));
+  drawDrops(view);
   drawEvents(view.events || []);
 }
 
