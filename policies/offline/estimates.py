@@ -61,12 +61,13 @@ class Estimates:
                 raise ValueError(f"the limit of request {request} is {limit} tokens; give 1 or more")
             if hints and not 0.0 < hints[request] < float("inf"):
                 raise ValueError(f"the hint of request {request} is {hints[request]!r} tokens; give more than 0")
+            if fixed and fixed[request] < 0:
+                raise ValueError(f"the fixed length of request {request} is {fixed[request]} tokens; give 0 where unknown")
         self.tree = tree
         self._limits = array("q", limits)
         self._hints = array("d", hints)
-        self._known = array("q", fixed or [0]) if fixed else array("q", bytes(8 * tree.count))
-        for request in range(tree.count):
-            self._known[request] = self._known[request] or -1  # -1: not known
+        lengths = zip(fixed, limits, strict=True) if fixed else []
+        self._known = array("q", [min(length, limit) or -1 for length, limit in lengths] or [-1] * tree.count)
         nodes = len(tree.parent)
         self._taken = array("d", bytes(8 * nodes))  # by node: tokens of the answers of samples below
         self._hinted = array("d", bytes(8 * nodes))  # by node: their hints, or how many they are

@@ -23,8 +23,8 @@ PORTION = 0.25  # of KV memory: what a joined unit holds at most
 class OrderRules:
     """``mode``: how the allowance for computing tokens twice is divided among the children of an opened node: in proportion
     to their prompt tokens, less what opening took, or evenly as in the paper; ``off`` opens the root alone. ``allowance``:
-    that of the root, as a share of all prompt tokens. ``likeness``: units whose densities differ by less are joined; 0: none.
-    Raises ValueError where one is out of range."""
+    that of the root, as a share of all prompt tokens. ``likeness``: units whose densities differ by less are joined; 0:
+    none. Raises ValueError where one is out of range."""
 
     mode: str = MODES[0]
     allowance: float = 0.01

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 
 from blockwright.policies.offline.order import Unit, Weigher
 
@@ -70,7 +70,7 @@ def _pieces(borders: Sequence[int], begin: int, end: int) -> Iterable[tuple[int,
     unit = bisect_left(borders, begin)
     inner = borders[unit + (borders[unit] == begin) : bisect_left(borders, end)] if begin < end else []
     edges = [begin, *inner, end]
-    return zip(edges, edges[1:], strict=False)
+    return pairwise(edges)
 
 
 def remaining(units: Iterable[Unit], done: Container[int], weigher: Weigher) -> list[Unit]:
