@@ -205,7 +205,7 @@ def _split(layers: _Layers, rules: OrderRules, allowance: float) -> list[int]:
         elif rules.mode == "paper":
             waiting += [(child, allowance / len(below)) for child in reversed(below)]
         else:  # leaves need none
-            total = sum(layers.tokens[child] for child in below if child >= tree.count) or 1
+            total = sum(layers.tokens[child] for child in below if layers.live[child] > 1) or 1
             waiting += [(child, (allowance - price) * layers.tokens[child] / total) for child in reversed(below)]
     return kept
 

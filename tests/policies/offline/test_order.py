@@ -155,7 +155,7 @@ def test_an_outlier_leaves_its_source() -> None:
 
 def test_no_requests_and_a_deep_chain() -> None:
     assert density_order(Weigher(PrefixTree([]), Costs(1, 0, 1), [])) == []
-    count = 3000
+    count = 1500
     weigher = Weigher(PrefixTree([packed(range(length)) for length in range(count)]), Costs(1, 0, 1), [1] * count)
     for mode in MODES:
         assert sum(len(unit.requests) for unit in density_order(weigher, OrderRules(mode=mode))) == count
