@@ -5,15 +5,15 @@ overlap both run at full speed side by side; with *calibrated* overlap they slow
 that is given the share x of the device runs at P(x) of its own speed while dense kernels run at 1 - x. P is NanoFlow's
 published measurement on an A100 (efeslab/Nanoflow, autosearch/trace/gemv_interference.csv, Apache-2.0).
 
-The seconds of such a step are the least over x, running both until one ends and the rest of the other alone. P is concave, so
-the speeds that two kernels can have together fill a convex polygon, the best x is where both end together, and the minimum is
-the largest of a few linear forms, one for each edge of the polygon. So the time is convex and homogeneous: no division of
-work into steps takes less than all of it as one step, which makes ``seconds(all compute, all memory)`` the fair bound of
-every order.
+The seconds of such a step are the least over x, running both until one ends and the rest of the other alone. P is concave,
+so the speeds that two kernels can have together fill a convex polygon, the best x is where both end together, and the
+minimum is the largest of a few linear forms, one for each edge of the polygon. So the time is convex and homogeneous: no
+division of work into steps takes less than all of it as one step, which makes ``bound`` the fair bound of every order.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 # (share of the device, speed of a kernel bound by memory), with the two ends that are so by definition
@@ -27,12 +27,12 @@ Edge = tuple[float, float]  # what a second of compute and one of memory add
 
 
 def edges(table: Sequence[tuple[float, float]] = INTERFERENCE) -> list[Edge]:
-    """The linear forms of a table P. Raises ValueError where it does not begin at (0, 0), end at (1, 1), rise and bend down."""
+    """The linear forms of a table P. Raises ValueError unless it goes from (0, 0) to (1, 1), rises and bends down."""
     if len(table) < 2 or tuple(table[0]) != (0.0, 0.0) or tuple(table[-1]) != (1.0, 1.0):
         raise ValueError("a table of interference begins with (0, 0) and ends with (1, 1); give both")
     found: list[Edge] = []
     before = float("inf")
-    for (x, speed), (next_x, next_speed) in zip(table, table[1:], strict=False):
+    for (x, speed), (next_x, next_speed) in itertools.pairwise(table):
         slope = (next_speed - speed) / (next_x - x) if next_x > x else -1.0
         if not 0.0 <= slope <= before + SLIGHT:
             raise ValueError(
