@@ -15,8 +15,8 @@ from blockwright.api import answers
 from blockwright.api.http import admin, health, info, models, page_files
 from blockwright.api.openai import applications, moves
 from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
-from blockwright.api.openai.chat import chat_completions
-from blockwright.api.openai.completions import completions
+from blockwright.api.openai.chat import CHAT
+from blockwright.api.openai.completions import COMPLETIONS
 from blockwright.api.openai.field_types import Field
 from blockwright.api.openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
@@ -66,7 +66,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/v1/completions",
-        handler=completions,
+        handler=COMPLETIONS.respond,
         text="Text that continues one or several prompts.",
         fields=COMPLETION_FIELDS,
         answer=answers.CompletionAnswer,
@@ -76,7 +76,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/v1/chat/completions",
-        handler=chat_completions,
+        handler=CHAT.respond,
         text="The assistant's next message of a conversation.",
         fields=CHAT_FIELDS,
         answer=answers.ChatAnswer,
