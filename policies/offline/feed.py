@@ -30,8 +30,8 @@ _WAITING, _RUNNING, _DONE = range(3)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineRequest:
     """What the order knows of a request. ``prompt``: token ids as ``prefix_tree.packed`` makes them; ``limit``: new tokens
-    at most, of all choices together; ``choices``: sequences that answer it; ``hint``: new tokens that a tagger expects, 0: it
-    said nothing."""
+    at most, of all choices together; ``choices``: sequences that answer it; ``hint``: new tokens that a tagger expects, where
+    it says something."""
 
     prompt: bytes
     limit: int
