@@ -14,6 +14,7 @@ from blockwright.actors.gateway.port import GatewayPort
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, Placed
 from blockwright.policies.offline.job_account import FeedProgress
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.transport.clock import Clock
 
 
@@ -33,18 +34,21 @@ class Later(Exception):
         self.seconds = seconds
 
 
-Answering = Callable[[Placed], Awaitable[Answered]]
+Answering = Callable[[Placed, Callable[[], None]], Awaitable[Answered]]
 
 
 class FeedDriver:
     """One job of one application. ``run`` once.
 
-    ``answer``: called for many requests at once; raises Later. What else it raises ends the job, and ``run`` raises it.
+    ``answer``: called for many requests at once, each with a function that it calls in the same turn of the loop in which it
+    hands the sequences to the gateway: until then they are no part of what the gateway counts. It raises Later; what else it
+    raises ends the job, and ``run`` raises it.
     """
 
     def __init__(self, port: GatewayPort, application: str, feed: OfflineFeed, answer: Answering, clock: Clock) -> None:
         self._port, self._application, self._feed, self._answer, self._clock = port, application, feed, answer, clock
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._unsent: dict[int, Placed] = {}
         self._ordering: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._stopping = False
@@ -95,20 +99,28 @@ class FeedDriver:
         for credit in credits:
             if credit.room > 0:
                 feed.joined(credit.worker, credit.room)
-            if credit.costs is not None:
-                feed.measured(Costs.of_coefficients(credit.costs))
+            self._learn(credit.costs)
         if feed.stale and self._ordering is None:
             self._ordering = asyncio.create_task(self._order())
         if self._clock.now() < self._not_before:
             return
         for credit in credits:
             if credit.worker in feed.workers:
-                for placed in feed.take(credit.worker, credit.rows, credit.positions):
+                coming = [one for one in self._unsent.values() if one.worker == credit.worker]
+                rows = credit.rows - sum(one.sequences for one in coming)
+                positions = credit.positions - sum(one.positions for one in coming)
+                for placed in feed.take(credit.worker, rows, positions):
+                    self._unsent[placed.request] = placed
                     self._running[placed.request] = asyncio.create_task(self._run_one(placed))
+
+    def _learn(self, measured: Coefficients | None) -> None:
+        """A fit to few sweeps may lack the terms that a density is made of."""
+        if measured is not None and measured.context > 0 and measured.token + measured.beyond > 0:
+            self._feed.measured(Costs.of_coefficients(measured))
 
     async def _run_one(self, placed: Placed) -> None:
         try:
-            found = await self._answer(placed)
+            found = await self._answer(placed, lambda: self._sent(placed.request))
             self._feed.finished(placed.request, found.output_tokens, found.cached)
         except Later as later:
             self._feed.given_back(placed.request)
@@ -120,8 +132,12 @@ class FeedDriver:
         except Exception as error:
             self._error = self._error or error
         finally:
+            self._sent(placed.request)
             del self._running[placed.request]
             self._wake.set()
+
+    def _sent(self, request: int) -> None:
+        self._unsent.pop(request, None)
 
     async def _order(self) -> None:
         """In a thread: a large job takes seconds, in which others are served."""

@@ -30,8 +30,8 @@ _WAITING, _RUNNING, _DONE = range(3)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineRequest:
     """What the order knows of a request. ``prompt``: token ids as ``prefix_tree.packed`` makes them; ``limit``: new tokens
-    at most, of all choices together; ``choices``: sequences that answer it; ``hint``: new tokens that a tagger expects, where
-    it says something."""
+    at most, of all choices together; ``choices``: sequences that answer it; ``hint``: new tokens that a tagger expects, if
+    it knows."""
 
     prompt: bytes
     limit: int
@@ -41,11 +41,14 @@ class OfflineRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A request that is to be sent now. ``side``: the account that its pages count to."""
+    """A request that is to be sent now, as so many sequences, which need so many positions more than are there by estimate.
+    ``side``: the account that its pages count to."""
 
     request: int
     worker: str
     side: Side
+    sequences: int
+    positions: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +164,9 @@ class OfflineFeed:
             here.last[admission.side] = request
             self._status[request], self._where[request] = _RUNNING, here
             self._running += 1
-            rows -= self._choices[request]
+            placed.append(Placed(request, worker, admission.side, self._choices[request], admission.need))
+            rows -= placed[-1].sequences
             positions -= admission.need
-            placed.append(Placed(request, worker, admission.side))
         return placed
 
     def finished(self, request: int, output_tokens: int, cached: int = 0) -> None:
