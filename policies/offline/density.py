@@ -1,9 +1,9 @@
 """What a request takes of the processor and of the memory's bandwidth, and the ratio of the two: its density.
 
-After BlendServe (section "Cost model"): a request computes its tokens' products and its prompt's attention, and reads its own KV
-once for each token of its answer. Reading the parameters is left out, as a large batch shares it, and so is the arithmetic of
-attention in decoding, which reading hides. Density is compute time by memory time: a prompt with a short answer is dense, a
-long answer is not.
+After BlendServe (section "Cost model"): a request computes its tokens' products and its prompt's attention, and reads its
+own KV once for each token of its answer. Reading the parameters is left out, since a large batch shares it; so is the arithmetic
+of attention in decoding, which reading hides. Density is compute time by memory time: a prompt with a short answer is dense,
+a long answer is not.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Costs:
         bandwidth: float,
         value_bytes: int = 2,
     ) -> Costs:
-        """From sizes and peaks: ``parameters``, ``hidden``, ``layers``; ``kv_width`` values of K (and of V) of a position in
-        a layer, ``value_bytes`` each; ``compute`` in FLOP/s, ``bandwidth`` in byte/s. Raises ValueError where a peak is 0."""
+        """From sizes and peaks: ``parameters``, ``hidden``, ``layers``; ``kv_width`` values of K (and of V) of a position
+        in a layer, ``value_bytes`` each; ``compute`` in FLOP/s, ``bandwidth`` in byte/s. Raises ValueError where a peak is
+        0."""
         if compute <= 0 or bandwidth <= 0:
             raise ValueError(f"compute is {compute:g} FLOP/s and bandwidth {bandwidth:g} byte/s; give both, above 0")
         attend = 4.0 * hidden * layers / compute
@@ -64,8 +65,8 @@ class Costs:
 
     @classmethod
     def of_coefficients(cls, measured: Coefficients) -> Costs:
-        """From what ``blockwright profile`` measured: density of this machine, not of its data sheet. A token counts as one of
-        a large batch; a pair of positions half, as kernels skip those behind the mask."""
+        """From what ``blockwright profile`` measured: the density of this machine, not of its data sheet. A token counts as
+        one of a large batch; a pair of positions half, as kernels skip those behind the mask."""
         return cls(measured.token + measured.beyond, measured.prefill / 2.0, measured.context, measured.row)
 
     def prompt(self, length: float, behind: float = 0.0) -> float:

@@ -1,10 +1,9 @@
 """One offline job on several workers: which request goes to which worker next, and on which side of its scanner.
 
-First the requests whose output lengths are sampled run, and their answers are kept ("BlendServe", section "output length
-sampling"; our resolution of it is decision 47). What they tell orders the rest: one list of units by density, cut into a part
-for each worker, a dual scanner over each part. Meanwhile the room that samples leave is filled by an order over the limits.
-Workers join and end at any time, a worker whose part is empty takes from the fullest one, and a request that was given back
-comes first on its side again.
+After BlendServe (sections on sampling, the dual scanner and data parallelism). First the requests whose output lengths are
+sampled run, and their answers are kept. What they tell orders the rest: one list of units by density, cut into a part for
+each worker, a dual scanner over each part. Until then an order by limits fills the room that samples leave. Workers join and
+end at any time; one whose part is empty takes half of the fullest; a request that was given back is the first on its side.
 
 A machine of events: the caller owns time, messages and answers, and nothing here is random. Requests are numbers, from 0 in
 the caller's order; positions are tokens' KV.
@@ -12,74 +11,80 @@ the caller's order; positions are tokens' KV.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.estimates import PROBABILITY, Estimates, choose_samples
+from blockwright.policies.offline.job_account import FeedProgress, JobAccount, SideUse, WorkEstimate
+from blockwright.policies.offline.order import OrderRules, Unit, Weigher, density_order
+from blockwright.policies.offline.parts import cut, joined, remaining
+from blockwright.policies.offline.prefix_tree import PrefixTree
+from blockwright.policies.offline.scanner import DualScanner, Side
 
-Side = Literal["left", "right"]  # compute-heavy, memory-heavy
+RULES = OrderRules()
+_WAITING, _RUNNING, _DONE = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineRequest:
-    """What the order knows of a request. ``prompt``: token ids, four bytes each, big endian (``prefix_tree.packed``);
-    ``limit``: new tokens at most, of all choices together; ``choices``: sequences that answer it."""
+    """What the order knows of a request. ``prompt``: token ids as ``prefix_tree.packed`` makes them; ``limit``: new tokens
+    at most, of all choices together; ``choices``: sequences that answer it; ``hint``: new tokens that a tagger expects, if
+    it knows."""
 
     prompt: bytes
     limit: int
     choices: int = 1
-    estimate: float = 0.0  # new tokens that an estimator (the tagger) expects; 0: it said nothing
+    hint: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A request that is to be sent now. ``side``: the account that its pages count to."""
+    """A request that is to be sent now, as so many sequences, which need so many positions more than are there by estimate.
+    ``side``: the account that its pages count to."""
 
     request: int
     worker: str
     side: Side
+    sequences: int
+    positions: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideUse:
-    """Positions of KV of a worker's two sides, as the scanner counts them (estimates), and what they may hold."""
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """All requests in units by density; what they are worth. ``informed``: by the lengths of all samples."""
 
-    left: float
-    right: float
-    left_most: float
-    right_most: float
+    units: list[Unit]
+    work: WorkEstimate
+    density: float
+    costs: Costs
+    informed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedProgress:
-    """How far a job is. Tokens count a prompt in full; ``sharing`` is of prompt tokens."""
+class _Worker:
+    """``part``: what its scanner was given; ``after``: what it is given when that is empty; ``last``: what was taken last on
+    each side, as what shares a prefix with it finds that in the cache."""
 
-    total: int
-    done: int
-    running: int
-    sampled: int  # requests whose lengths are sampled
-    sampling: bool  # not all of these are done yet
-    prompt_tokens: int  # of all requests
-    done_tokens: int  # of requests that are done, prompts and answers
-    remaining_tokens: float  # of the others, estimated
-    remaining_seconds: float | None  # None before anything is done
-    density: float  # rho of the whole job, by the estimates of its order
-    sharing: float  # of the prompts of requests that ended here, found in a cache
-    sharing_best: float  # of all prompts, what depth-first order on one worker with endless memory would find
-    given_back: int  # requests that a worker gave back, often counted
-    sides: Mapping[str, SideUse]  # by worker
+    __slots__ = ("after", "last", "part", "scanner")
+
+    def __init__(self, scanner: DualScanner) -> None:
+        self.scanner = scanner
+        self.part: list[Unit] = []
+        self.after: list[Unit] = []
+        self.last: dict[Side, int] = {}
 
 
 class OfflineFeed:
     """See the module.
 
-    ``draws``: for each request a number from 0 to 1, drawn evenly; those below ``share`` are sampled, and where a child of the
-    root with many requests has none, its smallest. ``known``: new tokens of requests that are answered already (a job that
-    goes on after a restart); these are never placed. ``target``: density that each worker aims for; 0: the job's own.
+    ``draws``: for each request a number from 0 to 1, drawn evenly; those below ``share`` are sampled, see
+    ``choose_samples``. ``known``: new tokens of requests that were answered already (a job that goes on after a restart);
+    these are never placed. ``rules``: of the order. ``memory``: positions of KV of one worker, which bound the size of units
+    (0: nothing does). ``target``: density that each worker aims for; 0: the job's own.
 
-    Making one and ``reorder`` cost seconds for a hundred thousand requests, every other call microseconds: make it in a
-    thread. Raises ValueError for no requests, an empty prompt or a limit below 1, with the number of the request.
+    Making one, ``ordering`` and ``joined`` cost seconds for a hundred thousand requests, every other call microseconds: make
+    it in a thread. Raises ValueError for no requests, an empty prompt or a limit below 1, with the number of the request.
     """
 
     def __init__(
@@ -88,56 +93,298 @@ class OfflineFeed:
         costs: Costs,
         *,
         draws: Sequence[float],
-        share: float = 0.01,
+        share: float = PROBABILITY,
         known: Mapping[int, int] | None = None,
+        rules: OrderRules = RULES,
+        memory: int = 0,
         target: float = 0.0,
-    ) -> None: ...
+    ) -> None:
+        _check(requests)
+        self._costs, self._rules, self._memory, self._target = costs, rules, memory, target
+        self._knows_costs = False
+        self._tree = PrefixTree([one.prompt for one in requests])
+        hints = [one.hint for one in requests]
+        self._estimates = Estimates(self._tree, [one.limit for one in requests], hints=hints if any(hints) else ())
+        self._choices = array("I", (one.choices for one in requests))
+        self._status = bytearray(len(requests))
+        for request, tokens in (known or {}).items():
+            self._status[request] = _DONE
+            self._estimates.finished(request, tokens)
+        self._account = JobAccount(self._tree.length, known or ())
+        drawn = choose_samples(self._tree, draws, share) if share else []
+        self._sampled, self._samples = len(drawn), {one for one in drawn if self._status[one] == _WAITING}
+        self._workers: dict[str, _Worker] = {}
+        self._where: dict[int, _Worker] = {}  # of those that run on a worker that is here
+        self._running = self._given_back = 0
+        self._unplaced: tuple[list[Unit], list[Unit]] = ([], [])  # while there is no worker: samples, the others
+        self._adopt(self.ordering()(), first=self._samples)
 
     # workers
 
     def joined(self, worker: str, positions: int) -> None:
         """It can be given requests; ``positions``: KV that it holds for this job at most. What was not placed yet is cut
         anew among all workers. A worker that is here already only changes its positions."""
+        if worker in self._workers:
+            self._workers[worker].scanner.resize(positions)
+            return
+        rest = self._collected()
+        made = _Worker(DualScanner([], self._need_on(worker), positions, self._aim))
+        self._workers[worker] = made
+        self._share_out(*rest)
 
     def ended(self, worker: str) -> None:
-        """It takes nothing more, and its part goes to the others (kept, while there are none). What runs there runs on for
-        the gateway, which starts it again elsewhere; or the caller tells ``given_back``."""
+        """It takes nothing more, and its part goes to the others (it is kept, while there are none). What runs there goes on
+        elsewhere, or the caller tells of ``given_back``."""
+        rest = self._collected()
+        gone = self._workers.pop(worker)
+        for request in [one for one, where in self._where.items() if where is gone]:
+            del self._where[request]
+        self._share_out(*rest)
+
+    @property
+    def workers(self) -> frozenset[str]:
+        """Those that joined and did not end."""
+        return frozenset(self._workers)
 
     # requests
 
-    def take(self, worker: str, rows: int, positions: int) -> list[Placed]:
+    def take(self, worker: str, rows: int, positions: float) -> list[Placed]:
         """What the worker is to run now besides what it runs: at most so many sequences, and positions by estimate. A worker
-        with nothing else to run always gets one request where ``rows`` is above 0, however long it is. Empty: nothing fits
-        now, or nothing is left."""
+        on which nothing of this job runs gets one request where ``rows`` is above 0, however large it is."""
+        here, placed = self._workers[worker], list[Placed]()
+        while rows > 0 and (here.scanner.waiting or self._refilled(here)):
+            ahead = here.scanner.peek()
+            idle = not (here.scanner.running("left") or here.scanner.running("right"))
+            if ahead is not None and self._choices[ahead] > rows and not idle:
+                break
+            admission = here.scanner.admit(positions)
+            if admission is None:
+                break
+            request = admission.request
+            here.last[admission.side] = request
+            self._status[request], self._where[request] = _RUNNING, here
+            self._running += 1
+            placed.append(Placed(request, worker, admission.side, self._choices[request], admission.need))
+            rows -= placed[-1].sequences
+            positions -= admission.need
+        return placed
 
     def finished(self, request: int, output_tokens: int, cached: int = 0) -> None:
-        """It was answered, or failed for good (``output_tokens`` 0 then). ``cached``: prompt tokens found in a cache."""
+        """It was answered, or failed for good (``output_tokens`` is 0 then). ``cached``: prompt tokens found in a cache."""
+        self._stopped(request, _DONE)
+        here = self._where.pop(request, None)
+        if here is not None:
+            here.scanner.finished(request)
+        if output_tokens:
+            self._estimates.finished(request, output_tokens)
+        self._samples.discard(request)
+        self._account.ended(request, output_tokens, cached)
 
     def given_back(self, request: int) -> None:
-        """It was not answered, and is placed again: first on its side."""
+        """It was not answered, and is placed again: first on its side, where its worker is still here."""
+        self._stopped(request, _WAITING)
+        self._given_back += 1
+        here = self._where.pop(request, None)
+        if here is not None:
+            here.scanner.retracted(request)
+            return
+        alone = [self._weigher.unit([request])]
+        least = min(self._workers.values(), key=lambda one: one.scanner.waiting, default=None)
+        if least is None:
+            self._unplaced = joined([self._unplaced[0], alone]), self._unplaced[1]
+        else:
+            self._give(least, joined([self._rest(least), alone]))
 
     # order
 
     @property
     def stale(self) -> bool:
-        """The samples are done and the order does not know them yet: call ``reorder`` when convenient."""
-        return False
+        """There is better knowledge than the order has, and enough of it: order again when convenient."""
+        return not self._samples and (not self._order.informed or self._order.costs != self._costs) and self.waiting > 0
+
+    def measured(self, costs: Costs) -> None:
+        """What this machine takes, as it has been measured. The first such news make the order stale, later ones do not."""
+        if not self._knows_costs:
+            self._costs, self._knows_costs = costs, True
+
+    def ordering(self) -> Callable[[], JobOrder]:
+        """Makes an order by what is known now: may be called in another thread, while this machine goes on."""
+        tree, costs, rules, memory = self._tree, self._costs, self._rules, self._memory
+        outputs, informed = self._estimates.outputs(), not self._samples
+
+        def made() -> JobOrder:
+            weigher = Weigher(tree, costs, outputs)
+            units = density_order(weigher, rules, memory)
+            work = WorkEstimate.of(units, weigher, costs, outputs)
+            return JobOrder(units, work, weigher.whole().rho, costs, informed)
+
+        return made
+
+    def adopt(self, order: JobOrder) -> None:
+        """Give every worker its part of a new order; what runs and what is done stays so."""
+        self._adopt(order, first=())
 
     def reorder(self) -> None:
-        """Order what was not placed by what is known now. Costs seconds for a hundred thousand requests."""
+        """Both at once, where a job is small."""
+        self.adopt(self.ordering()())
 
     # looking
 
     @property
-    def left(self) -> int:
+    def waiting(self) -> int:
         """Requests that are neither done nor running."""
-        return 0
+        return len(self._status) - self._account.done - self._running
 
     @property
     def over(self) -> bool:
         """Every request is done."""
-        return False
+        return self._account.done == len(self._status)
 
     def progress(self, seconds: float) -> FeedProgress:
         """``seconds``: for which this job has run here."""
-        raise NotImplementedError
+        tree, account = self._tree, self._account
+        return FeedProgress(
+            total=len(self._status),
+            done=account.done,
+            running=self._running,
+            sampled=self._sampled,
+            sampling=bool(self._samples),
+            prompt_tokens=tree.tokens,
+            done_tokens=account.done_tokens,
+            remaining_tokens=account.remaining_tokens,
+            remaining_seconds=account.remaining_seconds(seconds),
+            density=self._order.density,
+            sharing=account.sharing,
+            sharing_best=1.0 - tree.distinct / tree.tokens,
+            given_back=self._given_back,
+            sides={name: _use(worker.scanner) for name, worker in self._workers.items()},
+        )
+
+    def check(self) -> None:
+        """Raises AssertionError unless every request that waits is in one part, and nothing else is."""
+        waiting = [one for worker in self._workers.values() for one in worker.scanner.pending()]
+        waiting += [one for worker in self._workers.values() for one in _requests(worker.after)]
+        waiting += [one for units in self._unplaced for one in _requests(units)]
+        assert len(waiting) == len({*waiting}) == self.waiting, "a request is in no part, or in two"
+        assert all(self._status[one] == _WAITING for one in waiting), "a request that does not wait is in a part"
+        for worker in self._workers.values():
+            worker.scanner.check()
+
+    # parts of workers
+
+    @property
+    def _aim(self) -> float:
+        return self._target or self._order.density
+
+    def _adopt(self, order: JobOrder, first: Iterable[int]) -> None:
+        """``first``: requests that every worker takes before the others."""
+        self._order = order
+        self._weigher = Weigher(self._tree, order.costs, order.work.outputs)
+        self._account.estimated(order.work)
+        for worker in self._workers.values():
+            worker.scanner.target = self._aim
+        gone = {one for one, status in enumerate(self._status) if status != _WAITING}
+        early = {*first}
+        others = remaining(order.units, gone | early, self._weigher)
+        if early:
+            later = {one for one in range(len(self._status)) if one not in early}
+            self._share_out(remaining(order.units, later | gone, self._weigher), others)
+        else:
+            self._share_out(others, [])
+
+    def _share_out(self, first: list[Unit], others: list[Unit]) -> None:
+        """To all workers alike: the parts that their scanners read, and those that they read then."""
+        self._unplaced = ([], []) if self._workers else (first, others)
+        count = len(self._workers)
+        if not count:
+            return
+        parts, afters = (_cut(units, count, self._weigher) for units in (first, others))
+        for worker, part, after in zip(self._workers.values(), parts, afters, strict=True):
+            self._give(worker, part)
+            worker.after = after
+
+    def _collected(self) -> tuple[list[Unit], list[Unit]]:
+        """What nobody runs: of the parts that are read now, and of those that are read then."""
+        now = [self._rest(worker) for worker in self._workers.values()]
+        then = [worker.after for worker in self._workers.values()]
+        return joined([*now, self._unplaced[0]]), joined([*then, self._unplaced[1]])
+
+    def _give(self, worker: _Worker, part: list[Unit]) -> None:
+        worker.part = part
+        worker.scanner.replace(part)
+
+    def _rest(self, worker: _Worker) -> list[Unit]:
+        """Of what its scanner reads."""
+        waiting = {*worker.scanner.pending()}
+        rest = remaining(worker.part, {*_requests(worker.part)} - waiting, self._weigher)
+        back = waiting - {*_requests(rest)}  # ran when the part was made
+        return joined([rest, *([self._weigher.unit([one])] for one in sorted(back))])
+
+    def _refilled(self, worker: _Worker) -> bool:
+        """Give a worker whose scanner is at its end what it reads then, or half of what another one has left."""
+        if worker.after:
+            self._give(worker, worker.after)
+            worker.after = []
+            return True
+        fullest = max(self._workers.values(), key=_left)
+        if _left(fullest) < 2:
+            return False
+        if fullest.after:
+            fullest.after, taken = cut(fullest.after, 2, self._weigher)
+        else:
+            kept, taken = cut(self._rest(fullest), 2, self._weigher)
+            self._give(fullest, kept)
+        self._give(worker, taken)
+        return bool(worker.scanner.waiting)
+
+    def _need_on(self, name: str) -> Callable[[int], float]:
+        """Positions of a request that would start on a worker: what it finds in the cache takes no more, and its answer is
+        half as long as it will be, in the mean."""
+
+        def need(request: int) -> float:
+            last = self._workers[name].last
+            found = max((self._tree.shared(one, request) for one in last.values()), default=0)
+            return self._tree.length[request] - found + self._estimates.output(request) / 2.0
+
+        return need
+
+    def _stopped(self, request: int, status: int) -> None:
+        if self._status[request] != _RUNNING:
+            raise ValueError(f"request {request} of an offline job does not run")
+        self._status[request] = status
+        self._running -= 1
+
+
+def _check(requests: Sequence[OfflineRequest]) -> None:
+    if not requests:
+        raise ValueError("an offline job has no requests; give at least one")
+    for number, one in enumerate(requests):
+        if not one.prompt or one.limit < 1 or one.choices < 1:
+            raise ValueError(
+                f"request {number} of an offline job has {len(one.prompt)} bytes of prompt, a limit of {one.limit} tokens "
+                f"and {one.choices} choices; give at least one of each"
+            )
+
+
+def _cut(units: list[Unit], count: int, weigher: Weigher) -> list[list[Unit]]:
+    return cut(units, count, weigher) if units else [[] for _ in range(count)]
+
+
+def _requests(units: Iterable[Unit]) -> list[int]:
+    return [request for unit in units for request in unit.requests]
+
+
+def _left(worker: _Worker) -> int:
+    return worker.scanner.waiting + sum(len(unit.requests) for unit in worker.after)
+
+
+def _use(scanner: DualScanner) -> SideUse:
+    use = scanner.use()
+    return SideUse(
+        left=use.left,
+        right=use.right,
+        left_most=use.left_most,
+        right_most=use.right_most,
+        left_running=use.left_running,
+        right_running=use.right_running,
+    )

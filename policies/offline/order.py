@@ -1,10 +1,9 @@
 """The order in which the requests of a batch run: by density, with prefixes kept together.
 
-After BlendServe (sections "Layer sort", "Conditional node splitting" and "Merge"): children of each node of the prefix tree are
-sorted by density, compute-heavy first; nodes are opened where few tokens are computed twice for it; what was opened is sorted as
-a whole, and neighbours of like density are joined. The result is a list of *units*, which a scanner reads from both ends.
-
-Compute is counted exactly: a shared token once, unless the order takes its sharers apart.
+After BlendServe (sections "Layer sort", "Conditional node splitting" and "Merge"): children of each node of the prefix tree
+are sorted by density, compute-heavy first; nodes are opened where few tokens are computed twice for it; what was opened is
+sorted as a whole, and neighbours of like density are joined. The result is a list of *units*, which a scanner reads from
+both ends. Why it differs from the paper where it does: decision 45.
 """
 
 from __future__ import annotations
@@ -17,26 +16,35 @@ from blockwright.policies.offline.density import Costs, density
 from blockwright.policies.offline.prefix_tree import PrefixTree
 
 MODES = ("proportional", "paper", "off")
-QUARTER = 0.25  # of KV memory: what a joined unit holds at most
+PORTION = 0.25  # of KV memory: what a joined unit holds at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderRules:
-    """``mode``: how the allowance for computing tokens twice is divided among the children of an opened node: in proportion to
-    their prompt tokens, less what opening took, or evenly as in the paper; ``off`` opens the root alone. ``allowance``: that of
-    the root, as a share of all prompt tokens. ``likeness``: units whose densities differ by less are joined; 0: none."""
+    """``mode``: how the allowance for computing tokens twice is divided among the children of an opened node: in proportion
+    to their prompt tokens, less what opening took, or evenly as in the paper; ``off`` opens the root alone. ``allowance``:
+    that of the root, as a share of all prompt tokens. ``likeness``: units whose densities differ by less are joined; 0:
+    none. Raises ValueError where one is out of range."""
 
     mode: str = MODES[0]
     allowance: float = 0.01
     likeness: float = 0.10
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode is {self.mode!r}; the order of a batch splits nodes by one of: {', '.join(MODES)}")
+        if not 0.0 <= self.allowance <= 1.0:
+            raise ValueError(f"allowance is {self.allowance!r}; give the share of prompt tokens computed twice, 0 to 1")
+        if not 0.0 <= self.likeness <= 10.0:
+            raise ValueError(f"likeness is {self.likeness!r}; give by how much densities of joined units differ, 0 to 10")
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Requests that run one after the other, in a depth-first order of the prefix tree.
 
-    ``comp`` and ``mem``: seconds, what is shared with the request before counted once. ``tokens``: prompt tokens computed.
-    ``positions``: of KV that it holds if all of it runs at once, each at half of its answer."""
+    ``comp`` and ``mem``: seconds; a token that is shared with the request before counts once. ``tokens``: prompt tokens
+    computed. ``positions``: of KV that it holds if all of it runs at once, each request with half of its answer."""
 
     requests: array[int]
     comp: float
@@ -53,36 +61,200 @@ class Unit:
 class Weigher:
     """What requests take in a given order. ``outputs``: tokens of each answer; it is read again at each call."""
 
+    __slots__ = ("costs", "outputs", "tree")
+
     def __init__(self, tree: PrefixTree, costs: Costs, outputs: Sequence[float]) -> None:
         self.tree, self.costs, self.outputs = tree, costs, outputs
 
-    def new(self, request: int, before: int = -1) -> int:
-        """Prompt tokens that a request computes which runs after ``before`` (-1: after none that shares anything)."""
-        raise NotImplementedError
-
     def comp(self, request: int, before: int = -1) -> float:
-        """Seconds of compute of a request which runs after ``before``."""
-        raise NotImplementedError
+        """Seconds of compute of a request that runs after ``before`` (-1: after none that shares anything)."""
+        behind = self.tree.shared(before, request) if before >= 0 else 0
+        return self.costs.prompt(self.tree.length[request] - behind, behind) + self.costs.answer(self.outputs[request])
 
     def mem(self, request: int) -> float:
         """Seconds of reading KV of a request."""
-        raise NotImplementedError
+        return self.costs.mem(self.tree.length[request], self.outputs[request])
 
     def unit(self, requests: Iterable[int], before: int = -1) -> Unit:
-        """Requests as they are ordered, after ``before``. The costs of units in a row add up to those of their requests."""
-        raise NotImplementedError
+        """Requests as they are ordered, after ``before``: what units in a row take adds up to what their requests take."""
+        found = array("i", requests)
+        tree, comp, mem, tokens, held = self.tree, 0.0, 0.0, 0, 0.0
+        for request in found:
+            comp += self.comp(request, before)
+            mem += self.mem(request)
+            tokens += tree.length[request] - (tree.shared(before, request) if before >= 0 else 0)
+            held += self.outputs[request]
+            before = request
+        return Unit(found, comp, mem, tokens, tokens + held / 2.0)
+
+    def units(self, groups: Iterable[Iterable[int]]) -> list[Unit]:
+        """One unit for each group that is not empty, each after the one before."""
+        found: list[Unit] = []
+        for group in groups:
+            unit = self.unit(group, found[-1].requests[-1] if found else -1)
+            if unit.requests:
+                found.append(unit)
+        return found
 
     def whole(self) -> Unit:
-        """All requests in the tree's order: the least compute that is possible. Its ``rho`` is what a scanner aims at."""
-        raise NotImplementedError
+        """All requests in the tree's order, with the least compute that is possible: its density is what a job aims at."""
+        return self.unit(self.tree.order)
 
 
-def density_order(weigher: Weigher, rules: OrderRules = OrderRules(), memory: int = 0) -> list[Unit]:
-    """All requests, each once: units by density, the densest first. ``memory``: positions of KV there are (0: no unit is too
-    large to be joined). Time: that of sorting. Raises ValueError where a rule is out of range."""
-    raise NotImplementedError
+class _Layers:
+    """The tree sorted by density, layer by layer: of all requests or of some. By node: ``comp``, ``mem`` (what is below it,
+    its own tokens included), ``live`` (requests), ``tokens`` (of their prompts), ``held`` (positions), ``start`` (where they
+    begin in ``sequence``, which is depth-first)."""
+
+    def __init__(self, weigher: Weigher, requests: Iterable[int]) -> None:
+        self.tree = tree = weigher.tree
+        nodes = len(tree.parent)
+        self.comp, self.mem, self.held = (array("d", bytes(8 * nodes)) for _ in range(3))
+        self.live, self.tokens, self.start = (array("q", bytes(8 * nodes)) for _ in range(3))
+        for request in requests:
+            leaf, output = tree.rank[request], weigher.outputs[request]
+            self.comp[leaf], self.mem[leaf] = weigher.costs.answer(output), weigher.mem(request)
+            self.live[leaf], self.tokens[leaf], self.held[leaf] = 1, tree.length[request], output / 2.0
+        self._add_up(weigher.costs)
+        self.below: dict[int, list[int]] = {}  # inner node: its children with requests, the densest first
+        self.sequence = array("i")
+        self._walk()
+
+    def _add_up(self, costs: Costs) -> None:
+        parent, depth = self.tree.parent, self.tree.depth
+        for node in range(self.tree.root):  # children first
+            if self.live[node]:
+                above = parent[node]
+                behind = depth[above]
+                self.comp[node] += costs.prompt(depth[node] - behind, behind)
+                self.held[node] += depth[node] - behind
+                for column in (self.comp, self.mem, self.held):
+                    column[above] += column[node]
+                self.live[above] += self.live[node]
+                self.tokens[above] += self.tokens[node]
+
+    def _walk(self) -> None:
+        tree, waiting = self.tree, [self.tree.root]
+        while waiting:
+            node = waiting.pop()
+            self.start[node] = len(self.sequence)
+            if node < tree.count:
+                self.sequence.append(tree.order[node])
+            else:
+                below = [child for child in tree.children(node) if self.live[child]]
+                below.sort(key=self.rho, reverse=True)
+                self.below[node] = below
+                waiting += reversed(below)
+
+    def rho(self, node: int) -> float:
+        return density(self.comp[node], self.mem[node])
+
+    def first(self, node: int) -> int:
+        """The request that comes first below a node."""
+        return self.sequence[self.start[node]]
+
+    def last(self, node: int) -> int:
+        return self.sequence[self.start[node] + self.live[node] - 1]
+
+    def requests(self, nodes: Iterable[int]) -> array[int]:
+        found = array("i")
+        for node in nodes:
+            found += self.sequence[self.start[node] : self.start[node] + self.live[node]]
+        return found
 
 
-def waste(tree: PrefixTree, units: Sequence[Unit]) -> int:
-    """Prompt tokens that this list of units computes beyond the distinct ones."""
-    raise NotImplementedError
+def density_order(
+    weigher: Weigher, rules: OrderRules = OrderRules(), memory: int = 0, requests: Iterable[int] | None = None
+) -> list[Unit]:
+    """All requests (or these), each once: units by density, the densest first. ``memory``: positions of KV there are (0: no
+    unit is too large to be joined). Time: that of sorting; a hundred thousand requests take some seconds."""
+    layers = _Layers(weigher, range(weigher.tree.count) if requests is None else requests)
+    if not layers.sequence:
+        return []
+    pieces = _split(layers, rules)
+    pieces.sort(key=layers.rho, reverse=True)
+    groups = _merge(layers, pieces, rules.likeness, PORTION * memory) if rules.likeness else [[piece] for piece in pieces]
+    return weigher.units(layers.requests(group) for group in groups)
+
+
+def _split(layers: _Layers, rules: OrderRules) -> list[int]:
+    """Nodes that are kept whole: each request is below one of them."""
+    tree = layers.tree
+    kept, waiting = [], [(tree.root, rules.allowance * layers.tokens[tree.root])]
+    while waiting:
+        node, allowance = waiting.pop()
+        below = layers.below.get(node, [])
+        if rules.mode == "paper":
+            price = tree.depth[node] * len(below)
+        else:
+            price = tree.depth[node] * (_apart(layers, below, rules.likeness) - 1)
+        if not below or price > allowance or (rules.mode == "off" and node != tree.root):
+            kept.append(node)
+        elif rules.mode == "paper":
+            waiting += [(child, allowance / len(below)) for child in reversed(below)]
+        else:  # leaves need none
+            total = sum(layers.tokens[child] for child in below if child >= tree.count) or 1
+            waiting += [(child, (allowance - price) * layers.tokens[child] / total) for child in reversed(below)]
+    return kept
+
+
+def _apart(layers: _Layers, below: Sequence[int], likeness: float) -> int:
+    """In how many places children end up that are sorted by density, if those of like density stay together."""
+    places, least = 0, float("inf")
+    for child in below:
+        rho = layers.rho(child)
+        if rho < least:
+            places, least = places + 1, rho / (1.0 + likeness) if likeness else rho
+    return places
+
+
+def _merge(layers: _Layers, pieces: Sequence[int], likeness: float, most: float) -> list[list[int]]:
+    """Join neighbours of like density, in depth-first order, where that loses no sharing; at most ``most`` positions in
+    each."""
+    groups: list[list[int]] = []
+    begin, before = 0, -1
+    while begin < len(pieces):
+        least, end = layers.rho(pieces[begin]) / (1.0 + likeness), begin + 1
+        while end < len(pieces) and layers.rho(pieces[end]) >= least:
+            end += 1
+        band = list(pieces[begin:end])
+        after = list(pieces[end : end + 1])
+        deep = sorted(band, key=layers.start.__getitem__)
+        if _shared(layers, before, deep + after) >= _shared(layers, before, band + after):
+            groups += _portions(layers, deep, most)
+        else:
+            groups += [[piece] for piece in band]
+        begin, before = end, layers.last(groups[-1][-1])
+    return groups
+
+
+def _shared(layers: _Layers, before: int, pieces: Sequence[int]) -> int:
+    """Tokens that pieces share with the one before each, the first with a request."""
+    total = 0
+    for piece in pieces:
+        if before >= 0:
+            total += layers.tree.shared(before, layers.first(piece))
+        before = layers.last(piece)
+    return total
+
+
+def _portions(layers: _Layers, pieces: Sequence[int], most: float) -> list[list[int]]:
+    """Pieces in a row, cut so that none but a single one holds more positions than ``most`` (0: no bound)."""
+    tree, held, before = layers.tree, 0.0, -1
+    groups: list[list[int]] = [[]]
+    for piece in pieces:
+        above = tree.depth[tree.parent[piece]]
+        more = layers.held[piece] + above
+        if before >= 0 and most and held + more - tree.shared(before, layers.first(piece)) > most:
+            groups.append([])
+            held, before = 0.0, -1
+        held += more - (tree.shared(before, layers.first(piece)) if before >= 0 else 0)
+        groups[-1].append(piece)
+        before = layers.last(piece)
+    return groups
+
+
+def waste(tree: PrefixTree, units: Iterable[Unit]) -> int:
+    """Prompt tokens that these units compute, one after the other, beyond the distinct ones of their requests."""
+    requests = [request for unit in units for request in unit.requests]
+    return tree.computed(requests) - tree.computed(sorted(requests, key=tree.rank.__getitem__))

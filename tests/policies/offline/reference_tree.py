@@ -1,0 +1,117 @@
+"""What the offline order means, written down plainly: sets of prefixes and recursion, for small batches alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from blockwright.policies.offline.density import Costs, density
+
+Prompt = tuple[int, ...]
+LARGEST = 2**32 - 1
+
+
+def random_prompts(random: Random, most: int = 14) -> list[Prompt]:
+    """Some prompts that share prefixes; some are equal, empty, or prefixes of others. Tokens take one to four bytes."""
+    tokens = random.sample([0, 1, 2, 255, 256, 257, 65536, 151_000, LARGEST], random.randint(1, 4))
+    prompts: list[Prompt] = []
+    for _ in range(random.randint(1, most)):
+        base = random.choice(prompts) if prompts and random.random() < 0.7 else ()
+        cut = base[: random.randint(0, len(base))] if random.random() < 0.7 else base
+        prompts.append((*cut, *random.choices(tokens, k=random.choice([0, 1, 2, 3, 30]))))
+    return prompts
+
+
+def random_costs(random: Random) -> Costs:
+    return Costs(random.uniform(0.5, 2.0), random.uniform(0.0, 0.1), random.uniform(0.01, 1.0), random.choice([0.0, 0.5]))
+
+
+def prefixes(prompts: list[Prompt]) -> set[Prompt]:
+    """Each distinct token of a batch, as what it ends."""
+    return {prompt[:end] for prompt in prompts for end in range(1, len(prompt) + 1)}
+
+
+def shared(one: Prompt, other: Prompt) -> int:
+    return len(prefixes([one]) & prefixes([other]))
+
+
+def token_cost(costs: Costs, behind: int) -> float:
+    """Of the token of a prompt that so many come before: the square grows by this."""
+    return costs.token + costs.attend * ((behind + 1) ** 2 - behind**2)
+
+
+def answer_cost(costs: Costs, length: float) -> float:
+    return length * (costs.token + costs.sample)
+
+
+def reading(costs: Costs, prompt: int, answer: int) -> float:
+    """Each token of the answer reads all that comes before it, and itself."""
+    return sum(costs.read * (prompt + made) for made in range(1, answer + 1))
+
+
+@dataclass
+class Node:
+    """A node of the radix tree: the prefix that it ends, the requests below, its children."""
+
+    prefix: Prompt
+    requests: list[int]
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def leaf(self) -> bool:
+        return not self.children
+
+
+def grow(prompts: list[Prompt], requests: list[int], prefix: Prompt = ()) -> Node:
+    """The radix tree below a prefix, children by their first token, an empty leaf first."""
+    node = Node(prefix, requests)
+    depth = len(prefix)
+    node.children = [Node(prefix, [request]) for request in requests if len(prompts[request]) == depth]
+    for token in sorted({prompts[request][depth] for request in requests if len(prompts[request]) > depth}):
+        below = [request for request in requests if prompts[request][depth : depth + 1] == (token,)]
+        ends = min(len(prompts[request]) for request in below)
+        while len({prompts[request][:ends] for request in below}) > 1:
+            ends -= 1
+        longest = prompts[below[0]][:ends]
+        node.children.append(Node(longest, below) if len(below) == 1 else grow(prompts, below, longest))
+    return node
+
+
+def weigh(node: Node, above: int, prompts: list[Prompt], outputs: list[int], costs: Costs) -> tuple[float, float]:
+    """Compute and memory time of all below a node whose parent ends ``above`` tokens."""
+    below = {prefix for prefix in prefixes([prompts[request] for request in node.requests]) if len(prefix) > above}
+    comp = sum(token_cost(costs, len(prefix) - 1) for prefix in below)
+    comp += sum(answer_cost(costs, outputs[request]) for request in node.requests)
+    return comp, sum(reading(costs, len(prompts[request]), outputs[request]) for request in node.requests)
+
+
+def layer_sort(node: Node, above: int, prompts: list[Prompt], outputs: list[int], costs: Costs) -> float:
+    """Sort children by density, downwards; the density of the node."""
+    rhos = [layer_sort(child, len(node.prefix), prompts, outputs, costs) for child in node.children]
+    places = sorted(range(len(rhos)), key=lambda place: -rhos[place])
+    node.children = [node.children[place] for place in places]
+    return density(*weigh(node, above, prompts, outputs, costs))
+
+
+def leaves(node: Node) -> list[int]:
+    return list(node.requests) if node.leaf else [request for child in node.children for request in leaves(child)]
+
+
+def split(node: Node, allowance: float, divide: str, prompts: list[Prompt]) -> list[Node]:
+    """The listing of the paper, with leaves kept; or with an allowance in proportion to prompt tokens, of which opening takes
+    what it costs, and which leaves do not need."""
+    if node.leaf:
+        return [node]
+    price = len(node.prefix) * (len(node.children) - (divide == "proportional"))
+    if price > allowance:
+        return [node]
+    inner = [child for child in node.children if not child.leaf]
+    total = sum(len(prompts[request]) for child in inner for request in child.requests) or 1
+    found = []
+    for child in node.children:
+        if divide == "paper":
+            part = allowance / len(node.children)
+        else:
+            part = (allowance - price) * sum(len(prompts[request]) for request in child.requests) / total
+        found += split(child, part, divide, prompts)
+    return found
