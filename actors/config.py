@@ -27,7 +27,7 @@ MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
 # fmt: off
 _POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
-             "max_body", "max_characters", "dispatchers")
+             "max_body", "max_characters", "dispatchers", "batch_requests", "batch_bytes")
 _SECONDS = ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout",
             "dispatch_timeout", "slo_ttft", "slo_latency")
 # fmt: on
@@ -179,6 +179,11 @@ class Settings:
     keep_alive: Annotated[
         float, "seconds of silence in a stream before a comment tells the queue's place or the prefill"
     ] = 10.0
+    batch_dir: Annotated[
+        str, "folder where files and batches are kept, whatever dies; of one server alone; empty: there are no batches"
+    ] = ""
+    batch_requests: Annotated[int, "most requests of a batch"] = 50_000
+    batch_bytes: Annotated[int, "bytes (or 200MiB) of a file of requests"] = 200 << 20
     directory: Annotated[str, "of the cluster's sockets; empty: a fresh private one"] = ""
     check: Annotated[bool, "verify the memory accounts after every sweep, not only when idle"] = False
     event_log: Annotated[

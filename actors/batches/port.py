@@ -6,7 +6,7 @@ gateway: whoever runs it may die at any moment, and another one goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from blockwright.policies.offline.feed import OfflineRequest
 
 
 class Status(StrEnum):
-    """Of a batch, in the words of OpenAI's API."""
+    """Of a batch, in the words that clients know."""
 
     VALIDATING = "validating"
     IN_PROGRESS = "in_progress"
@@ -67,9 +67,10 @@ class LineDone:
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """The lines that have no answer yet, by application. Empty: nothing is left to be computed."""
+    """The lines that can be answered, or were, by application; ``known``: new tokens of those that were, by line."""
 
     jobs: Mapping[str, Sequence[LineJob]] = field(default_factory=dict)
+    known: Mapping[int, int] = field(default_factory=dict)
 
 
 class BatchDesk(Protocol):
@@ -92,8 +93,9 @@ class BatchDesk(Protocol):
     async def load(self, batch: str) -> LoadedBatch | None:
         """Check the lines of a batch: those that are no requests get their errors. None: it has failed as a whole."""
 
-    async def answer(self, batch: str, line: int, home: str, side: str) -> LineDone:
-        """Answer a line and store what came of it. Returns when both are done. Raises NotNow; leaving it ends it."""
+    async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> LineDone:
+        """Answer a line and store what came of it. Returns when both are done. Raises NotNow; leaving it ends it. ``sent``:
+        called in the turn of the loop in which the gateway gets it."""
 
     async def write(self, batch: str, ending: Status) -> None:
         """Nothing more is computed: write the files, with what there is, and give the batch its last status. ``ending``:

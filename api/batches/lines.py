@@ -81,8 +81,8 @@ class LineAnswer:
     ignored: tuple[str, ...] = ()  # unknown fields, which HTTP tells in a header
 
 
-class LineAsking:
-    """Implements ``Asking``: who asks is the owner of the batch."""
+class LineAsker:
+    """Implements ``Asker``: who asks is the owner of the batch."""
 
     def __init__(self, caller: ApiCaller) -> None:
         self.headers: Mapping[str, str] = {}
@@ -138,7 +138,7 @@ async def prepare(front: Front, caller: ApiCaller, line: BatchLine) -> PreparedL
     if line.body.get("stream"):
         raise bad_request("stream is set, but a line of a batch is answered whole; leave stream out", "stream")
     try:
-        call = await line.endpoint.prepare(front, LineAsking(caller), line.body)
+        call = await line.endpoint.prepare(front, LineAsker(caller), line.body)
     except (ApiError, RequestRefused, CheckpointError) as raised:
         raise _refusal(raised) from None
     return PreparedLine(

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
+from blockwright.actors.batches.port import BatchDesk
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.peers import Family
 from blockwright.actors.gateway.port import (
@@ -38,7 +39,7 @@ from blockwright.runtime.actor.ref import Ref
 T = TypeVar("T")
 
 
-class Asking(Protocol):
+class Asker(Protocol):
     """What answering needs of who asks: an HTTP request, or a line of a batch. Its keys stand at the end of the module."""
 
     @property
@@ -74,6 +75,7 @@ class Front:
     cors: Cors
     hosts: Hosts
     names: ChosenNames = field(default_factory=ChosenNames)
+    desk: BatchDesk | None = None  # of the batches, if there are any
 
     def describe(self, name: str, key: str) -> RequestView | None:
         """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
@@ -104,7 +106,7 @@ class Front:
         """See ``GatewayPort``."""
         await self.port.drain(seconds)
 
-    def model(self, request: Asking, name: str | None) -> ModelInfo:
+    def model(self, request: Asker, name: str | None) -> ModelInfo:
         """The model that a request names. Raises a 404, or a 403 for one that its key may not use."""
         info = self.catalog.info(name)
         request[MODEL] = info.id

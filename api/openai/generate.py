@@ -22,7 +22,7 @@ from blockwright.api.answers import Usage
 from blockwright.api.checks import Body
 from blockwright.api.errors import ApiError, error_body, in_words
 from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, NAME, OFFLINE, PROGRESS, Asking, Front
+from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, NAME, OFFLINE, PROGRESS, Asker, Front
 from blockwright.api.http.headers import log_names
 from blockwright.api.http.limits import CHARGE
 from blockwright.api.http.metrics import Meter
@@ -47,7 +47,7 @@ class GenerateHandler:
     """One request being answered. ``request``: who asks; choice i answers prompt ``i // options.n``."""
 
     front: Front
-    request: Asking
+    request: Asker
     info: ModelInfo
     served: ServedModel
     options: Options
@@ -150,11 +150,11 @@ class GeneratingEndpoint(Generic[Parsed]):
                 return await _stream(call, request, ends)
             return web.Response(body=await _whole(call, ends), content_type="application/json")
 
-    async def prepare(self, front: Front, asking: Asking, body: Body) -> GenerateHandler:
+    async def prepare(self, front: Front, asking: Asker, body: Body) -> GenerateHandler:
         """A call that nothing is wrong with, as far as can be told before a worker has it. Raises ApiError."""
         return await self._check(front, asking, self.parse(body, front.settings.unknown_fields))
 
-    async def _check(self, front: Front, asking: Asking, body: Parsed) -> GenerateHandler:
+    async def _check(self, front: Front, asking: Asker, body: Parsed) -> GenerateHandler:
         options = body.options
         asking[IGNORED] = options.ignored
         info = front.model(asking, options.model)
@@ -224,6 +224,7 @@ def _start(call: GenerateHandler) -> None:
 def _sequences(call: GenerateHandler) -> list[Generation]:
     """One for each choice of each prompt."""
     options, caller = call.options, call.request[CALLER]
+    place = call.request.get(OFFLINE)
     return [
         Generation(
             id=sequence_id(call.id, index),
@@ -238,12 +239,15 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             priority=options.urgency,
             salt=_salt(call.front, caller.tenant, options.cache_salt),
             trace=current_traceparent(),
+            offline=place is not None,
+            home=place.home if place is not None else "",
+            side=place.side if place is not None else "",
         )
         for index in range(len(call.prompts) * options.n)
     ]
 
 
-def _name(front: Front, request: Asking, options: Options) -> None:
+def _name(front: Front, request: Asker, options: Options) -> None:
     """By which the request can be found: in ``/v1/requests`` and in the log."""
     if chosen := request.headers.get("x-request-id") or options.request_id:
         request[NAME] = chosen

@@ -51,6 +51,10 @@ class Cluster(Session):
             raise SettingsError(
                 f"gateways is {self.settings.gateways}; a cluster inside a program has 1, use blockwright serve for more"
             )
+        if self.settings.batch_dir:
+            raise SettingsError(
+                "batch_dir is set, but a cluster inside a program runs no batches; use blockwright serve, or batch run"
+            )
         self._listens = port is not None
         self._running: Running | None = None
         self._runner: web.AppRunner | None = None
