@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from blockwright.actors.batches.port import NotNow
 from blockwright.api.checks import Body, shown
 from blockwright.api.errors import ApiError, bad_request, error_body, in_words
 from blockwright.api.http.auth import ApiCaller
@@ -41,14 +42,6 @@ class LineRefused(Exception):
     def __init__(self, code: str, message: str, param: str | None = None, custom_id: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.param, self.custom_id = code, message, param, custom_id
-
-
-class NotNow(Exception):
-    """There is no room, or nobody to answer, at this moment: ask again after so many seconds. Nothing was computed."""
-
-    def __init__(self, message: str, retry_after: float) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,141 @@
+"""Which batches are checked, run, stopped and written, and when: a state machine without a store or a clock.
+
+What a batch is lies in the store; this is what one runner does about it. A batch is checked, waits for its turn, runs, and
+is written. Of each account the oldest one runs, and ``most`` at a time, so that nobody's long job keeps the others waiting.
+Cancel and expiry stop it wherever it is, and keep what is done. What could not be done is tried again after ``RETRY``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from blockwright.actors.batches.messages import (
+    BatchEffect,
+    BatchEvent,
+    Checked,
+    Ended,
+    LoadBatch,
+    RunBatch,
+    Seen,
+    StopBatch,
+    Stuck,
+    WriteBatch,
+    Written,
+)
+from blockwright.actors.batches.port import OpenBatch, Status
+
+RETRY = 1.0  # seconds
+
+
+class Stage(Enum):
+    LOADING = auto()
+    WAITING = auto()  # for its turn
+    RUNNING = auto()
+    STOPPING = auto()
+    WRITING = auto()
+
+
+@dataclass(slots=True)
+class BatchWork:
+    """What this runner does about one batch. ``again``: when to try once more what could not be done, if that is so."""
+
+    batch: OpenBatch
+    stage: Stage
+    ending: Status = Status.COMPLETED
+    again: float | None = None
+
+
+class BatchesState:
+    """See the module."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.works: dict[str, BatchWork] = {}  # in the order in which batches were made
+
+    def handle(self, event: BatchEvent, now: float) -> list[BatchEffect]:
+        """``now``: seconds of the epoch."""
+        effects = list(self._take(event, now))
+        effects += self._tries(now)
+        effects += self._turns()
+        return effects
+
+    def _take(self, event: BatchEvent, now: float) -> Iterator[BatchEffect]:
+        if isinstance(event, Seen):
+            for batch in event.batches:
+                yield from self._see(batch, now)
+            return
+        work = self.works.get(event.batch)
+        if work is None:
+            return
+        match event:
+            case Checked() if work.stage is Stage.LOADING:
+                work.stage = Stage.WAITING
+            case Ended(failed=True):
+                del self.works[event.batch]
+            case Checked() | Ended():
+                yield self._write(work)
+            case Written():
+                del self.works[event.batch]
+            case Stuck() if work.stage is Stage.STOPPING:
+                yield self._write(work)
+            case Stuck():
+                work.again = now + RETRY
+                if work.stage is not Stage.WRITING:  # what was stored stays; the rest is looked at anew
+                    work.stage = Stage.LOADING
+
+    def _see(self, batch: OpenBatch, now: float) -> Iterator[BatchEffect]:
+        work = self.works.get(batch.id)
+        over = self._over(batch, now)
+        if work is None:
+            work = self.works[batch.id] = BatchWork(batch, Stage.LOADING)
+            if over is None:
+                yield LoadBatch(batch.id)
+            else:
+                work.ending = over
+                yield self._write(work)
+            return
+        work.batch = batch
+        if over is None or work.stage in (Stage.STOPPING, Stage.WRITING):
+            return
+        work.ending = over
+        if work.stage is Stage.WAITING or work.again is not None:
+            yield self._write(work)
+        else:
+            work.stage = Stage.STOPPING
+            yield StopBatch(batch.id)
+
+    @staticmethod
+    def _over(batch: OpenBatch, now: float) -> Status | None:
+        """How it ends, if nothing of it is to be computed any more."""
+        if batch.status is Status.CANCELLING:
+            return Status.CANCELLED
+        if batch.status is Status.FINALIZING:
+            return Status.COMPLETED  # or what the store has noted
+        return Status.EXPIRED if now >= batch.expires_at else None
+
+    @staticmethod
+    def _write(work: BatchWork) -> BatchEffect:
+        work.stage, work.again = Stage.WRITING, None
+        return WriteBatch(work.batch.id, work.ending)
+
+    def _tries(self, now: float) -> Iterator[BatchEffect]:
+        for work in self.works.values():
+            if work.again is not None and now >= work.again:
+                work.again = None
+                if work.stage is Stage.WRITING:
+                    yield WriteBatch(work.batch.id, work.ending)
+                elif work.stage is Stage.LOADING:
+                    yield LoadBatch(work.batch.id)
+
+    def _turns(self) -> Iterator[BatchEffect]:
+        running = [work for work in self.works.values() if work.stage in (Stage.RUNNING, Stage.STOPPING)]
+        accounts = {work.batch.account for work in running}
+        count = len(running)
+        for work in self.works.values():
+            if count < self._most and work.stage is Stage.WAITING and work.batch.account not in accounts:
+                work.stage = Stage.RUNNING
+                accounts.add(work.batch.account)
+                count += 1
+                yield RunBatch(work.batch.id)
