@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, Place
 from blockwright.policies.offline.prefix_tree import packed
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.runtime.base.clock import ManualClock
+from blockwright.tests.waiting import until
 
 COSTS = Costs(token=1e-3, attend=0.0, read=1e-5)
 
@@ -70,12 +71,6 @@ class Bench:
 
     def end(self, request: int) -> None:
         self.running[request].set_result(Answered(2, cached=8))
-
-
-async def until(true: Callable[[], Any]) -> None:
-    """Turns of the loop; the test's own time limit ends what never comes."""
-    while not true():
-        await asyncio.sleep(0)
 
 
 async def test_as_many_run_as_there_is_credit_for_and_all_end() -> None:
