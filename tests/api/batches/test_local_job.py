@@ -1,4 +1,4 @@
-"""Lines as one offline job of this process: each is answered once, through the endpoints' own code, on its worker and side."""
+"""Lines as one offline job of this process: each is answered once, by the endpoints' own code, on its worker and side."""
 
 from __future__ import annotations
 
