@@ -45,8 +45,8 @@ def llama_8b_on_a100() -> Engine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineRules:
     """What our order can be told. ``sampling``: part of the requests that run first; 1: all lengths are known beforehand.
-    ``share``: of the memory for the left side, instead of the partition by density. ``target``: density to aim at, 0: that of
-    the batch. ``paced``: steps aim at it too."""
+    ``share``: of the memory for the left side, instead of the partition by density. ``target``: density to aim at, 0: that
+    of the batch. ``paced``: steps aim at it too."""
 
     sampling: float = PROBABILITY
     order: OrderRules = field(default_factory=OrderRules)

@@ -1,8 +1,8 @@
 """Orders that engines run a batch in today: what ours is measured against.
 
 Each is a permutation of the requests for the same scanner, engine, memory and estimates (BlendServe, section "Baselines"):
-the order is the only difference. Depth-first is what vLLM, SGLang and NanoFlow run a batch in that is sorted for their prefix
-caches; the policies named by weight and by longest prefix are SGLang's (its section "Cache-aware scheduling").
+the order is the only difference. Depth-first is what vLLM, SGLang and NanoFlow run a batch in that is sorted for their
+prefix caches; those by weight and by longest prefix are SGLang's (its section "Cache-aware scheduling").
 """
 
 from __future__ import annotations

@@ -89,14 +89,11 @@ class DualScanner:
         *,
         share: float | None = None,
     ) -> None:
-        _check(memory=memory, target=target)
-        if share is not None and not 0.0 <= share <= 1.0:
-            raise ValueError(f"share of an offline batch's left side is {share!r}; give a number from 0 to 1")
-        self.memory, self.target = memory, target
-        self._need, self._share = need, share
+        _check(memory=memory)
+        self.memory, self._need = memory, need
         self._sides: dict[Side, _Pointer] = {side: _Pointer(0, 0) for side in SIDES}
         self.admitted = self.retractions = self.finishes = 0  # counted from the beginning
-        self.replace(units)
+        self.replace(units, target, share)
 
     # the list of units
 
@@ -106,6 +103,8 @@ class DualScanner:
         target the partition aims at that from now on, or is the given share."""
         if target is not None:
             _check(target=target)
+            if share is not None and not 0.0 <= share <= 1.0:
+                raise ValueError(f"share of an offline batch's left side is {share!r}; give a number from 0 to 1")
             self.target, self._share = target, share
         self._units = [unit for unit in units if len(unit.requests)]
         self._left = sum(len(unit.requests) for unit in self._units)
