@@ -31,10 +31,7 @@ def of_offline(result: Result) -> str:
     rows = [
         (
             case.removeprefix("sim/"),
-            *(
-                f"{result.text(case, 'tok_per_s', one)} ({_percent(result.value(case, 'optimum_share', one))})"
-                for one in SUBJECTS
-            ),
+            *(_rate(result, case, subject) for subject in SUBJECTS),
             _percent(result.value(case, "sharing_share")),
         )
         for case in [f"sim/{name}/{overlap}" for name in (*(f"trace{n}" for n in TRACES), "grid") for overlap in OVERLAPS]
