@@ -11,18 +11,18 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.batches.driver import Answered, FeedDriver, Later
-from blockwright.actors.batches.first_costs import first_costs
+from blockwright.actors.batches.driver import NOMINAL, Answered, FeedDriver, Later
+from blockwright.actors.cost_file import read_costs
 from blockwright.api.batches.lines import BatchLine, LineAnswer, NotNow, PreparedLine, answer, prepare, refused
 from blockwright.api.errors import ApiError
 from blockwright.api.http.auth import ApiCaller
 from blockwright.api.http.context import Front, OfflinePlace
+from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.estimates import PROBABILITY
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, Placed
 from blockwright.policies.offline.job_account import FeedProgress
 from blockwright.policies.offline.prefix_tree import packed
 from blockwright.runtime.base.clock import LoopClock
-from blockwright.zoo.source import open_source
 
 YIELD = 64  # lines that are checked between two turns of the loop
 
@@ -90,14 +90,13 @@ class LocalJob:
 
     async def _driver(self, application: str, part: _Part, done: Mapping[int, int]) -> FeedDriver:
         info = self._front.catalog.info(application)
-        checkpoint = await asyncio.to_thread(open_source, info.checkpoint)
-        costs = first_costs(checkpoint, self._front.settings.profile)
+        measured = read_costs(self._front.settings.profile)
         draw = random.Random(len(part.lines))  # the same job is sampled alike each time
         known = {number: done[line] for number, line in enumerate(part.lines) if line in done}
         feed = await asyncio.to_thread(
             OfflineFeed,
             part.requests,
-            costs,
+            Costs.of_coefficients(measured) if measured is not None else NOMINAL,
             draws=[draw.random() for _ in part.lines],
             share=self._share,
             known=known,
