@@ -55,6 +55,7 @@ LONG = {
     "scheduling_live": 960,
     "overload": 2700,
     "pipelines": 1800,
+    "offline": 1800,
     "tenants": 2400,
 }  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one

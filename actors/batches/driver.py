@@ -17,6 +17,10 @@ from blockwright.policies.offline.job_account import FeedProgress
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.transport.clock import Clock
 
+# Until workers have measured their own (BlendServe's example: Llama-3.1-8B on an A100). Densities are compared with each
+# other alone, so that it matters little.
+NOMINAL = Costs.of_model(parameters=8.0e9, hidden=4096, layers=32, kv_width=1024, compute=312e12, bandwidth=2.039e12)
+
 
 @dataclass(frozen=True, slots=True)
 class Answered:

@@ -57,12 +57,14 @@ class QueuePositions:
         """Why a request waits; empty for one that runs."""
         if record.planned:
             return ""
+        if record.generation.offline:
+            return "offline"
         if record.state == "waiting" and not self._table.routes.get(record.application):
             return "no_worker"
         return "isolated" if record.state == "waiting" and record.deaths.suspect else "capacity"
 
     def _count(self, now: float) -> None:
-        waiting = [r for r in self._active.values() if not r.planned and not r.emitted]
+        waiting = [r for r in self._active.values() if not (r.planned or r.emitted or r.generation.offline)]
         waiting.sort(key=lambda record: record.key)
         self._places = {record.id: place for place, record in enumerate(waiting, 1)}
         self._counted = now

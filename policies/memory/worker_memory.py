@@ -13,6 +13,7 @@ from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Span
 from blockwright.policies.plain import Plain, to_plain
 from blockwright.policies.plan.sweep_plan import MapGroup
+from blockwright.policies.requests.account import is_offline_account
 
 MOST_MOVED = 32 << 20  # bytes of slots that are moved together at once: some 10 ms, in which no sweep runs
 EVERYBODY = "*"  # the share of accounts that have none of their own
@@ -98,8 +99,12 @@ class WorkerMemory:
 
     def _cap_of(self, account: str, left: int) -> int | None:
         """Where parameters leave so many chunks."""
-        share = self._shares.get(account, self._shares.get(EVERYBODY))
+        share = self._share(account)
         return None if share is None else int(share * left * self._pool.chunk_bytes)
+
+    def _share(self, account: str) -> float | None:
+        """Most of KV memory for an account. Sides of offline requests, which give way to everybody, have only their own."""
+        return self._shares.get(account, None if is_offline_account(account) else self._shares.get(EVERYBODY))
 
     def page_bytes(self, spans: Iterable[Span]) -> int:
         """Of one page on each of ``spans``."""
@@ -133,7 +138,7 @@ class WorkerMemory:
         slots = self.pages.allocator(spans[0].arena)
         groups = -(-pages * sum(span.layers for span in spans) // slots.group_slots)
         left, need = groups * slots.group_chunks, pages * self.page_bytes(spans)
-        if share := self._shares.get(account, self._shares.get(EVERYBODY)):
+        if share := self._share(account):
             left = max(left, int(need / (share * self._pool.chunk_bytes)))
             while (self._cap_of(account, left) or 0) < need:  # by the cap's own arithmetic: a byte less, and it never starts
                 left += 1
@@ -195,19 +200,16 @@ class WorkerMemory:
         moves.update(eviction.make_compact(self.pages, self._pool, need, MOST_MOVED) or {})
         return True
 
-    def release(
-        self, components: Iterable[bytes], holder: str, named: Collection[Span] = ()
-    ) -> list[tuple[bytes, list[bytes]]]:
-        """``holder`` needs these no more: those that nobody needs now, each with the packed tensors that go with it. Their
-        memory is given back, and the cached KV that they made but for that of ``named`` spans (see ``forget_pages``)."""
+    def release(self, components: Iterable[bytes], holder: str) -> list[tuple[bytes, list[bytes]]]:
+        """``holder`` needs these no more: those that nobody needs now, each with the packed tensors that go with it, whose
+        memory is given back. The cached KV that they made stays until ``forget_pages``."""
         gone = [(id, tensors) for id in components if (tensors := self.residence.release(id, holder)) is not None]
         self._orphaned.update(id for id, _ in gone)
-        self.forget_pages(named)
         return gone
 
     def forget_pages(self, named: Collection[Span]) -> None:
-        """Give up cached pages of spans that no planned route names any more, where what made them is gone, too: nobody can
-        make more of them, or use them, here. ``named``: those that routes name."""
+        """Give up cached pages whose makers are gone, but for those of ``named`` spans: nobody can make more of them, or use
+        them, here."""
         if self._orphaned:
             eviction.evict_components(self.pages, self._orphaned, named)
             self._orphaned &= {id for span in named for layer in span.components for id in layer}

@@ -1,9 +1,9 @@
 """What a request takes of the processor and of the memory's bandwidth, and the ratio of the two: its density.
 
 After BlendServe (section "Cost model"): a request computes its tokens' products and its prompt's attention, and reads its
-own KV once for each token of its answer. Reading the parameters is left out, since a large batch shares it; so is the arithmetic
-of attention in decoding, which reading hides. Density is compute time by memory time: a prompt with a short answer is dense,
-a long answer is not.
+own KV once for each token of its answer. Reading the parameters is left out, since a large batch shares it; so is the
+arithmetic of attention in decoding, which reading hides. Density is compute time by memory time: a prompt with a short
+answer is dense, a long answer is not.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ class OfflineFeed:
         self._costs, self._rules, self._memory, self._target = costs, rules, memory, target
         self._knows_costs = False
         self._tree = PrefixTree([one.prompt for one in requests])
-        hints = [one.hint for one in requests]
-        self._estimates = Estimates(self._tree, [one.limit for one in requests], hints=hints if any(hints) else ())
+        hints = [one.hint or one.limit for one in requests] if any(one.hint for one in requests) else ()
+        self._estimates = Estimates(self._tree, [one.limit for one in requests], hints=hints)
         self._choices = array("I", (one.choices for one in requests))
         self._status = bytearray(len(requests))
         for request, tokens in (known or {}).items():

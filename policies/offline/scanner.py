@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,6 +47,12 @@ class ScannerUse:
     right_running: int
 
 
+def _check(**values: float) -> None:
+    for name, value in values.items():
+        if not 0.0 < value < math.inf:
+            raise ValueError(f"{name} of an offline batch's scanner is {value!r}; give a number above 0")
+
+
 def left_share(left: float, right: float, target: float) -> float:
     """Part of KV memory for the left side, 0 to 1, by the densities of both sides and that which is aimed at."""
     if abs(left - right) < LIKE:
@@ -68,9 +74,10 @@ class _Pointer:
 
 class DualScanner:
     """``units``: by density, the densest first; every request in one of them. ``need``: positions of KV of a request that
-    would start now. ``memory``: positions there are. ``target``: density of the whole batch, which stays as it is while the
-    batch runs: aiming at 1 would pack better now and leave a one-sided rest. ``share``: part of the memory for the left
-    side, instead of what densities say. Raises ValueError where memory or target is not above 0, or share beyond 0 to 1.
+    would start now (infinite: it cannot). ``memory``: positions there are. ``target``: density of the whole batch, which
+    stays as it is while the batch runs: aiming at 1 would pack better now and leave a one-sided rest. ``share``: part of
+    the memory for the left side, instead of what densities say. Raises ValueError where memory or target is not above 0,
+    or share beyond 0 to 1.
     """
 
     def __init__(
@@ -82,22 +89,23 @@ class DualScanner:
         *,
         share: float | None = None,
     ) -> None:
-        for name, value in (("memory", memory), ("target", target)):
-            if not 0.0 < value < math.inf:
-                raise ValueError(f"{name} of an offline batch's scanner is {value!r}; give a number above 0")
-        if share is not None and not 0.0 <= share <= 1.0:
-            raise ValueError(f"share of an offline batch's left side is {share!r}; give a number from 0 to 1")
-        self.memory, self.target = memory, target
-        self._need, self._share = need, share
+        _check(memory=memory)
+        self.memory, self._need = memory, need
         self._sides: dict[Side, _Pointer] = {side: _Pointer(0, 0) for side in SIDES}
         self.admitted = self.retractions = self.finishes = 0  # counted from the beginning
-        self.replace(units)
+        self.replace(units, target, share)
 
     # the list of units
 
-    def replace(self, units: Sequence[Unit]) -> None:
+    def replace(self, units: Sequence[Unit], target: float | None = None, share: float | None = None) -> None:
         """Other units from now on: an order by better estimates, a part that grew or shrank. What runs stays and counts on
-        its side; nothing that runs may be in ``units``, and everything that is to run must be (see ``pending``)."""
+        its side; nothing that runs may be in ``units``, and everything that is to run must be (see ``pending``). With a
+        target the partition aims at that from now on, or is the given share."""
+        if target is not None:
+            _check(target=target)
+            if share is not None and not 0.0 <= share <= 1.0:
+                raise ValueError(f"share of an offline batch's left side is {share!r}; give a number from 0 to 1")
+            self.target, self._share = target, share
         self._units = [unit for unit in units if len(unit.requests)]
         self._left = sum(len(unit.requests) for unit in self._units)
         last = len(self._units) - 1
@@ -178,8 +186,7 @@ class DualScanner:
 
     def resize(self, memory: float) -> None:
         """There are so many positions from now on. Raises ValueError where that is not above 0."""
-        if not 0.0 < memory < math.inf:
-            raise ValueError(f"memory of an offline batch's scanner is {memory!r}; give a number above 0")
+        _check(memory=memory)
         self.memory = memory
         self._divide()
 
@@ -196,6 +203,10 @@ class DualScanner:
     def running(self, side: Side) -> int:
         """Sequences of a side that run."""
         return len(self._sides[side].running)
+
+    def newest(self, side: Side) -> Iterator[int]:
+        """Those of a side that run, the last to start first: in the order in which they are stopped."""
+        return reversed(self._sides[side].running)
 
     def use(self) -> ScannerUse:
         """See ``ScannerUse``."""

@@ -9,6 +9,8 @@ what each side holds is counted apart.
 
 from __future__ import annotations
 
+SIDES = (":left", ":right")
+
 
 def account_of(tenant: str, application: str) -> str:
     """``tenant``: of the API key; empty without keys."""
@@ -16,6 +18,11 @@ def account_of(tenant: str, application: str) -> str:
 
 
 def offline_account(side: str) -> str:
-    """Of an offline request on a ``side`` ("left", "right", or "" where there is none). No application is called so, as names
+    """Of an offline request on a ``side``: "left", "right", or "" where there is none. No application is called so, as names
     begin with a letter or a digit."""
     return f":{side or 'offline'}"
+
+
+def is_offline_account(account: str) -> bool:
+    """Whether ``offline_account`` has named it."""
+    return account.startswith(":")

@@ -29,11 +29,6 @@ def offline_urgency(priority: int = 0) -> int:
     return OFFLINE * _CLASS + (priority + _CLASS // 2) % _CLASS - _CLASS // 2
 
 
-def is_offline(urgency: int) -> bool:
-    """Whether it is of the class that runs on what others leave."""
-    return urgency >= FIRST_OFFLINE
-
-
 def shared_class(urgency: int) -> int:
     """The class that counts between accounts, which share fairly within one: 0, 1 for what goes after everybody else's, or
     ``OFFLINE``.

@@ -24,6 +24,7 @@ from blockwright.policies.sweep.rows import RowTable
 
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
+    "offline_tokens", "offline_yielded",
     "moved_slots", "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
 )  # fmt: skip
 
@@ -132,6 +133,11 @@ class Parts:
         """Whether memory that was taken or given back is worth a plan without rows. Where rows of guests are to come, theirs
         will do, unless a load waits: a sweep of its own would keep them waiting."""
         return self.memory.pending and (self.outgoing.placing or not len(self.leases))
+
+    def forget_pages(self) -> None:
+        """Cached pages whose makers are gone, but for those of models that still have a part of their parameters here: these
+        dropped the rest for a burst, and whoever comes to compute it again finds the pages."""
+        self.memory.forget_pages(self.routes.spans(self.memory.residence.holders()))
 
     def forget(self) -> None:
         """Accounts of models that are served no more, once they have neither sequences nor pages, nor a counter above those

@@ -13,6 +13,7 @@ from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.sweep.columns import FOREVER, Status
 from blockwright.policies.sweep.events import (
+    YIELDED,
     GivenBack,
     LeaseReturned,
     Preempted,
@@ -104,8 +105,14 @@ class Sequences:
         self.settle(s)
 
     def preempt(self, s: int) -> None:
-        """It gives all its memory up, here and at its hosts, and returns to its place in the queue."""
+        """It gives all its memory up, here and at its hosts, and returns to its place in the queue; an offline one to its
+        gateway, which keeps it until there is room again."""
         rows, outgoing = self._parts.rows, self._parts.outgoing
+        if rows.is_offline(s):
+            outgoing.count("offline_yielded")
+            self.give_back(rows.submission[s], YIELDED)
+            self.drop(s)
+            return
         if rows.status[s] == Status.RUNNING:  # or it loses nothing but leases
             outgoing.count("preemptions")
             outgoing.tell(Preempted(rows.submission[s].gateway, rows.submission[s].request))

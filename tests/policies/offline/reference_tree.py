@@ -23,7 +23,8 @@ def random_prompts(random: Random, most: int = 14) -> list[Prompt]:
 
 
 def random_costs(random: Random) -> Costs:
-    return Costs(random.uniform(0.5, 2.0), random.uniform(0.0, 0.1), random.uniform(0.01, 1.0), random.choice([0.0, 0.5]))
+    """In powers of two, so that sums are exact in any order, and equal densities equal."""
+    return Costs(*(random.choice(values) for values in ([0.5, 1, 2], [0, 1 / 64, 1 / 8], [1 / 64, 1 / 8, 1], [0, 0.5])))
 
 
 def prefixes(prompts: list[Prompt]) -> set[Prompt]:
@@ -85,33 +86,47 @@ def weigh(node: Node, above: int, prompts: list[Prompt], outputs: list[int], cos
     return comp, sum(reading(costs, len(prompts[request]), outputs[request]) for request in node.requests)
 
 
-def layer_sort(node: Node, above: int, prompts: list[Prompt], outputs: list[int], costs: Costs) -> float:
-    """Sort children by density, downwards; the density of the node."""
-    rhos = [layer_sort(child, len(node.prefix), prompts, outputs, costs) for child in node.children]
-    places = sorted(range(len(rhos)), key=lambda place: -rhos[place])
-    node.children = [node.children[place] for place in places]
-    return density(*weigh(node, above, prompts, outputs, costs))
+def layer_sort(node: Node, above: int, prompts: list[Prompt], outputs: list[int], costs: Costs) -> dict[int, float]:
+    """Sort children by density, downwards; densities of all nodes, by their ``id``."""
+    rho = {id(node): density(*weigh(node, above, prompts, outputs, costs))}
+    for child in node.children:
+        rho |= layer_sort(child, len(node.prefix), prompts, outputs, costs)
+    node.children.sort(key=lambda child: -rho[id(child)])
+    return rho
 
 
 def leaves(node: Node) -> list[int]:
     return list(node.requests) if node.leaf else [request for child in node.children for request in leaves(child)]
 
 
-def split(node: Node, allowance: float, divide: str, prompts: list[Prompt]) -> list[Node]:
-    """The listing of the paper, with leaves kept; or with an allowance in proportion to prompt tokens, of which opening takes
-    what it costs, and which leaves do not need."""
-    if node.leaf:
+def places(rhos: list[float], likeness: float) -> int:
+    """Runs of densities in falling order, in each of which the first is at most so much above the last."""
+    found, first = 0, float("inf")
+    for rho in rhos:
+        if not found or rho * (1 + likeness) < first:
+            found, first = found + 1, rho
+    return found
+
+
+def split_as_in_the_paper(node: Node, allowance: float) -> list[Node]:
+    """Its listing, with leaves kept."""
+    if node.leaf or len(node.prefix) * len(node.children) > allowance:
         return [node]
-    price = len(node.prefix) * (len(node.children) - (divide == "proportional"))
-    if price > allowance:
+    return [one for child in node.children for one in split_as_in_the_paper(child, allowance / len(node.children))]
+
+
+def split_in_proportion(node: Node, allowance: float, prompts: list[Prompt], rho: dict[int, float]) -> list[Node]:
+    """With an allowance in proportion to prompt tokens, of which opening takes what it costs, and which leaves do not need.
+    ``rho``: densities by ``id`` of a node."""
+    price = len(node.prefix) * (places([rho[id(child)] for child in node.children], 0.0) - 1)
+    if node.leaf or (node.prefix and price >= allowance):
         return [node]
-    inner = [child for child in node.children if not child.leaf]
-    total = sum(len(prompts[request]) for child in inner for request in child.requests) or 1
+
+    def tokens(one: Node) -> int:
+        return sum(len(prompts[request]) for request in one.requests)
+
+    total = sum(tokens(child) for child in node.children if not child.leaf) or 1
     found = []
     for child in node.children:
-        if divide == "paper":
-            part = allowance / len(node.children)
-        else:
-            part = (allowance - price) * sum(len(prompts[request]) for request in child.requests) / total
-        found += split(child, part, divide, prompts)
+        found += split_in_proportion(child, (allowance - price) * tokens(child) / total, prompts, rho)
     return found

@@ -79,11 +79,11 @@ def test_columns_and_values_that_do_not_fit_are_refused() -> None:
         Estimates(tree, [5])
     with pytest.raises(ValueError, match="the limit of request 1 is 0 tokens; give 1 or more"):
         Estimates(tree, [5, 0])
-    with pytest.raises(ValueError, match="the hint of request 0 is 0.0 tokens"):
+    with pytest.raises(ValueError, match=r"the hint of request 0 is 0\.0 tokens"):
         Estimates(tree, [5, 5], hints=[0.0, 1.0])
     with pytest.raises(ValueError, match="the fixed length of request 1 is -2 tokens"):
         Estimates(tree, [5, 5], fixed=[0, -2])
-    with pytest.raises(ValueError, match="share of requests that are sampled is 1.5; give 0 to 1"):
+    with pytest.raises(ValueError, match=r"share of requests that are sampled is 1\.5; give 0 to 1"):
         choose_samples(tree, [0.5, 0.5], 1.5)
     with pytest.raises(ValueError, match="numbers has 1 values"):
         choose_samples(tree, [0.5])

@@ -1,0 +1,174 @@
+"""Layer sort, splitting, merging and figures of units, against plain definitions on a thousand small batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.order import MODES, OrderRules, Unit, Weigher, density_order, waste
+from blockwright.policies.offline.prefix_tree import PrefixTree, packed
+from blockwright.tests.policies.offline.reference_tree import (
+    Prompt,
+    answer_cost,
+    grow,
+    layer_sort,
+    leaves,
+    prefixes,
+    random_costs,
+    random_prompts,
+    reading,
+    shared,
+    split_as_in_the_paper,
+    split_in_proportion,
+    token_cost,
+)
+
+
+@dataclass
+class Batch:
+    prompts: list[Prompt]
+    outputs: list[int]
+    costs: Costs
+    weigher: Weigher
+
+    def check(self, units: list[Unit], requests: list[int] | None = None) -> None:
+        """Each request once; prefixes together within a unit; figures as a walk over tokens finds them."""
+        found = [request for unit in units for request in unit.requests]
+        assert sorted(found) == sorted(requests if requests is not None else range(len(self.prompts)))
+        before: Prompt = ()
+        wasted = -len(prefixes([self.prompts[request] for request in found]))
+        for unit in units:
+            inside = [self.prompts[request] for request in unit.requests]
+            assert self.weigher.tree.computed(unit.requests) == len(prefixes(inside)), "a prefix is computed twice in a unit"
+            comp = mem = held = tokens = 0.0
+            for request in unit.requests:
+                prompt = self.prompts[request]
+                fresh = range(shared(before, prompt), len(prompt))
+                comp += sum(token_cost(self.costs, place) for place in fresh) + answer_cost(
+                    self.costs, self.outputs[request]
+                )
+                mem += reading(self.costs, len(prompt), self.outputs[request])
+                tokens += len(fresh)
+                held += self.outputs[request] / 2
+                before = prompt
+            assert (unit.comp, unit.mem, unit.tokens, unit.positions) == (comp, mem, tokens, tokens + held)
+            wasted += tokens
+        assert waste(self.weigher.tree, units) == wasted
+
+
+def random_batch(seed: int) -> tuple[Random, Batch]:
+    random = Random(seed)
+    prompts, costs = random_prompts(random), random_costs(random)
+    outputs = [random.choice([0, 1, 2, 5, 40]) for _ in prompts]
+    tree = PrefixTree([packed(prompt) for prompt in prompts])
+    return random, Batch(prompts, outputs, costs, Weigher(tree, costs, outputs))
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_units_are_the_nodes_that_are_kept_by_density(part: int) -> None:
+    for seed in range(100):
+        random, batch = random_batch(100 * part + seed)
+        root = grow(batch.prompts, list(range(len(batch.prompts))))
+        rho = layer_sort(root, 0, batch.prompts, batch.outputs, batch.costs)
+        share = random.choice([0.0, 0.05, 0.2, 1.0])
+        allowance = share * sum(map(len, batch.prompts))
+        kept = {
+            "paper": split_as_in_the_paper(root, allowance),
+            "proportional": split_in_proportion(root, allowance, batch.prompts, rho),
+            "off": root.children,
+        }
+        for mode in MODES:
+            units = density_order(batch.weigher, OrderRules(mode=mode, allowance=share, likeness=0.0))
+            batch.check(units)
+            nodes = sorted(kept[mode], key=lambda node: -rho[id(node)])
+            wanted = [leaves(node) for node in nodes]
+            order = [request for one in wanted for request in one]
+            if mode != "proportional" or batch.weigher.tree.computed(order) - batch.weigher.tree.distinct <= allowance:
+                assert [list(unit.requests) for unit in units] == wanted
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_joining_keeps_what_is_shared_and_ends_at_a_quarter_of_memory(part: int) -> None:
+    for seed in range(100):
+        random, batch = random_batch(100 * part + seed)
+        tree, memory = batch.weigher.tree, random.choice([0, 40, 200, 2000])
+        share, likeness = random.choice([0.0, 0.05, 0.2, 1.0]), random.choice([0.1, 0.5, 3.0])
+        alone = density_order(batch.weigher, OrderRules(mode="paper", allowance=share, likeness=0.0))
+        units = density_order(batch.weigher, OrderRules(mode="paper", allowance=share, likeness=likeness), memory)
+        batch.check(units)
+        assert waste(tree, units) <= waste(tree, alone)
+        whole = {tuple(unit.requests) for unit in alone}
+        for unit in units:
+            assert not memory or unit.positions <= memory / 4 or tuple(unit.requests) in whole
+        for mode, allowed in (("proportional", share * tree.tokens), ("off", 0)):
+            units = density_order(batch.weigher, OrderRules(mode=mode, allowance=share, likeness=likeness), memory)
+            batch.check(units)
+            assert waste(tree, units) <= allowed
+
+
+def test_some_of_the_requests_are_ordered_as_if_there_were_no_others() -> None:
+    for seed in range(200):
+        random, batch = random_batch(seed)
+        some = sorted(random.sample(range(len(batch.prompts)), random.randint(0, len(batch.prompts))))
+        rules = OrderRules(mode=random.choice(MODES), allowance=random.choice([0.0, 0.1, 1.0]))
+        units = density_order(batch.weigher, rules, requests=some)
+        batch.check(units, some)
+        prompts = [packed(batch.prompts[request]) for request in some]
+        weigher = Weigher(PrefixTree(prompts), batch.costs, [batch.outputs[request] for request in some])
+        assert [unit.rho for unit in units] == [unit.rho for unit in density_order(weigher, rules)]
+
+
+def test_the_whole_takes_the_least() -> None:
+    for seed in range(100):
+        _, batch = random_batch(seed)
+        batch.check([batch.weigher.whole()])
+        assert batch.weigher.whole().tokens == batch.weigher.tree.distinct
+
+
+def test_units_of_like_density_are_joined_and_their_sharers_meet() -> None:
+    """Two sources, opened: their requests come in turns by density, until those within a tenth are joined."""
+    prompts = [(source, *[9] * 20, n) for n in range(10) for source in (1, 2)]
+    outputs = [40 + n // 8 for n in range(20)]
+    tree = PrefixTree([packed(prompt) for prompt in prompts])
+    weigher = Weigher(tree, Costs(1.0, 0.0, 0.01), outputs)
+    apart = density_order(weigher, OrderRules(mode="paper", allowance=1.0, likeness=0.0))
+    assert (len(apart), waste(tree, apart) > 0) == (20, True)
+    joined = density_order(weigher, OrderRules(mode="paper", allowance=1.0, likeness=0.1))
+    assert (len(joined), waste(tree, joined)) == (1, 0)
+    quarters = density_order(weigher, OrderRules(mode="paper", allowance=1.0, likeness=0.1), memory=1000)
+    assert max(unit.positions for unit in quarters) <= 250
+    assert waste(tree, quarters) == 0
+
+
+def test_an_outlier_leaves_its_source() -> None:
+    """One long answer in a dense source runs with the memory-heavy ones, where a prefix costs little."""
+    prompts = [(1, *[5] * 10, n, *[7] * 200) for n in range(50)] + [(n,) for n in range(2, 12)]
+    outputs = [2] * 50 + [400] * 10
+    outputs[17] = 5000
+    weigher = Weigher(PrefixTree([packed(prompt) for prompt in prompts]), Costs(1.0, 0.0, 0.01), outputs)
+    assert list(density_order(weigher)[-1].requests) == [17]
+    assert 17 not in density_order(weigher, OrderRules(mode="off"))[-1].requests
+
+
+def test_no_requests_and_a_deep_chain() -> None:
+    assert density_order(Weigher(PrefixTree([]), Costs(1, 0, 1), [])) == []
+    count = 1500
+    weigher = Weigher(PrefixTree([packed(range(length)) for length in range(count)]), Costs(1, 0, 1), [1] * count)
+    for mode in MODES:
+        assert sum(len(unit.requests) for unit in density_order(weigher, OrderRules(mode=mode))) == count
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ({"mode": "evenly"}, "mode is 'evenly'; .* proportional, paper, off"),
+        ({"allowance": 1.5}, r"allowance is 1\.5; .*, 0 to 1"),
+        ({"likeness": -0.1}, r"likeness is -0\.1; .*, 0 to 10"),
+    ],
+)
+def test_rules_out_of_range_are_refused(rules: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        OrderRules(**rules)
