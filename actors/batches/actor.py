@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from blockwright.actors.batches.driver import Answered, FeedDriver, Later
+from blockwright.actors.batches.driver import NOMINAL, Answered, FeedDriver, Later
 from blockwright.actors.batches.figures import figures_of
 from blockwright.actors.batches.messages import (
     BatchEvent,
@@ -30,7 +30,6 @@ from blockwright.actors.batches.messages import (
 )
 from blockwright.actors.batches.port import BatchDesk, LineJob, LoadedBatch, NotNow, Status
 from blockwright.actors.batches.state import BatchesState
-from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, Placed
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
@@ -40,8 +39,6 @@ log = logging.getLogger(__name__)
 LOOK = 0.25  # seconds between looks at the store
 TELL = 4  # looks between two words on how far batches are
 MOST = 4  # batches that run at a time, each of another account
-# Until workers have measured their own (BlendServe's example: Llama-3.1-8B on an A100).
-NOMINAL = Costs.of_model(parameters=8.0e9, hidden=4096, layers=32, kv_width=1024, compute=312e12, bandwidth=2.039e12)
 
 
 class Batches(Actor):

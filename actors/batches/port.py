@@ -80,6 +80,10 @@ class BatchDesk(Protocol):
     @property
     def port(self) -> GatewayPort: ...
 
+    @property
+    def figures(self) -> Mapping[str, dict[str, Any]]:
+        """What was told last of each batch that runs in this process."""
+
     def claim(self) -> bool:
         """Whether this process is the one that runs batches, of all that share the store; it stays so until ``resign`` or
         its end."""

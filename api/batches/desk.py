@@ -47,6 +47,7 @@ class Desk:
         self._lock = RunnerLock(self._store.folder)
         self._swept = False
         self._opened: dict[str, _Opened] = {}
+        self.figures: dict[str, dict[str, Any]] = {}
         self.trouble = ""  # why nothing can be stored now
 
     @property
@@ -60,6 +61,7 @@ class Desk:
         for opened in self._opened.values():
             opened.file.close()
         self._opened.clear()
+        self.figures.clear()
         self._lock.release()
 
     async def seen(self) -> list[OpenBatch]:
@@ -130,6 +132,7 @@ class Desk:
         self._close(batch)
 
     async def tell(self, batch: str, figures: dict[str, Any]) -> None:
+        self.figures[batch] = figures
         with contextlib.suppress(OSError):  # it is told again soon
             await self._thread.call(self._store.tell, batch, figures)
 
@@ -139,6 +142,7 @@ class Desk:
         self._close(batch)
 
     def _close(self, batch: str) -> None:
+        self.figures.pop(batch, None)
         opened = self._opened.pop(batch, None)
         if opened is not None:
             opened.file.close()

@@ -1,4 +1,4 @@
-"""What the openai package (2.x and 3.x) gets of files and batches: ``check_batches.py URL MODEL``. Prints what it has checked."""
+"""What the openai package (2.x and 3.x) gets of files and batches: ``check_batches.py URL MODEL``. Prints what it checks."""
 
 from __future__ import annotations
 
