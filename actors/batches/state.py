@@ -2,7 +2,7 @@
 
 What a batch is lies in the store; this is what one runner does about it. A batch is checked, waits for its turn, runs, and
 is written. Of each account the oldest one runs, and ``most`` at a time, so that nobody's long job keeps the others waiting.
-Cancel and expiry stop it wherever it is, and keep what is done. What could not be done is tried again after ``RETRY``.
+Cancel and expiry stop it wherever it is, and keep what is done. What could not be done is tried again after a while.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from blockwright.actors.batches.messages import (
 )
 from blockwright.actors.batches.port import OpenBatch, Status
 
-RETRY = 1.0  # seconds
+RETRY, LONGEST = 1.0, 8.0  # seconds until the first try again; each is twice as long as the one before, up to this
 
 
 class Stage(Enum):
@@ -45,6 +45,7 @@ class BatchWork:
     stage: Stage
     ending: Status = Status.COMPLETED
     again: float | None = None
+    tries: int = 0  # that failed
 
 
 class BatchesState:
@@ -81,7 +82,8 @@ class BatchesState:
             case Stuck() if work.stage is Stage.STOPPING:
                 yield self._write(work)
             case Stuck():
-                work.again = now + RETRY
+                work.again = now + min(LONGEST, RETRY * 2**work.tries)
+                work.tries += 1
                 if work.stage is not Stage.WRITING:  # what was stored stays; the rest is looked at anew
                     work.stage = Stage.LOADING
 

@@ -19,6 +19,7 @@ CREATE TABLE files(
     filename TEXT NOT NULL, nbytes INTEGER NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER,
     lines INTEGER NOT NULL);
 CREATE INDEX files_of ON files(tenant, serial);
+CREATE INDEX files_late ON files(expires_at) WHERE expires_at IS NOT NULL;
 CREATE TABLE batches(
     serial INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, key TEXT NOT NULL,
     endpoint TEXT NOT NULL, input_file TEXT NOT NULL, window TEXT NOT NULL, created_at INTEGER NOT NULL,

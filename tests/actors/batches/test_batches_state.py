@@ -95,13 +95,14 @@ def test_what_could_not_be_done_is_tried_again() -> None:
     assert state.handle(Seen(()), RETRY) == [LoadBatch("a")]
     state.handle(Checked("a"), RETRY)
     assert state.handle(Stuck("a"), 2 * RETRY) == [], "what ran is looked at anew: the store knows what is done"
-    assert state.handle(Seen(()), 3 * RETRY) == [LoadBatch("a")]
-    state.handle(Checked("a"), 3 * RETRY)
-    state.handle(Ended("a"), 3 * RETRY)
+    assert state.handle(Seen(()), 3 * RETRY) == [], "each pause is twice as long as the one before"
+    assert state.handle(Seen(()), 4 * RETRY) == [LoadBatch("a")]
+    state.handle(Checked("a"), 4 * RETRY)
+    state.handle(Ended("a"), 4 * RETRY)
     state.handle(Stuck("a"), 4 * RETRY)
-    assert state.handle(Seen(()), 5 * RETRY) == [WriteBatch("a", Status.COMPLETED)]
-    state.handle(Stuck("a"), 5 * RETRY)
-    assert state.handle(Seen((batch("a", status=CANCEL),)), 5.5 * RETRY) == []
+    assert state.handle(Seen(()), 8 * RETRY) == [WriteBatch("a", Status.COMPLETED)]
+    state.handle(Stuck("a"), 8 * RETRY)
+    assert state.handle(Seen((batch("a", status=CANCEL),)), 12 * RETRY) == []
 
 
 def test_random_walks_end_with_every_batch_written_once() -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.density import Costs, density
 from blockwright.policies.offline.order import MODES, OrderRules, Unit, Weigher, density_order, waste
 from blockwright.policies.offline.prefix_tree import PrefixTree, packed
 from blockwright.tests.policies.offline.reference_tree import (
@@ -72,19 +72,22 @@ def test_units_are_the_nodes_that_are_kept_by_density(part: int) -> None:
     for seed in range(100):
         random, batch = random_batch(100 * part + seed)
         root = grow(batch.prompts, list(range(len(batch.prompts))))
-        rho = layer_sort(root, 0, batch.prompts, batch.outputs, batch.costs)
+        weights = layer_sort(root, 0, batch.prompts, batch.outputs, batch.costs)
+        rho = {node: density(*taken) for node, taken in weights.items()}
         share = random.choice([0.0, 0.05, 0.2, 1.0])
         allowance = share * sum(map(len, batch.prompts))
         kept = {
             "paper": split_as_in_the_paper(root, allowance),
             "proportional": split_in_proportion(root, allowance, batch.prompts, rho),
-            "off": root.children,
+            "off": [[child] for child in root.children],
         }
+
         for mode in MODES:
             units = density_order(batch.weigher, OrderRules(mode=mode, allowance=share, likeness=0.0))
             batch.check(units)
-            nodes = sorted(kept[mode], key=lambda node: -rho[id(node)])
-            wanted = [leaves(node) for node in nodes]
+            taken = [[sum(weights[id(node)][kind] for node in run) for kind in (0, 1)] for run in kept[mode]]
+            together = sorted(range(len(taken)), key=lambda run: -density(*taken[run]))
+            wanted = [[request for node in kept[mode][run] for request in leaves(node)] for run in together]
             order = [request for one in wanted for request in one]
             if mode != "proportional" or batch.weigher.tree.computed(order) - batch.weigher.tree.distinct <= allowance:
                 assert [list(unit.requests) for unit in units] == wanted
@@ -151,6 +154,19 @@ def test_an_outlier_leaves_its_source() -> None:
     weigher = Weigher(PrefixTree([packed(prompt) for prompt in prompts]), Costs(1.0, 0.0, 0.01), outputs)
     assert list(density_order(weigher)[-1].requests) == [17]
     assert 17 not in density_order(weigher, OrderRules(mode="off"))[-1].requests
+
+
+def test_a_batch_with_one_beginning_is_not_one_unit() -> None:
+    """All prompts share a long prefix, too dear to open wholly: it is opened as far as the allowance goes."""
+    prompts = [(*[1] * 500, n, *[2] * 100) for n in range(300)]
+    weigher = Weigher(
+        PrefixTree([packed(prompt) for prompt in prompts]), Costs(1.0, 0.0, 0.01), [1 + 3 * n for n in range(300)]
+    )
+    for mode, count in (("off", 1), ("paper", 1), ("proportional", 4)):
+        units = density_order(weigher, OrderRules(mode=mode))
+        assert len(units) == count
+        assert waste(weigher.tree, units) == 500 * (count - 1) <= 0.01 * weigher.tree.tokens
+        assert [unit.rho for unit in units] == sorted((unit.rho for unit in units), reverse=True)
 
 
 def test_no_requests_and_a_deep_chain() -> None:
