@@ -239,9 +239,8 @@ class DualScanner:
         self._most = {"left": share * self.memory, "right": (1.0 - share) * self.memory}
 
     def _turns(self) -> tuple[Side, Side]:
-        """The side that is asked first: that which has less of what it may hold."""
-        left, right = (self._sides[side].use / (self._most[side] or 1e-9) for side in SIDES)
-        return ("left", "right") if left <= right else ("right", "left")
+        """The side that is asked first."""
+        return "right", "left"
 
     def _next(self, side: Side) -> int | None:
         """The request at a pointer. Where the pointers have met the left one reads on."""
