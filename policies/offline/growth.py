@@ -19,7 +19,9 @@ class Growth:
     __slots__ = ("_ends", "_known", "_peak", "_sum")
 
     def __init__(self) -> None:
-        self._ends: list[tuple[int, int, int]] = []  # (the step after which it ends, request, positions less steps), ascending
+        self._ends: list[
+            tuple[int, int, int]
+        ] = []  # (the step after which it ends, request, positions less steps), ascending
         self._known: dict[int, tuple[int, int, int]] = {}
         self._sum = 0  # of positions less steps
         self._peak: int | None = 0
