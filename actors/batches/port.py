@@ -30,11 +30,6 @@ class BatchStatus(StrEnum):
 
 # Those that somebody has to work on.
 OPEN = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
-    BatchStatus.VALIDATING,
-    BatchStatus.IN_PROGRESS,
-    BatchStatus.FINALIZING,
-    BatchStatus.CANCELLING,
-)  # those that somebody has to work on
 
 
 class NotNow(Exception):

@@ -65,12 +65,7 @@ _EXPIRES = (
 CREATE_FIELDS = (
     Field("input_file_id", Text(100), "A file of purpose batch.", required=True),
     Field("endpoint", OneOf(tuple(ENDPOINTS)), "What every line asks.", required=True),
-    Field(
-        "completion_window",
-        CompletionWindow(),
-        "24h, or another time up to 30d: what is not answered by then is not.",
-        required=True,
-    ),
+    Field("completion_window", CompletionWindow(), "24h, or another time up to 30d; then it expires.", required=True),
     Field("metadata", Metadata(), f"Up to {MOST_PAIRS} pairs of texts, for you."),
     Field("output_expires_after", Record(_EXPIRES), "When its output and error files are deleted."),
 )
