@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from blockwright.actors.gateway.port import GatewayPort
+from blockwright.actors.gateway.port import Credit, GatewayPort
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, Placed
 from blockwright.policies.offline.job_account import FeedProgress
@@ -108,14 +108,21 @@ class FeedDriver:
             self._ordering = asyncio.create_task(self._order())
         if self._clock.now() < self._not_before:
             return
-        for credit in credits:
-            if credit.worker in feed.workers:
-                coming = [one for one in self._unsent.values() if one.worker == credit.worker]
-                rows = credit.rows - sum(one.sequences for one in coming)
-                positions = credit.positions - sum(one.positions for one in coming)
-                for placed in feed.take(credit.worker, rows, positions):
-                    self._unsent[placed.request] = placed
-                    self._running[placed.request] = asyncio.create_task(self._run_one(placed))
+        given = -1
+        while given < len(self._running):  # again: who has nothing left takes of those that had no room for all of theirs
+            given = len(self._running)
+            for credit in credits:
+                if credit.worker in feed.workers:
+                    self._give(credit)
+
+    def _give(self, credit: Credit) -> None:
+        """To one worker, what it has room for."""
+        coming = [one for one in self._unsent.values() if one.worker == credit.worker]
+        rows = credit.rows - sum(one.sequences for one in coming)
+        positions = credit.positions - sum(one.positions for one in coming)
+        for placed in self._feed.take(credit.worker, rows, positions):
+            self._unsent[placed.request] = placed
+            self._running[placed.request] = asyncio.create_task(self._run_one(placed))
 
     def _learn(self, measured: Coefficients | None) -> None:
         """A fit to few sweeps may lack the terms that a density is made of."""

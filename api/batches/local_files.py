@@ -39,7 +39,11 @@ class BatchInput:
             self._file = path.open("rb")
         except OSError as error:
             raise BatchFileError(f"{path} cannot be read ({error.strerror}); name a file of JSON lines") from None
-        self._scan()
+        try:
+            self._scan()
+        except BaseException:
+            self._file.close()
+            raise
 
     def _scan(self) -> None:
         seen: dict[str, int] = {}

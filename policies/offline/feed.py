@@ -64,15 +64,16 @@ class JobOrder:
 
 class _Worker:
     """``part``: what its scanner was given; ``after``: what it is given when that is empty; ``last``: what was taken last on
-    each side, as what shares a prefix with it finds that in the cache."""
+    each side, as what shares a prefix with it finds that in the cache; ``full``: it had no room for what it has left."""
 
-    __slots__ = ("after", "last", "part", "scanner")
+    __slots__ = ("after", "full", "last", "part", "scanner")
 
     def __init__(self, scanner: DualScanner) -> None:
         self.scanner = scanner
         self.part: list[Unit] = []
         self.after: list[Unit] = []
         self.last: dict[Side, int] = {}
+        self.full = False
 
 
 class OfflineFeed:
@@ -167,6 +168,7 @@ class OfflineFeed:
             placed.append(Placed(request, worker, admission.side, self._choices[request], admission.need))
             rows -= placed[-1].sequences
             positions -= admission.need
+        here.full = _left(here) > 0
         return placed
 
     def finished(self, request: int, output_tokens: int, cached: int = 0) -> None:
@@ -215,7 +217,7 @@ class OfflineFeed:
         def made() -> JobOrder:
             weigher = Weigher(tree, costs, outputs)
             units = density_order(weigher, rules, memory)
-            work = WorkEstimate.of(units, weigher, costs, outputs)
+            work = WorkEstimate.of(units, weigher)
             return JobOrder(units, work, weigher.whole().rho, costs, informed)
 
         return made
@@ -255,7 +257,7 @@ class OfflineFeed:
             remaining_seconds=account.remaining_seconds(seconds),
             density=self._order.density,
             sharing=account.sharing,
-            sharing_best=1.0 - tree.distinct / tree.tokens,
+            sharing_best=tree.sharing,
             given_back=self._given_back,
             sides={name: _use(worker.scanner) for name, worker in self._workers.items()},
         )
@@ -321,21 +323,23 @@ class OfflineFeed:
         return joined([rest, *([self._weigher.unit([one])] for one in sorted(back))])
 
     def _refilled(self, worker: _Worker) -> bool:
-        """Give a worker whose scanner is at its end what it reads then, or half of what another one has left."""
+        """Give a worker whose scanner is at its end what it reads then, or half of what another one has no room for."""
         if worker.after:
             self._give(worker, worker.after)
             worker.after = []
             return True
-        fullest = max(self._workers.values(), key=_left)
-        if _left(fullest) < 2:
+        fullest = max((one for one in self._workers.values() if one.full), key=_left, default=worker)
+        if not _left(fullest):
             return False
+        kept, taken = cut(fullest.after or self._rest(fullest), 2, self._weigher)
+        if not taken:
+            kept, taken = taken, kept  # there is but one request
         if fullest.after:
-            fullest.after, taken = cut(fullest.after, 2, self._weigher)
+            fullest.after = kept
         else:
-            kept, taken = cut(self._rest(fullest), 2, self._weigher)
             self._give(fullest, kept)
         self._give(worker, taken)
-        return bool(worker.scanner.waiting)
+        return True
 
     def _need_on(self, name: str) -> Callable[[int], float]:
         """Positions of a request that would start on a worker: what it finds in the cache takes no more, and its answer is

@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.order import Unit, Weigher
 
 
@@ -50,16 +49,14 @@ class WorkEstimate:
     outputs: array[float]
 
     @classmethod
-    def of(cls, units: Iterable[Unit], weigher: Weigher, costs: Costs, outputs: Sequence[float]) -> WorkEstimate:
+    def of(cls, units: Iterable[Unit], weigher: Weigher) -> WorkEstimate:
         """Of requests in the order of their units; what a request shares with the one before is not its work."""
-        lengths, seconds, before = weigher.tree.length, array("d", bytes(8 * len(outputs))), -1
+        seconds, before = array("d", bytes(8 * weigher.tree.count)), -1
         for unit in units:
             for request in unit.requests:
-                new, answer = weigher.new(request, before), outputs[request]
-                prompt = costs.prompt(new, lengths[request] - new) + costs.answer(answer)
-                seconds[request] = prompt + costs.mem(lengths[request], answer)
+                seconds[request] = weigher.comp(request, before) + weigher.mem(request)
                 before = request
-        return cls(seconds, array("d", outputs))
+        return cls(seconds, array("d", weigher.outputs))
 
 
 class JobAccount:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,10 +28,17 @@ def line(id: str = "a", **more: object) -> str:
     return json.dumps({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}, **more})
 
 
-def given(folder: Path, *lines: str) -> BatchInput:
-    path = folder / "in.jsonl"
-    path.write_text("\n".join(lines))
-    return BatchInput(path)
+@pytest.fixture
+def given(tmp_path: Path) -> Iterator[Callable[..., BatchInput]]:
+    """``given(*lines)``: a file of these lines, closed after the test."""
+    with contextlib.ExitStack() as opened:
+
+        def make(*lines: str) -> BatchInput:
+            path = tmp_path / "in.jsonl"
+            path.write_text("\n".join(lines))
+            return opened.enter_context(contextlib.closing(BatchInput(path)))
+
+        yield make
 
 
 def answered(id: str, tokens: int = 3) -> bytes:
@@ -37,8 +46,8 @@ def answered(id: str, tokens: int = 3) -> bytes:
     return result_line("batch_req_1", id, LineAnswer(status=200, request_id="cmpl-1", body=body))
 
 
-def test_lines_are_read_again_by_their_number(tmp_path: Path) -> None:
-    found = given(tmp_path, line("a"), "", "   ", line("b", body={"prompt": "é" * 10}), line("c"))
+def test_lines_are_read_again_by_their_number(given: Callable[..., BatchInput]) -> None:
+    found = given(line("a"), "", "   ", line("b", body={"prompt": "é" * 10}), line("c"))
     assert len(found) == 3
     assert [found.custom_id(n) for n in range(3)] == ["a", "b", "c"]
     assert [found.number(n) for n in range(3)] == [1, 4, 5]
@@ -47,10 +56,8 @@ def test_lines_are_read_again_by_their_number(tmp_path: Path) -> None:
     assert found.good() == [0, 1, 2]
 
 
-def test_each_wrong_line_is_refused_alone(tmp_path: Path) -> None:
-    found = given(
-        tmp_path, line("a"), "{broken", line("a"), line("b", url="/v1/nothing"), line("c", method="GET"), line("d")
-    )
+def test_each_wrong_line_is_refused_alone(given: Callable[..., BatchInput]) -> None:
+    found = given(line("a"), "{broken", line("a"), line("b", url="/v1/nothing"), line("c", method="GET"), line("d"))
     assert {n: error.code for n, error in found.refused.items()} == {
         1: "invalid_json_line",
         2: "duplicate_custom_id",
@@ -103,14 +110,14 @@ def test_what_is_answered_is_known_and_a_torn_last_line_is_cut(tmp_path: Path) -
         assert path.read_bytes() == whole + answered("b")
 
 
-def test_an_output_of_another_input_is_not_appended_to(tmp_path: Path) -> None:
+def test_an_output_of_another_input_is_not_appended_to(tmp_path: Path, given: Callable[..., BatchInput]) -> None:
     output = BatchOutput(tmp_path / "out.jsonl")
     output.append(answered("b"))
     output.close()
     again = BatchOutput(tmp_path / "out.jsonl")
-    assert check_belongs(given(tmp_path, "{broken", line("a"), line("b")), again) == {2: 3}
+    assert check_belongs(given("{broken", line("a"), line("b")), again) == {2: 3}
     with pytest.raises(BatchFileError, match=r"has an answer to 'b', which .*in.jsonl does not have"):
-        check_belongs(given(tmp_path, line("a")), again)
+        check_belongs(given(line("a")), again)
     again.close()
 
 
