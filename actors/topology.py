@@ -242,12 +242,11 @@ async def start(
         state = _state(settings, configs, models)
         state.overload.watched = settings.overload == "on"
         values: dict[str, Any] = {
-            **_services(settings),
+            **_services(settings, http.desk if http is not None else None),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (http.front if http is not None else None, processes),
-            "batches": (http.desk if http is not None else None,),
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }
@@ -267,10 +266,15 @@ async def start(
     return running
 
 
-def _services(settings: Settings) -> dict[str, Any]:
-    """Those that serve gateways, and the predictors that dispatchers ask."""
+def _services(settings: Settings, desk: BatchDesk | None) -> dict[str, Any]:
+    """Those that serve gateways, the predictors that dispatchers ask, and who runs batches."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
-    own = {"limiter": (limits_of(settings),), "tagger": (settings,), "memory": (settings, f"{HEAD}/controller")}
+    own = {
+        "limiter": (limits_of(settings),),
+        "tagger": (settings,),
+        "memory": (settings, f"{HEAD}/controller"),
+        "batches": (desk,),
+    }
     return {**own, NODE: settings, **asked}
 
 

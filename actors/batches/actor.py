@@ -17,18 +17,18 @@ from typing import Any
 from blockwright.actors.batches.driver import NOMINAL, Answered, FeedDriver, Later
 from blockwright.actors.batches.figures import figures_of
 from blockwright.actors.batches.messages import (
+    BatchChecked,
+    BatchEnded,
+    BatchesSeen,
     BatchEvent,
-    Checked,
-    Ended,
+    BatchStuck,
+    BatchWritten,
     LoadBatch,
     RunBatch,
-    Seen,
     StopBatch,
-    Stuck,
     WriteBatch,
-    Written,
 )
-from blockwright.actors.batches.port import BatchDesk, LineJob, LoadedBatch, NotNow, Status
+from blockwright.actors.batches.port import BatchDesk, BatchStatus, LineJob, LoadedBatch, NotNow
 from blockwright.actors.batches.state import BatchesState
 from blockwright.policies.offline.feed import OfflineFeed, Placed
 from blockwright.runtime.actor.actor import Actor
@@ -73,7 +73,7 @@ class Batches(Actor):
         if not self._desk.claim():
             return
         try:
-            self._handle(Seen(tuple(await self._desk.seen())))
+            self._handle(BatchesSeen(tuple(await self._desk.seen())))
             self._looks += 1
             if self._looks % TELL == 0:
                 await self._tell(*self._drivers)
@@ -106,13 +106,13 @@ class Batches(Actor):
             except asyncio.CancelledError:
                 if self._stopping:
                     raise
-                event = Ended(batch)
+                event = BatchEnded(batch)
             except (OSError, NotNow) as error:
                 log.info("batch %s waits: %s", batch, error)
-                event = Stuck(batch)
+                event = BatchStuck(batch)
             except Exception:
                 log.exception("batch %s is stuck; it is tried again", batch)
-                event = Stuck(batch)
+                event = BatchStuck(batch)
             if self._tasks.get(batch) is asyncio.current_task():
                 del self._tasks[batch]
             self._handle(event)
@@ -122,9 +122,9 @@ class Batches(Actor):
     async def _load(self, batch: str) -> BatchEvent:
         loaded = await self._desk.load(batch)
         if loaded is None:
-            return Ended(batch, failed=True)
+            return BatchEnded(batch, failed=True)
         self._loaded[batch] = loaded
-        return Checked(batch)
+        return BatchChecked(batch)
 
     async def _run(self, batch: str, loaded: LoadedBatch) -> BatchEvent:
         drivers = self._drivers[batch] = {}
@@ -137,11 +137,11 @@ class Batches(Actor):
             await self._tell(batch)
         finally:
             del self._drivers[batch]
-        return Ended(batch)
+        return BatchEnded(batch)
 
-    async def _write(self, batch: str, ending: Status) -> BatchEvent:
+    async def _write(self, batch: str, ending: BatchStatus) -> BatchEvent:
         await self._desk.write(batch, ending)
-        return Written(batch)
+        return BatchWritten(batch)
 
     async def _driver(self, batch: str, application: str, jobs: Sequence[LineJob], loaded: LoadedBatch) -> FeedDriver:
         drawn = random.Random(f"{batch} {application}")  # so that a restart samples the same lines

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.batches.port import OpenBatch, Status
+from blockwright.actors.batches.port import BatchStatus, OpenBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BatchesSeen:
     """All open batches of the store, in the order in which they were made."""
 
     batches: tuple[OpenBatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class BatchChecked:
     """Its lines are checked, and what is left of them can run."""
 
     batch: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class BatchEnded:
     """Nothing of it runs or is left to do: all lines are answered, or it was stopped, or has failed as a whole."""
 
     batch: str
@@ -30,20 +30,20 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BatchWritten:
     """Its files are there, and it has its last status."""
 
     batch: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class BatchStuck:
     """What was asked for could not be done now."""
 
     batch: str
 
 
-BatchEvent = Seen | Checked | Ended | Written | Stuck
+BatchEvent = BatchesSeen | BatchChecked | BatchEnded | BatchWritten | BatchStuck
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class RunBatch:
 
 @dataclass(frozen=True, slots=True)
 class StopBatch:
-    """End what runs of it, at the next sweep; ``Ended`` follows."""
+    """End what runs of it, at the next sweep; ``BatchEnded`` follows."""
 
     batch: str
 
@@ -72,7 +72,7 @@ class WriteBatch:
     """Write its files with what there is."""
 
     batch: str
-    ending: Status
+    ending: BatchStatus
 
 
 BatchEffect = LoadBatch | RunBatch | StopBatch | WriteBatch

@@ -15,7 +15,7 @@ from blockwright.actors.gateway.port import GatewayPort
 from blockwright.policies.offline.feed import OfflineRequest
 
 
-class Status(StrEnum):
+class BatchStatus(StrEnum):
     """Of a batch, in the words that clients know."""
 
     VALIDATING = "validating"
@@ -28,7 +28,8 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-OPEN = (Status.VALIDATING, Status.IN_PROGRESS, Status.FINALIZING, Status.CANCELLING)  # those that somebody has to work on
+# Those that somebody has to work on.
+OPEN = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
 
 
 class NotNow(Exception):
@@ -45,7 +46,7 @@ class OpenBatch:
 
     id: str
     account: str
-    status: Status
+    status: BatchStatus
     expires_at: float
 
 
@@ -101,7 +102,7 @@ class BatchDesk(Protocol):
         """Answer a line and store what came of it. Returns when both are done. Raises NotNow; leaving it ends it. ``sent``:
         called in the turn of the loop in which the gateway gets it."""
 
-    async def write(self, batch: str, ending: Status) -> None:
+    async def write(self, batch: str, ending: BatchStatus) -> None:
         """Nothing more is computed: write the files, with what there is, and give the batch its last status. ``ending``:
         COMPLETED, EXPIRED, or CANCELLED; a cancel that came before is not undone."""
 

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from blockwright.actors.batches.messages import (
+    BatchChecked,
     BatchEffect,
+    BatchEnded,
+    BatchesSeen,
     BatchEvent,
-    Checked,
-    Ended,
+    BatchStuck,
+    BatchWritten,
     LoadBatch,
     RunBatch,
-    Seen,
     StopBatch,
-    Stuck,
     WriteBatch,
-    Written,
 )
-from blockwright.actors.batches.port import OpenBatch, Status
+from blockwright.actors.batches.port import BatchStatus, OpenBatch
 
 RETRY, LONGEST = 1.0, 8.0  # seconds until the first try again; each is twice as long as the one before, up to this
 
 
-class Stage(Enum):
+class BatchStage(Enum):
     LOADING = auto()
     WAITING = auto()  # for its turn
     RUNNING = auto()
@@ -42,8 +42,8 @@ class BatchWork:
     """What this runner does about one batch. ``again``: when to try once more what could not be done, if that is so."""
 
     batch: OpenBatch
-    stage: Stage
-    ending: Status = Status.COMPLETED
+    stage: BatchStage
+    ending: BatchStatus = BatchStatus.COMPLETED
     again: float | None = None
     tries: int = 0  # that failed
 
@@ -63,7 +63,7 @@ class BatchesState:
         return effects
 
     def _take(self, event: BatchEvent, now: float) -> Iterator[BatchEffect]:
-        if isinstance(event, Seen):
+        if isinstance(event, BatchesSeen):
             for batch in event.batches:
                 yield from self._see(batch, now)
             return
@@ -71,27 +71,27 @@ class BatchesState:
         if work is None:
             return
         match event:
-            case Checked() if work.stage is Stage.LOADING:
-                work.stage = Stage.WAITING
-            case Ended(failed=True):
+            case BatchChecked() if work.stage is BatchStage.LOADING:
+                work.stage = BatchStage.WAITING
+            case BatchEnded(failed=True):
                 del self.works[event.batch]
-            case Checked() | Ended():
+            case BatchChecked() | BatchEnded():
                 yield self._write(work)
-            case Written():
+            case BatchWritten():
                 del self.works[event.batch]
-            case Stuck() if work.stage is Stage.STOPPING:
+            case BatchStuck() if work.stage is BatchStage.STOPPING:
                 yield self._write(work)
-            case Stuck():
+            case BatchStuck():
                 work.again = now + min(LONGEST, RETRY * 2**work.tries)
                 work.tries += 1
-                if work.stage is not Stage.WRITING:  # what was stored stays; the rest is looked at anew
-                    work.stage = Stage.LOADING
+                if work.stage is not BatchStage.WRITING:  # what was stored stays; the rest is looked at anew
+                    work.stage = BatchStage.LOADING
 
     def _see(self, batch: OpenBatch, now: float) -> Iterator[BatchEffect]:
         work = self.works.get(batch.id)
         over = self._over(batch, now)
         if work is None:
-            work = self.works[batch.id] = BatchWork(batch, Stage.LOADING)
+            work = self.works[batch.id] = BatchWork(batch, BatchStage.LOADING)
             if over is None:
                 yield LoadBatch(batch.id)
             else:
@@ -99,45 +99,45 @@ class BatchesState:
                 yield self._write(work)
             return
         work.batch = batch
-        if over is None or work.stage in (Stage.STOPPING, Stage.WRITING):
+        if over is None or work.stage in (BatchStage.STOPPING, BatchStage.WRITING):
             return
         work.ending = over
-        if work.stage is Stage.WAITING or work.again is not None:
+        if work.stage is BatchStage.WAITING or work.again is not None:
             yield self._write(work)
         else:
-            work.stage = Stage.STOPPING
+            work.stage = BatchStage.STOPPING
             yield StopBatch(batch.id)
 
     @staticmethod
-    def _over(batch: OpenBatch, now: float) -> Status | None:
+    def _over(batch: OpenBatch, now: float) -> BatchStatus | None:
         """How it ends, if nothing of it is to be computed any more."""
-        if batch.status is Status.CANCELLING:
-            return Status.CANCELLED
-        if batch.status is Status.FINALIZING:
-            return Status.COMPLETED  # or what the store has noted
-        return Status.EXPIRED if now >= batch.expires_at else None
+        if batch.status is BatchStatus.CANCELLING:
+            return BatchStatus.CANCELLED
+        if batch.status is BatchStatus.FINALIZING:
+            return BatchStatus.COMPLETED  # or what the store has noted
+        return BatchStatus.EXPIRED if now >= batch.expires_at else None
 
     @staticmethod
     def _write(work: BatchWork) -> BatchEffect:
-        work.stage, work.again = Stage.WRITING, None
+        work.stage, work.again = BatchStage.WRITING, None
         return WriteBatch(work.batch.id, work.ending)
 
     def _tries(self, now: float) -> Iterator[BatchEffect]:
         for work in self.works.values():
             if work.again is not None and now >= work.again:
                 work.again = None
-                if work.stage is Stage.WRITING:
+                if work.stage is BatchStage.WRITING:
                     yield WriteBatch(work.batch.id, work.ending)
-                elif work.stage is Stage.LOADING:
+                elif work.stage is BatchStage.LOADING:
                     yield LoadBatch(work.batch.id)
 
     def _turns(self) -> Iterator[BatchEffect]:
-        running = [work for work in self.works.values() if work.stage in (Stage.RUNNING, Stage.STOPPING)]
+        running = [work for work in self.works.values() if work.stage in (BatchStage.RUNNING, BatchStage.STOPPING)]
         accounts = {work.batch.account for work in running}
         count = len(running)
         for work in self.works.values():
-            if count < self._most and work.stage is Stage.WAITING and work.batch.account not in accounts:
-                work.stage = Stage.RUNNING
+            if count < self._most and work.stage is BatchStage.WAITING and work.batch.account not in accounts:
+                work.stage = BatchStage.RUNNING
                 accounts.add(work.batch.account)
                 count += 1
                 yield RunBatch(work.batch.id)

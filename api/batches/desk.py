@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright.actors.batches.port import LineDone, LoadedBatch, NotNow, OpenBatch, Status
+from blockwright.actors.batches.port import BatchStatus, LineDone, LoadedBatch, NotNow, OpenBatch
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.batches import checking, lines
 from blockwright.api.batches.folder import RunnerLock
@@ -76,7 +76,7 @@ class Desk:
     async def load(self, batch: str) -> LoadedBatch | None:
         """See ``BatchDesk``. What was stored of it before is not computed again."""
         record = await self._thread.call(self._store.batch, batch)
-        if record is None or record.status not in (Status.VALIDATING, Status.IN_PROGRESS):
+        if record is None or record.status not in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             return None
         self._close(batch)
         try:
@@ -122,12 +122,12 @@ class Desk:
         await asyncio.shield(keeping)
         return LineDone(found.output_tokens, found.cached)
 
-    async def write(self, batch: str, ending: Status) -> None:
+    async def write(self, batch: str, ending: BatchStatus) -> None:
         opened = self._opened.get(batch)
         if opened is not None and opened.keeping:
             await asyncio.wait(opened.keeping)
         record = await self._thread.call(self._store.finalize, batch, ending, self._now())
-        if record is not None and record.status in (Status.FINALIZING, Status.CANCELLING):
+        if record is not None and record.status in (BatchStatus.FINALIZING, BatchStatus.CANCELLING):
             await self._thread.call(write_files, self._store, record, self._now())
         self._close(batch)
 
@@ -136,10 +136,11 @@ class Desk:
         with contextlib.suppress(OSError):  # it is told again soon
             await self._thread.call(self._store.tell, batch, figures)
 
-    async def _failed(self, batch: str, code: str, message: str) -> None:
+    async def _failed(self, batch: str, code: str, message: str) -> LoadedBatch | None:
         error = {"code": code, "message": message, "param": "input_file_id", "line": None}
         await self._thread.call(self._store.fail, batch, [error], self._now())
         self._close(batch)
+        return None
 
     def _close(self, batch: str) -> None:
         self.figures.pop(batch, None)

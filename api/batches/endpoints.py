@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.actors.batches.port import OPEN, Status
+from blockwright.actors.batches.port import OPEN, BatchStatus
 from blockwright.api.batches.files import LONGEST_LIFE, SHORTEST_LIFE, query, store_of, storing
 from blockwright.api.batches.lines import ENDPOINTS
 from blockwright.api.batches.records import INPUT, BatchRecord
@@ -30,7 +30,7 @@ LONGEST_WINDOW = 30 * 24 * 3600  # seconds
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
 
-class Window:
+class CompletionWindow:
     """Seconds, minutes, hours or days, as one word."""
 
     def read(self, value: Any, name: str) -> str:
@@ -65,9 +65,7 @@ _EXPIRES = (
 CREATE_FIELDS = (
     Field("input_file_id", Text(100), "A file of purpose batch.", required=True),
     Field("endpoint", OneOf(tuple(ENDPOINTS)), "What every line asks.", required=True),
-    Field(
-        "completion_window", Window(), "24h, or another time up to 30d: what is not answered by then is not.", required=True
-    ),
+    Field("completion_window", CompletionWindow(), "24h, or another time up to 30d; then it expires.", required=True),
     Field("metadata", Metadata(), f"Up to {MOST_PAIRS} pairs of texts, for you."),
     Field("output_expires_after", Record(_EXPIRES), "When its output and error files are deleted."),
 )
@@ -149,7 +147,7 @@ async def cancel(request: web.Request) -> web.Response:
     with storing():
         await thread.call(thread.store.cancel, batch.id, time.time())
     batch = await _found(request)
-    if batch.status not in (*OPEN, Status.CANCELLED):
+    if batch.status not in (*OPEN, BatchStatus.CANCELLED):
         message = f"batch {batch.id} is {batch.status.value}; there is nothing left to cancel"
         raise ApiError(409, message, param="id", code="conflict")
     return web.json_response(batch_view(batch))

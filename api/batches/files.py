@@ -25,7 +25,7 @@ from blockwright.api.http.context import CALLER, FRONT
 from blockwright.api.openai.field_types import Field, Integer, OneOf, Schema, Text
 from blockwright.api.openai.request_body import SLOWEST
 
-BATCHES: web.AppKey[StoreThread | None] = web.AppKey("batches", object)
+BATCHES: web.AppKey[StoreThread | None] = web.AppKey("batches")
 PIECE = 1 << 20  # bytes that are looked at together
 LONGEST_FIELD = 1024  # bytes of a field of a form
 LONGEST_NAME = 255  # characters of a file's name

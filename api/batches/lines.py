@@ -94,8 +94,8 @@ class LineAsker:
     def __setitem__(self, key: web.RequestKey[Any], value: Any, /) -> None:
         self._known[key] = value
 
-    def get(self, key: web.RequestKey[Any], default: None = None, /) -> Any:
-        return self._known.get(key, default)
+    def get(self, key: web.RequestKey[Any], /) -> Any:
+        return self._known.get(key)
 
 
 def parse_line(raw: bytes, url: str = "") -> BatchLine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright.actors.batches.port import Status
+from blockwright.actors.batches.port import BatchStatus
 
 INPUT, OUTPUT = "batch", "batch_output"  # purposes of files
 
@@ -38,8 +38,8 @@ class BatchRecord:
     window: str
     created_at: int
     expires_at: int
-    status: Status = Status.VALIDATING
-    ending: Status | None = None  # while its files are written: the status that follows
+    status: BatchStatus = BatchStatus.VALIDATING
+    ending: BatchStatus | None = None  # while its files are written: the status that follows
     at: dict[str, int] = field(default_factory=dict)
     metadata: dict[str, str] | None = None
     total: int = 0

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 
-from blockwright.actors.batches.port import Status
+from blockwright.actors.batches.port import BatchStatus
 from blockwright.api.batches.folder import PartFile
 from blockwright.api.batches.input_file import InputFile
 from blockwright.api.batches.lines import LineAnswer, result_line
@@ -15,8 +15,8 @@ from blockwright.api.batches.records import OUTPUT, BatchRecord, FileRecord, Res
 from blockwright.api.batches.store import BatchStore
 
 _NOT_RUN = {
-    Status.EXPIRED: ("batch_expired", "this request could not be answered before the completion window was over"),
-    Status.CANCELLED: ("batch_cancelled", "this request was not answered before the batch was cancelled"),
+    BatchStatus.EXPIRED: ("batch_expired", "this request could not be answered before the completion window was over"),
+    BatchStatus.CANCELLED: ("batch_cancelled", "this request was not answered before the batch was cancelled"),
 }
 
 
@@ -42,7 +42,7 @@ def result_id(batch: str, line: int) -> str:
 def write_files(store: BatchStore, batch: BatchRecord, now: float) -> None:
     """The files of a batch of which nothing more is computed, and its last status. Begun anew after a death, it writes the
     same files. Raises OSError."""
-    ending = Status.CANCELLED if batch.status is Status.CANCELLING else batch.ending or Status.COMPLETED
+    ending = BatchStatus.CANCELLED if batch.status is BatchStatus.CANCELLING else batch.ending or BatchStatus.COMPLETED
     with contextlib.ExitStack() as stack:
         output, _ = _write(stack, store, batch, "output", store.texts(batch.id, failed=False), now)
         failed, count = _write(stack, store, batch, "error", _failures(store, batch, ending), now)
@@ -83,7 +83,7 @@ def _write(
     return record, count
 
 
-def _failures(store: BatchStore, batch: BatchRecord, ending: Status) -> Iterator[tuple[int, bytes]]:
+def _failures(store: BatchStore, batch: BatchRecord, ending: BatchStatus) -> Iterator[tuple[int, bytes]]:
     """Lines that failed, and then those that were not run."""
     yield from store.texts(batch.id, failed=True)
     if ending not in _NOT_RUN:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.batches.port import OPEN, OpenBatch, Status
+from blockwright.actors.batches.port import OPEN, BatchStatus, OpenBatch
 from blockwright.api.batches.database import StoreError, open_database, transaction
 from blockwright.api.batches.folder import sweep
 from blockwright.api.batches.records import BatchRecord, FileRecord, ResultRecord
@@ -29,7 +29,7 @@ _JSON = ("at", "metadata", "errors", "figures")
 class FileInUse(Exception):
     """It is the input of an open batch."""
 
-    def __init__(self, batch: str, status: Status) -> None:
+    def __init__(self, batch: str, status: BatchStatus) -> None:
         super().__init__(f"batch {batch}, which is {status.value}, reads this file; cancel it, or wait for its end")
 
 
@@ -77,7 +77,7 @@ class BatchStore:
                 f"SELECT id, status FROM batches WHERE input_file = ? AND tenant = ? AND status IN ({_OPEN})", (id, tenant)
             ).fetchone()
             if used is not None:
-                raise FileInUse(used["id"], Status(used["status"]))
+                raise FileInUse(used["id"], BatchStatus(used["status"]))
             gone = self._database.execute("DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, id)).rowcount
         if gone:
             self.path(id).unlink(missing_ok=True)
@@ -126,38 +126,38 @@ class BatchStore:
     def open_batches(self) -> list[OpenBatch]:
         rows = self._database.execute(f"SELECT * FROM batches WHERE status IN ({_OPEN}) ORDER BY serial")
         return [
-            OpenBatch(id=row["id"], account=row["tenant"], status=Status(row["status"]), expires_at=row["expires_at"])
+            OpenBatch(id=row["id"], account=row["tenant"], status=BatchStatus(row["status"]), expires_at=row["expires_at"])
             for row in rows
         ]
 
     def begin(self, id: str, total: int, errors: Sequence[dict[str, Any]], now: float) -> BatchRecord | None:
         """Its lines are checked. The batch as it is then: in progress, unless it was cancelled meanwhile."""
         with transaction(self._database):
-            self._move(id, (Status.VALIDATING,), Status.IN_PROGRESS, now, total=total, errors=json.dumps(errors))
+            self._move(id, (BatchStatus.VALIDATING,), BatchStatus.IN_PROGRESS, now, total=total, errors=json.dumps(errors))
         return self.batch(id)
 
     def fail(self, id: str, errors: Sequence[dict[str, Any]], now: float) -> None:
         """It cannot be run at all. Nothing of it was stored."""
         with transaction(self._database):
-            open_ones = (Status.VALIDATING, Status.IN_PROGRESS)
-            self._move(id, open_ones, Status.FAILED, now, errors=json.dumps(errors))
+            open_ones = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+            self._move(id, open_ones, BatchStatus.FAILED, now, errors=json.dumps(errors))
 
     def cancel(self, id: str, now: float) -> None:
         """Nothing where it is cancelled or over already, or its files are being written."""
         with transaction(self._database):
-            self._move(id, (Status.VALIDATING, Status.IN_PROGRESS), Status.CANCELLING, now)
+            self._move(id, (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS), BatchStatus.CANCELLING, now)
 
-    def finalize(self, id: str, ending: Status, now: float) -> BatchRecord | None:
+    def finalize(self, id: str, ending: BatchStatus, now: float) -> BatchRecord | None:
         """Nothing more is computed; the batch as it is then. A cancel, or another ending, that came before stays."""
         with transaction(self._database):
-            open_ones = (Status.VALIDATING, Status.IN_PROGRESS)
-            self._move(id, open_ones, Status.FINALIZING, now, ending=ending.value)
+            open_ones = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+            self._move(id, open_ones, BatchStatus.FINALIZING, now, ending=ending.value)
         return self.batch(id)
 
-    def finish(self, id: str, status: Status, files: Sequence[FileRecord], now: float, **values: Any) -> None:
+    def finish(self, id: str, status: BatchStatus, files: Sequence[FileRecord], now: float, **values: Any) -> None:
         """Its files lie in their places; the results are in them and go. ``values``: further columns."""
         with transaction(self._database):
-            if self._move(id, (Status.FINALIZING, Status.CANCELLING), status, now, **values):
+            if self._move(id, (BatchStatus.FINALIZING, BatchStatus.CANCELLING), status, now, **values):
                 for file in files:
                     self._database.execute("DELETE FROM files WHERE id = ?", (file.id,))
                     self._insert_file(file)
@@ -207,7 +207,7 @@ class BatchStore:
             (one.prompt_tokens, one.output_tokens, one.cached_tokens, one.model or None, one.batch),
         )
 
-    def _move(self, id: str, before: Sequence[Status], after: Status, now: float, **values: Any) -> bool:
+    def _move(self, id: str, before: Sequence[BatchStatus], after: BatchStatus, now: float, **values: Any) -> bool:
         """To another status, if it has one of those; within a transaction."""
         batch = self.batch(id)
         if batch is None or batch.status not in before:
@@ -250,7 +250,7 @@ class BatchStore:
 def _plain(name: str, value: Any) -> Any:
     if name in _JSON:
         return None if value is None else json.dumps(value)
-    return value.value if isinstance(value, Status) else value
+    return value.value if isinstance(value, BatchStatus) else value
 
 
 def _made_file(row: sqlite3.Row) -> FileRecord:
@@ -260,5 +260,5 @@ def _made_file(row: sqlite3.Row) -> FileRecord:
 def _made_batch(row: sqlite3.Row) -> BatchRecord:
     values = {name: row[name] for name in _BATCH}
     values |= {name: json.loads(row[name]) if row[name] is not None else None for name in _JSON}
-    values |= {"status": Status(row["status"]), "ending": Status(row["ending"]) if row["ending"] else None}
+    values |= {"status": BatchStatus(row["status"]), "ending": BatchStatus(row["ending"]) if row["ending"] else None}
     return BatchRecord(**values)

@@ -35,9 +35,7 @@ class UploadedFile:
             self._look(bytes(self._begun) + line)
             self._begun.clear()
         self._begun += rest
-        if len(self._begun) > self._longest:
-            message = f"line {self._number + 1} is longer than {self._longest} bytes (max_body), what one request may have"
-            raise bad_request(f"{message}; is it JSONL, with one request on each line?", "file", "invalid_jsonl")
+        self._check_length(len(self._begun), self._number + 1)
 
     def keep(self) -> int:
         """All of it has come; its bytes, which are on the disk. ``part`` stays locked until it is closed."""
@@ -51,6 +49,7 @@ class UploadedFile:
 
     def _look(self, line: bytes) -> None:
         self._number += 1
+        self._check_length(len(line), self._number)
         if not line.strip():
             return
         self.lines += 1
@@ -61,6 +60,11 @@ class UploadedFile:
         self._objects += not reason
         if reason and not self._first_bad:
             self._first_bad = f"line {self._number} {reason}"
+
+    def _check_length(self, length: int, number: int) -> None:
+        if length > self._longest:
+            message = f"line {number} is longer than {self._longest} bytes (max_body), what one request may have"
+            raise bad_request(f"{message}; is it JSONL, with one request on each line?", "file", "invalid_jsonl")
 
 
 def too_large(most: int) -> ApiError:

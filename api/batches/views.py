@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from blockwright.actors.batches.port import Status
+from blockwright.actors.batches.port import BatchStatus
 from blockwright.api.batches.records import BatchRecord, FileRecord
 
 
@@ -143,7 +143,7 @@ def files_view(files: list[FileRecord], more: bool) -> FilesAnswer:
 
 
 def batch_view(batch: BatchRecord) -> BatchAnswer:
-    at = {status: batch.at.get(status) for status in Status}
+    at = {status: batch.at.get(status) for status in BatchStatus}
     errors: BatchErrorsAnswer = {"object": "list", "data": [_error(one) for one in batch.errors]}
     usage: BatchUsage = {
         "input_tokens": batch.prompt_tokens,
@@ -164,14 +164,14 @@ def batch_view(batch: BatchRecord) -> BatchAnswer:
         "output_file_id": batch.output_file or None,
         "error_file_id": batch.error_file or None,
         "created_at": batch.created_at,
-        "in_progress_at": at[Status.IN_PROGRESS],
+        "in_progress_at": at[BatchStatus.IN_PROGRESS],
         "expires_at": batch.expires_at,
-        "finalizing_at": at[Status.FINALIZING],
-        "completed_at": at[Status.COMPLETED],
-        "failed_at": at[Status.FAILED],
-        "expired_at": at[Status.EXPIRED],
-        "cancelling_at": at[Status.CANCELLING],
-        "cancelled_at": at[Status.CANCELLED],
+        "finalizing_at": at[BatchStatus.FINALIZING],
+        "completed_at": at[BatchStatus.COMPLETED],
+        "failed_at": at[BatchStatus.FAILED],
+        "expired_at": at[BatchStatus.EXPIRED],
+        "cancelling_at": at[BatchStatus.CANCELLING],
+        "cancelled_at": at[BatchStatus.CANCELLED],
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
         "usage": usage,
         "metadata": batch.metadata,

@@ -20,7 +20,6 @@ from aiohttp import ClientError, ClientSession, FormData, TCPConnector
 
 from blockwright.api.batches.store import BatchStore
 from blockwright.tests.system.client import Client, body
-from blockwright.tests.system.conftest import slow
 from blockwright.tests.system.server import Server
 from blockwright.tests.system.test_gateways import pid_of
 from blockwright.tests.waiting import PATIENCE, until
@@ -48,6 +47,13 @@ async def send(client: ClientSession) -> str:
         batch = await answer.json()
         assert answer.status == 200, batch
     return str(batch["id"])
+
+
+async def alone(client: ClientSession, index: int) -> list[int]:
+    """Tokens of the same request over HTTP."""
+    async with client.post("/v1/completions", json=request(index)) as answer:
+        tokens: list[int] = (await answer.json())["choices"][0]["token_ids"]
+        return tokens
 
 
 async def view(client: ClientSession, path: str) -> Any:
@@ -78,10 +84,7 @@ async def test_kill_9_of_worker_gateway_and_head(serve: Callable[..., Server], t
     server = serve(gateways=2, gateway_in_head="no", chunk_size=16, batch_dir=folder).whole()
     store = BatchStore(folder)
     async with fresh(server) as client:
-        expected = []
-        for index in range(LINES):
-            async with client.post("/v1/completions", json=request(index)) as answer:
-                expected.append((await answer.json())["choices"][0]["token_ids"])
+        expected = await asyncio.gather(*[alone(client, index) for index in range(LINES)])
         id = await send(client)
 
         async def stored(least: int) -> bool:
@@ -96,9 +99,8 @@ async def test_kill_9_of_worker_gateway_and_head(serve: Callable[..., Server], t
         os.kill(first, signal.SIGKILL)
         await until(lambda: runner(folder, server) not in (0, first), "another runner")
         await until(lambda: stored(24), "its answers")
-        with slow(server):
-            os.kill(server.process.pid, signal.SIGKILL)
-            await asyncio.to_thread(server.stop, -signal.SIGKILL, check_logs=False)
+        os.kill(server.process.pid, signal.SIGKILL)
+        await asyncio.to_thread(server.stop, -signal.SIGKILL, check_logs=False)
     kept = store.answered(id)
     assert 24 <= len(kept) < LINES
     again = serve(gateways=1, gateway_in_head="yes", chunk_size=16, batch_dir=folder).whole()

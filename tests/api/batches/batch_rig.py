@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,11 +50,11 @@ class BatchRig:
         await self.node.stop()
 
     async def upload(self, data: bytes, *, purpose: str = "batch", name: str = "in.jsonl", **fields: str) -> tuple[int, Any]:
-        form = FormData()
+        form = FormData(quote_fields=False)
         form.add_field("purpose", purpose)
         for field, value in fields.items():
             form.add_field(field, value)
-        form.add_field("file", data, filename=name, content_type="application/jsonl")
+        form.add_field("file", io.BytesIO(data), filename=name, content_type="application/jsonl")
         return await self.ask("POST", "/v1/files", data=form)
 
     async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:

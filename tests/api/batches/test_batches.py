@@ -308,6 +308,7 @@ async def test_tenants_see_their_own_batches_and_use_their_own_models(start: Sta
     keys = {
         "api_keys": {"k1": "acme", "k2": "free"},
         "tenant_models": {"free": "org/other"},
+        "app_roots": "/nowhere",
         "requests_per_minute": {"*": 1},
     }
     rig, port = await start(say("x"), settings=keys, key="k1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ from aiohttp import FormData
 
 from blockwright.actors.config import SettingsError
 from blockwright.tests.api.batches.batch_rig import BatchRig, line, parts
+from blockwright.tests.api.raw import listening
+from blockwright.tests.waiting import until
 
 
 @pytest.fixture
@@ -78,6 +79,7 @@ async def test_too_large_a_file_is_refused_as_it_comes(rig: BatchRig, tmp_path: 
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
         for _ in range(100):
             yield line("a", prompt="x" * 800)
+        yield b"\r\n--x--\r\n"
 
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
     async with rig.client.post("/v1/files", data=endless(), headers=headers) as answer:
@@ -131,21 +133,15 @@ async def test_times_of_files(rig: BatchRig) -> None:
     assert (await rig.ask("GET", f"/v1/files/{file['id']}"))[0] == 404
 
 
-async def test_a_client_that_goes_away_leaves_nothing(rig: BatchRig, tmp_path: Path) -> None:
-    begun = asyncio.Event()
-
-    async def slow() -> Any:
-        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n{"a": 1}\n'
-        begun.set()
-        await asyncio.Event().wait()
-
-    headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    asking = asyncio.ensure_future(rig.client.post("/v1/files", data=slow(), headers=headers))
-    await begun.wait()
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    await rig.client.close()
-    assert parts(tmp_path) == []
+async def test_a_client_that_goes_away_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    head = b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n"
+    head += b"Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+    begun = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n{"a": 1}\n'
+    async with listening(folder, lambda generation: (), batch_dir=str(tmp_path)) as server:
+        async with server.connect() as (_, writer):
+            writer.write(head + begun)
+            await until(lambda: parts(tmp_path))
+        await until(lambda: not parts(tmp_path))
 
 
 async def test_tenants_see_their_own_files(serve: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.batches.port import Status
+from blockwright.actors.batches.port import BatchStatus
 from blockwright.api.batches.database import StoreError
 from blockwright.api.batches.folder import PART, PartFile, RunnerLock
 from blockwright.api.batches.records import INPUT, BatchRecord, FileRecord, ResultRecord
@@ -80,19 +80,19 @@ def test_a_result_is_stored_once_with_what_it_counts(store: BatchStore) -> None:
 def test_the_life_of_a_batch(store: BatchStore) -> None:
     put(store, data=b"{}\n{}\n")
     store.add_batch(made(metadata={"a": "b"}))
-    assert [(b.id, b.status) for b in store.open_batches()] == [("batch_1", Status.VALIDATING)]
+    assert [(b.id, b.status) for b in store.open_batches()] == [("batch_1", BatchStatus.VALIDATING)]
     store.begin("batch_1", 2, [{"code": "c"}], 11)
     store.add_results([result(1), result(0, failed=True)])
-    assert store.finalize("batch_1", Status.COMPLETED, 12).status is Status.FINALIZING
+    assert store.finalize("batch_1", BatchStatus.COMPLETED, 12).status is BatchStatus.FINALIZING
     store.cancel("batch_1", 13)
-    batch = store.finalize("batch_1", Status.EXPIRED, 14)
+    batch = store.finalize("batch_1", BatchStatus.EXPIRED, 14)
     assert batch is not None
-    assert (batch.status, batch.ending) == (Status.FINALIZING, Status.COMPLETED), "the first ending stays"
+    assert (batch.status, batch.ending) == (BatchStatus.FINALIZING, BatchStatus.COMPLETED), "the first ending stays"
     write_files(store, batch, 15)
     batch = store.batch("batch_1")
     assert batch is not None
     assert batch.at == {"in_progress": 11, "finalizing": 12, "completed": 15}
-    assert (batch.status, batch.metadata, batch.errors) == (Status.COMPLETED, {"a": "b"}, [{"code": "c"}])
+    assert (batch.status, batch.metadata, batch.errors) == (BatchStatus.COMPLETED, {"a": "b"}, [{"code": "c"}])
     assert store.path(batch.output_file).read_bytes() == b"1 done\n"
     assert store.path(batch.error_file).read_bytes() == b"0 failed\n"
     assert store.answered("batch_1") == {}, "they are in the files"
@@ -110,7 +110,7 @@ def test_what_ends_early_keeps_what_is_done_and_tells_of_the_rest(store: BatchSt
     store.add_results([result(0)])
     if ending == "cancelled":
         store.cancel("batch_1", 12)
-    batch = store.finalize("batch_1", Status.EXPIRED, 13)
+    batch = store.finalize("batch_1", BatchStatus.EXPIRED, 13)
     assert batch is not None
     write_files(store, batch, 14)
     batch = store.batch("batch_1")
@@ -176,7 +176,7 @@ def test_files_are_written_again_after_a_death_in_the_middle(store: BatchStore, 
     store.add_batch(made())
     store.begin("batch_1", 2, [], 11)
     store.add_results([result(0), result(1)])
-    batch = store.finalize("batch_1", Status.COMPLETED, 12)
+    batch = store.finalize("batch_1", BatchStatus.COMPLETED, 12)
     assert batch is not None
 
     def die(*_: Any, **__: Any) -> None:
