@@ -55,6 +55,7 @@ LONG = {
     "scheduling_live": 960,
     "overload": 2700,
     "pipelines": 1800,
+    "offline": 1800,
     "tenants": 2400,
     "offline_order": 60,
 }  # named or not run

@@ -82,7 +82,10 @@ class Asking:
         self.open.pop(request, None)
 
     def ended(self, record: RequestRecord, now: float) -> None:
-        """A request has ended: how right the forecast of its last attempt was. What was cut short says nothing."""
+        """A request has ended: how right the forecast of its last attempt was. What was cut short says nothing, nor does how
+        long offline requests take."""
+        if record.generation.offline:
+            return
         self.observations.ended(now - record.arrival)
         decision = record.decision
         if decision is None or decision.forecast is None or decision.first_token is None or record.state != "finished":
