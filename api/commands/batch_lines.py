@@ -1,0 +1,108 @@
+"""The lines of a batch's file as the server would take them, without a server: checked, rendered and tokenized.
+
+Not a command. Runs the same checks as the endpoints; what they refuse is counted and told, not raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from blockwright.api.commands import CommandError
+
+if TYPE_CHECKING:
+    from blockwright.actors.config import Settings
+    from blockwright.actors.gateway.port import ModelInfo
+    from blockwright.api.batches.local_files import BatchInput
+    from blockwright.api.http.context import Front
+    from blockwright.api.program.progress import Bar
+
+
+@dataclass(slots=True)
+class BatchRequests:
+    """``prompts``: packed; ``limits``: tokens of each answer at most; ``refused``: number of a line, from 1, and why."""
+
+    prompts: list[bytes] = field(default_factory=list)
+    limits: array[int] = field(default_factory=lambda: array("q"))
+    refused: list[tuple[int, str]] = field(default_factory=list)
+
+
+class _Served:
+    """What there would be to ask, if it were served: the one thing of a gateway that checking a line needs."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._info = info
+
+    def models(self) -> list[ModelInfo]:
+        return [self._info]
+
+
+def read_requests(path: Path, settings: Settings, info: ModelInfo, bar: Bar) -> BatchRequests:
+    """Raises CommandError for a file that cannot be read or has no request that could run."""
+    from blockwright.api.batches.local_files import BatchFileError, BatchInput
+
+    try:
+        with contextlib.closing(BatchInput(path)) as given:
+            found = asyncio.run(_checked(given, settings, info, bar))
+    except BatchFileError as error:
+        raise CommandError(str(error), 2) from None
+    if not found.prompts:
+        number, why = found.refused[0]
+        raise CommandError(f"{path} has no request that could run; line {number}: {why}", 2)
+    return found
+
+
+async def _checked(given: BatchInput, settings: Settings, info: ModelInfo, bar: Bar) -> BatchRequests:
+    from blockwright.api.batches.lines import prepare
+    from blockwright.api.errors import ApiError
+    from blockwright.api.http.auth import ApiCaller
+    from blockwright.policies.offline.prefix_tree import packed
+
+    front, caller = _front(settings, info), ApiCaller()
+    found = BatchRequests(refused=[(given.number(line), error.message) for line, error in given.refused.items()])
+    bar.begin("reading")
+    try:
+        for line in given.good():
+            try:
+                prepared = await prepare(front, caller, given.line(line))
+            except ApiError as refused:
+                found.refused.append((given.number(line), refused.message))
+            else:
+                found.prompts.append(packed(prepared.prompt))
+                found.limits.append(prepared.limit)
+            bar.advance(1)
+    finally:
+        front.catalog.close()
+    found.refused.sort()
+    return found
+
+
+def _front(settings: Settings, info: ModelInfo) -> Front:
+    from blockwright.actors.gateway.port import GatewayPort
+    from blockwright.api.http.auth import Keys, ModelAccess
+    from blockwright.api.http.catalog import Catalog
+    from blockwright.api.http.context import Front
+    from blockwright.api.http.cors import Cors
+    from blockwright.api.http.hosts import Hosts
+    from blockwright.api.http.limits import TenantLimits
+    from blockwright.api.http.metrics import Metrics
+    from blockwright.api.http.starting import Stages
+
+    port = cast(GatewayPort, _Served(info))
+    return Front(
+        port=port,
+        settings=settings,
+        catalog=Catalog(port, settings.max_characters),
+        keys=Keys({}, {}),
+        metrics=Metrics(dict),
+        max_body=settings.max_body,
+        access=ModelAccess(settings.tenant_models),
+        limits=TenantLimits(port),
+        cors=Cors(settings.cors_origins),
+        hosts=Hosts(settings),
+        stages=Stages(),
+    )

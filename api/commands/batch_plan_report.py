@@ -1,0 +1,145 @@
+"""The figures of a batch before it runs, and what its steps would be like in several orders, as text for a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import fmean
+
+from rich.console import Console
+
+from blockwright.api.commands.batch_lines import BatchRequests
+from blockwright.api.commands.batch_plan import Machine
+from blockwright.api.commands.simulate_report import WIDTH, plot
+from blockwright.api.commands.tables import table
+from blockwright.policies.offline.order import Unit, Weigher, density_order, waste
+from blockwright.policies.offline.prefix_tree import PrefixTree
+from blockwright.policies.offline.step_time import ideal, sequential
+from blockwright.simulator.offline_job import Engine
+from blockwright.simulator.offline_orders import OfflineComparison, OfflineOutcome, OfflineRules, columns
+from blockwright.simulator.offline_workload import OfflineWorkload
+
+REFUSED = 3  # lines that are told
+CLIPPED = 0.99  # part of the points of all plots that are not cut off above
+OTHERS = {"depth first": "dfs", "longest prefix": "lpm", "random": "random"}  # orders, as the simulator calls them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderCourse:
+    """A batch in one order. ``compute``, ``memory``: seconds of a step, the mean of each of ``WIDTH`` parts of all steps;
+    ``spread``: standard deviation of what a step takes by its mean; ``found``: share of prompt tokens found in the cache."""
+
+    name: str
+    steps: int
+    found: float
+    seconds: dict[str, float]  # by back end
+    spread: float
+    compute: list[float]
+    memory: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """``whole``: all requests in the order that computes least; ``made``: seconds that tree and order took."""
+
+    requests: BatchRequests
+    machine: Machine
+    tree: PrefixTree
+    whole: Unit
+    units: list[Unit]
+    wasted: int
+    made: float
+    courses: list[OrderCourse]
+
+
+def plan(requests: BatchRequests, machine: Machine) -> BatchPlan:
+    """Order the batch, and simulate it in several orders. Raises ValueError for a request that memory never holds."""
+    began = time.perf_counter()
+    tree = PrefixTree(requests.prompts)
+    weigher = Weigher(tree, machine.costs, requests.limits)
+    units, whole = density_order(weigher, memory=machine.positions), weigher.whole()
+    made = time.perf_counter() - began
+    clocks = {"sequential": sequential(machine.weights), "overlapped": ideal(machine.weights)}
+    engine = Engine(costs=machine.costs, memory=machine.positions, weights=machine.weights, clocks=clocks)
+    limits = requests.limits  # taken for the lengths
+    workload = OfflineWorkload(requests.prompts, limits, limits, limits, bytearray(tree.count), ("",))
+    compared = OfflineComparison(engine, workload)
+    found = {"density": compared.blended(OfflineRules(sampling=1.0))}
+    found |= {name: compared.baseline(key) for name, key in OTHERS.items()}
+    return BatchPlan(
+        requests=requests,
+        machine=machine,
+        tree=tree,
+        whole=whole,
+        units=units,
+        wasted=waste(tree, units),
+        made=made,
+        courses=[course_of(name, outcome, tree.tokens) for name, outcome in found.items()],
+    )
+
+
+def course_of(name: str, outcome: OfflineOutcome, tokens: int) -> OrderCourse:
+    """Of a simulation of prompts that have so many tokens."""
+    counts, compute, memory = (outcome.course[first::3] for first in range(3))
+    loads = [(c + m) / n for n, c, m in zip(counts, compute, memory, strict=True)]
+    mean = (sum(compute) + sum(memory)) / sum(counts)
+    parts = columns(outcome.course, WIDTH)
+    squares = sum(n * (load - mean) ** 2 for n, load in zip(counts, loads, strict=True)) / sum(counts)
+    return OrderCourse(
+        name=name,
+        steps=outcome.steps,
+        found=outcome.found / tokens if tokens else 0.0,
+        seconds=outcome.seconds,
+        spread=squares**0.5 / mean if mean else 0.0,
+        compute=[part[0] for part in parts],
+        memory=[part[1] for part in parts],
+    )
+
+
+def show(title: str, planned: BatchPlan) -> None:
+    """On standard output."""
+    for line in lines(title, planned):
+        print(line)
+    rows = [
+        (
+            course.name,
+            f"{course.found:.1%}",
+            f"{course.steps:,}",
+            f"{course.spread:.2f}",
+            *(f"{seconds:,.1f} s" for seconds in course.seconds.values()),
+        )
+        for course in planned.courses
+    ]
+    columns = ("order", "prompts found in cache", "steps", "variation", *planned.courses[0].seconds)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table(columns, rows, numbers=5))
+    print()
+    points = sorted(value for course in planned.courses for value in course.compute + course.memory)
+    top = points[int(CLIPPED * len(points))]
+    print(f"seconds of a step over all steps; full height is {1000 * top:,.3g} ms or more")
+    for course in planned.courses:
+        print(f"  {course.name:14} computes {plot([min(value, top) for value in course.compute], top)}")
+        print(f"  {'':14} reads    {plot([min(value, top) for value in course.memory], top)}")
+
+
+def lines(title: str, planned: BatchPlan) -> Iterator[str]:
+    """What stands above the table."""
+    requests, tree, whole, machine = planned.requests, planned.tree, planned.whole, planned.machine
+    yield f"{title}: {tree.count:,} requests"
+    if requests.refused:
+        yield f"{len(requests.refused):,} lines would be refused"
+        yield from (f"  line {number}: {why}" for number, why in requests.refused[:REFUSED])
+    yield f"{tree.tokens:,} prompt tokens, {tree.distinct:,} of them distinct: {tree.sharing:.1%} is shared at best"
+    yield f"{sum(requests.limits):,} tokens of answers at most, which is what counts here"
+    by = f"measured by {machine.measured}" if machine.measured else "a guess; --profile gives what was measured"
+    yield f"computing takes {whole.comp:,.1f} s, reading KV {whole.mem:,.1f} s ({by}): density {whole.rho:.3g}"
+    yield f"a worker holds {machine.positions:,} tokens of KV"
+    rhos = [unit.rho for unit in planned.units]
+    share = planned.wasted / tree.tokens if tree.tokens else 0.0
+    yield (
+        f"{len(rhos):,} units of density {max(rhos):.3g} to {min(rhos):.3g} ({fmean(rhos):.3g} in the mean); "
+        f"splitting computes {share:.2%} of the prompt tokens twice"
+    )
+    yield f"tree and order took {planned.made:.2f} s"
+    yield ""
