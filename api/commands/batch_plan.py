@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,20 +18,6 @@ if TYPE_CHECKING:
     from blockwright.actors.config import Settings
     from blockwright.api.commands.batch_lines import BatchRequests
     from blockwright.gpu.weights.checkpoint import Checkpoint
-    from blockwright.policies.offline.density import Costs
-
-COMPUTE, BANDWIDTH = 50e9, 10e9  # FLOP/s and byte/s of a core, where nothing was measured: a guess
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What a batch is planned for. ``positions``: of KV that a worker holds; ``weights``: seconds of a step in which nothing
-    is computed; ``measured``: by whom, or empty."""
-
-    costs: Costs
-    positions: int
-    weights: float
-    measured: str
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.actors.checkpoints import open_checkpoints
     from blockwright.actors.config import SettingsError
+    from blockwright.api.commands.batch_machine import machine_of
     from blockwright.api.commands.batch_plan_report import plan, show
     from blockwright.api.commands.zoo_folder import refusals
     from blockwright.api.settings.options import make_settings
@@ -65,38 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:  # a request that memory never holds
         raise CommandError(f"{error} (--set memory=...)", 2) from None
     return 0
-
-
-def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> Machine:
-    """A worker of such settings here. Raises CommandError, SettingsError."""
-    from blockwright.actors.cost_file import check_costs, read_costs
-    from blockwright.actors.resources import cores, free_memory
-    from blockwright.actors.sizing import serving_dtype, widening, worker_configs
-    from blockwright.policies.offline.density import Costs
-
-    models = {name: checkpoint.config}
-    config, dtype = checkpoint.config, serving_dtype(settings, models)
-    memory = next(iter(worker_configs(settings, models, free_memory=free_memory(), cores=cores()).values())).memory
-    position = 2 * config.kv_heads * config.head_dim * config.layers * (4 if dtype == "float32" else 2)
-    parameters = checkpoint.nbytes * widening(dtype, models)
-    if (positions := (memory - parameters) // position) < 1:
-        raise CommandError(f"memory is {memory} bytes, of which {name} takes {parameters}; give more (--set memory=...)", 2)
-    check_costs(settings)
-    if (measured := read_costs(settings.profile)) is not None:
-        costs, weights = Costs.of_coefficients(measured), measured.base + measured.step + measured.read
-    else:
-        width = 4 if dtype == "float32" else 2
-        weights = parameters / BANDWIDTH
-        costs = Costs.of_model(
-            parameters=parameters / width,
-            hidden=config.hidden,
-            layers=config.layers,
-            kv_width=config.kv_heads * config.head_dim,
-            compute=COMPUTE,
-            bandwidth=BANDWIDTH,
-            value_bytes=width,
-        )
-    return Machine(costs=costs, positions=positions, weights=weights, measured=settings.profile)
 
 
 def _requests(path: Path, settings: Settings, name: str, checkpoint: Checkpoint) -> BatchRequests:

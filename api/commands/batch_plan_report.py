@@ -11,7 +11,7 @@ from statistics import fmean
 from rich.console import Console
 
 from blockwright.api.commands.batch_lines import BatchRequests
-from blockwright.api.commands.batch_plan import Machine
+from blockwright.api.commands.batch_machine import PlannedMachine
 from blockwright.api.commands.simulate_report import WIDTH, plot
 from blockwright.api.commands.tables import table
 from blockwright.policies.offline.order import Unit, Weigher, density_order, waste
@@ -45,7 +45,7 @@ class BatchPlan:
     """``whole``: all requests in the order that computes least; ``made``: seconds that tree and order took."""
 
     requests: BatchRequests
-    machine: Machine
+    machine: PlannedMachine
     tree: PrefixTree
     whole: Unit
     units: list[Unit]
@@ -54,7 +54,7 @@ class BatchPlan:
     courses: list[OrderCourse]
 
 
-def plan(requests: BatchRequests, machine: Machine) -> BatchPlan:
+def plan(requests: BatchRequests, machine: PlannedMachine) -> BatchPlan:
     """Order the batch, and simulate it in several orders. Raises ValueError for a request that memory never holds."""
     began = time.perf_counter()
     tree = PrefixTree(requests.prompts)

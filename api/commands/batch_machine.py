@@ -1,0 +1,54 @@
+"""What a batch is planned for: a worker of this machine, by a profile of it or by a guess. Not a command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockwright.actors.config import Settings
+from blockwright.api.commands import CommandError
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.offline.density import Costs
+
+COMPUTE, BANDWIDTH = 50e9, 10e9  # FLOP/s and byte/s of a core, where nothing was measured: a guess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMachine:
+    """What a batch is planned for. ``positions``: of KV that a worker holds; ``weights``: seconds of a step in which nothing
+    is computed; ``measured``: by whom, or empty."""
+
+    costs: Costs
+    positions: int
+    weights: float
+    measured: str
+
+
+def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> PlannedMachine:
+    """A worker of such settings here. Raises CommandError, SettingsError."""
+    from blockwright.actors.cost_file import check_costs, read_costs
+    from blockwright.actors.resources import cores, free_memory
+    from blockwright.actors.sizing import serving_dtype, widening, worker_configs
+
+    models = {name: checkpoint.config}
+    config, dtype = checkpoint.config, serving_dtype(settings, models)
+    memory = next(iter(worker_configs(settings, models, free_memory=free_memory(), cores=cores()).values())).memory
+    position = 2 * config.kv_heads * config.head_dim * config.layers * (4 if dtype == "float32" else 2)
+    parameters = checkpoint.nbytes * widening(dtype, models)
+    if (positions := (memory - parameters) // position) < 1:
+        raise CommandError(f"memory is {memory} bytes, of which {name} takes {parameters}; give more (--set memory=...)", 2)
+    check_costs(settings)
+    if (measured := read_costs(settings.profile)) is not None:
+        costs, weights = Costs.of_coefficients(measured), measured.base + measured.step + measured.read
+    else:
+        width = 4 if dtype == "float32" else 2
+        weights = parameters / BANDWIDTH
+        costs = Costs.of_model(
+            parameters=parameters / width,
+            hidden=config.hidden,
+            layers=config.layers,
+            kv_width=config.kv_heads * config.head_dim,
+            compute=COMPUTE,
+            bandwidth=BANDWIDTH,
+            value_bytes=width,
+        )
+    return PlannedMachine(costs=costs, positions=positions, weights=weights, measured=settings.profile)
