@@ -10,7 +10,8 @@ turns, each run has a new cluster. On a processor nothing overlaps: an order can
 
 ``sharing``: of prompt tokens, found in the prefix cache. ``load_cv``: standard deviation by mean of the load of a sweep, by
 what its rows cost (``policies/plan/cost.py``, coefficients as the workers measured them). ``equal``: answers that are token
-by token those of the first order. ``density``: compute by memory time of the whole batch, measured. vLLM answers the same
+by token those of the first order. ``work_s``: the loads of all sweeps by the workers, what the run would take where nothing
+else disturbed it and nobody waited. ``density``: compute by memory time of the whole batch, measured. vLLM answers the same
 prompts by ``LLM.generate`` where it is installed.
 """
 
@@ -203,6 +204,7 @@ def figures(outcome: Outcome, first: Outcome, logs: Path, costs: Coefficients) -
         "seconds": outcome.seconds,
         "sharing": outcome.cached / outcome.prompt_tokens,
         "load_cv": statistics.pstdev(swept) / statistics.fmean(swept),
+        "work_s": sum(swept) / WORKERS,
         "sweeps": len(swept),
         "equal": equal / len(first.answers),
     }

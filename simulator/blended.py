@@ -6,10 +6,9 @@ sends them: what the worker says it takes after each sweep, and what it gives ba
 
 from __future__ import annotations
 
-import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from blockwright.policies.plan.coefficients import Coefficients
@@ -63,7 +62,6 @@ class BlendedWorker:
         self.route = routes.routes[0].id
         self.now = self.busy = 0.0
         self.online: dict[str, TimedRequest] = {}
-        self.offline_tokens = self.online_tokens = 0  # generated, and of prompts computed, when their requests ended
         self._offline, self._sent = offline, 0
         self._attempts: dict[str, Submission] = {}  # of offline requests that have not ended
         self._answers: dict[str, int] = {}  # tokens that they have
@@ -73,6 +71,7 @@ class BlendedWorker:
         """Until the time is over, and all of ``demands`` have ended."""
         left = deque(demands)
         self._feed()
+        self.machine.fill(self.now)
         while self.now < until or left or any(one.last < 0 for one in self.online.values()):
             due = self.machine.open[0][1] if self.machine.open else float("inf")
             if left and left[0].at <= due:
@@ -153,23 +152,12 @@ class BlendedWorker:
         return made
 
 
-def lognormal(mean: float, deviation: float, least: int, most: int, source: random.Random) -> Callable[[], int]:
-    """Lengths: ``deviation`` is that of their logarithm."""
-    middle = math.log(mean) - deviation**2 / 2
-
-    def draw() -> int:
-        return max(least, min(most, round(source.lognormvariate(middle, deviation))))
-
-    return draw
-
-
-def poisson(
-    rate: float, seconds: float, prompt: Callable[[], int], output: Callable[[], int], source: random.Random
-) -> list[Demand]:
-    """Requests that arrive independently, ``rate`` a second."""
+def poisson(rate: float, seconds: float, lengths: Iterator[tuple[int, int]], source: random.Random) -> list[Demand]:
+    """Requests that arrive independently, ``rate`` a second. ``lengths``: of prompts and answers."""
     found: list[Demand] = []
     at = source.expovariate(rate)
     while at < seconds:
-        found.append(Demand(len(found), at, "", prompt(), output(), (), ()))
+        prompt, output = next(lengths)
+        found.append(Demand(len(found), at, "", prompt, output, (), ()))
         at += source.expovariate(rate)
     return found

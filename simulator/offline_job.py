@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.growth import Growth
 from blockwright.policies.offline.order import Unit
 from blockwright.policies.offline.prefix_tree import PrefixTree
 from blockwright.policies.offline.scanner import SIDES, DualScanner
@@ -24,6 +25,8 @@ from blockwright.policies.offline.step_tokens import MOST, StepTokens
 from blockwright.simulator.offline_cache import PrefixCache
 
 SPARE = 0.01  # of memory: what must be free besides a sequence's tokens before it starts, or it would be stopped at once
+LONG = 1024  # tokens of an answer from which on it is played forward before a sequence starts
+RESERVED = 0.5  # of memory, at most: what long answers leave to the left side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,7 @@ class OfflineJob:
                 raise ValueError(f"request {request} has {tokens} tokens, and memory {engine.memory} positions; give more")
         self.engine, self.outputs, self.expected = engine, outputs, expected
         self._length = tree.length
+        self.growth = Growth()
         self.cache = PrefixCache(tree, engine.memory)
         self.scanner = DualScanner(units, self._need, engine.memory, target, share=share)
         self.pace(pace)
@@ -117,9 +121,17 @@ class OfflineJob:
         """Positions that a request counts for if it starts now; not now, if pages are short."""
         made = self._made.get(request, 0)
         new = self._length[request] - self.cache.cached(request) + made
-        if self.cache.held and self.cache.held + new + self._spare > self.engine.memory:
-            return math.inf
-        return new + max(self.expected[request] - made, 0.25 * made) / 2.0
+        more = round(max(self.expected[request] - made, 0.25 * made))
+        growth, held = self.growth, self.cache.held
+        others = held - growth.now(self.step) + self._spare
+        if more < LONG:
+            fits = held + self._spare + new + more * (1 + len(growth)) <= self.engine.memory
+            return new + more / 2.0 if fits or not held else math.inf
+        use = self.scanner.use()
+        if not self.scanner.met and use.right_running:
+            others = max(others, round(min(use.left_most, RESERVED * self.engine.memory)))
+        fits = others + growth.with_one_more(self.step, new, more) <= self.engine.memory
+        return new if fits or not held else math.inf
 
     def _admit(self) -> bool:
         if self._full:
@@ -139,6 +151,9 @@ class OfflineJob:
             self.found += found
             self.computed += new
         self._prompts.append([request, found, new + made])
+        more = round(max(self.expected[request] - made, 0.25 * made))
+        if more >= LONG:
+            self.growth.begin(request, self.step, self._length[request] - found + made, more)
         return True
 
     # steps
@@ -198,6 +213,7 @@ class OfflineJob:
     def _leave(self, request: int, *, keep: bool) -> int:
         """A sequence decodes no more: the tokens that it has generated in all."""
         del self._ends[request]
+        self.growth.end(request)
         made = self.step - self._began.pop(request) + self._made.pop(request, 0)
         self._context -= self._length[request] + made
         self.cache.end(request, made, keep=keep)

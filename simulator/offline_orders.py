@@ -22,6 +22,7 @@ from blockwright.simulator.offline_job import Engine, OfflineJob
 from blockwright.simulator.offline_workload import OfflineWorkload
 
 OURS = "blockwright"
+FIRST_SHARE = 0.1  # of memory: for the left side while samples run
 BACK_ENDS = {"sequential": sequential, "ideal": ideal, "calibrated": calibrated}
 
 
@@ -135,7 +136,7 @@ class OfflineComparison:
         else:
             samples = self.samples(rules.sampling)
             guessed = self.estimates([]).outputs()
-            job = self._job(guessed, self._first(samples, guessed), 1.0, 1.0, 0.5, paced=rules.paced)
+            job = self._job(guessed, self._first(samples, guessed), 1.0, 1.0, FIRST_SHARE, paced=rules.paced)
             job.run({*samples})
             expected = self.estimates(samples).outputs()
             units, rho = self._order(expected, rules, job.scanner.pending())

@@ -79,7 +79,7 @@ class Census:
     """The sequences of one application."""
 
     running: int = 0
-    waiting: dict[str, int] = field(default_factory=dict)  # "capacity" | "no_worker" | "isolated" | "offline"
+    waiting: dict[str, int] = field(default_factory=dict)  # "capacity" | "no_worker" | "isolated" -> sequences
 
 
 @dataclass(slots=True)

@@ -42,9 +42,11 @@ class QueuePositions:
         )
 
     def census(self) -> dict[str, Census]:
-        """How many sequences of each model run, and how many wait for which reason."""
+        """How many sequences of each model run, and how many wait for which reason; for offline ones nobody waits."""
         found: dict[str, Census] = {}
         for record in self._active.values():
+            if record.generation.offline and not record.planned:
+                continue
             one = found.setdefault(record.model, Census())
             reason = self._reason(record)
             if reason:
@@ -57,8 +59,6 @@ class QueuePositions:
         """Why a request waits; empty for one that runs."""
         if record.planned:
             return ""
-        if record.generation.offline:
-            return "offline"
         if record.state == "waiting" and not self._table.routes.get(record.application):
             return "no_worker"
         return "isolated" if record.state == "waiting" and record.deaths.suspect else "capacity"

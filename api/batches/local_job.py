@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from blockwright.actors.batches.driver import NOMINAL, Answered, FeedDriver, Later
+from blockwright.actors.batches.port import NotNow
 from blockwright.actors.cost_file import read_costs
-from blockwright.api.batches.lines import BatchLine, LineAnswer, NotNow, PreparedLine, answer, prepare, refused
+from blockwright.api.batches.lines import BatchLine, LineAnswer, PreparedLine, answer, prepare, refused
 from blockwright.api.errors import ApiError
 from blockwright.api.http.auth import ApiCaller
 from blockwright.api.http.context import Front, OfflinePlace

@@ -12,14 +12,14 @@ the caller's order; positions are tokens' KV.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.estimates import PROBABILITY, Estimates, choose_samples
 from blockwright.policies.offline.job_account import FeedProgress, JobAccount, SideUse, WorkEstimate
 from blockwright.policies.offline.order import OrderRules, Unit, Weigher, density_order
-from blockwright.policies.offline.parts import cut, joined, remaining
+from blockwright.policies.offline.parts import cut, remaining
 from blockwright.policies.offline.prefix_tree import PrefixTree
 from blockwright.policies.offline.scanner import DualScanner, Side
 
@@ -117,7 +117,6 @@ class OfflineFeed:
         self._workers: dict[str, _Worker] = {}
         self._where: dict[int, _Worker] = {}  # of those that run on a worker that is here
         self._running = self._given_back = 0
-        self._unplaced: tuple[list[Unit], list[Unit]] = ([], [])  # while there is no worker: samples, the others
         self._adopt(self.ordering()(), first=self._samples)
 
     # workers
@@ -128,19 +127,17 @@ class OfflineFeed:
         if worker in self._workers:
             self._workers[worker].scanner.resize(positions)
             return
-        rest = self._collected()
         made = _Worker(DualScanner([], self._need_on(worker), positions, self._aim))
         self._workers[worker] = made
-        self._share_out(*rest)
+        self._share_out()
 
     def ended(self, worker: str) -> None:
         """It takes nothing more, and its part goes to the others (it is kept, while there are none). What runs there goes on
         elsewhere, or the caller tells of ``given_back``."""
-        rest = self._collected()
         gone = self._workers.pop(worker)
         for request in [one for one, where in self._where.items() if where is gone]:
             del self._where[request]
-        self._share_out(*rest)
+        self._share_out()
 
     @property
     def workers(self) -> frozenset[str]:
@@ -190,12 +187,9 @@ class OfflineFeed:
         if here is not None:
             here.scanner.retracted(request)
             return
-        alone = [self._weigher.unit([request])]
-        least = min(self._workers.values(), key=lambda one: one.scanner.waiting, default=None)
-        if least is None:
-            self._unplaced = joined([self._unplaced[0], alone]), self._unplaced[1]
-        else:
-            self._give(least, joined([self._rest(least), alone]))
+        if self._workers:
+            least = min(self._workers.values(), key=_left)
+            self._give(least, [self._weigher.unit([request]), *self._rest(least)])
 
     # order
 
@@ -266,8 +260,7 @@ class OfflineFeed:
         """Raises AssertionError unless every request that waits is in one part, and nothing else is."""
         waiting = [one for worker in self._workers.values() for one in worker.scanner.pending()]
         waiting += [one for worker in self._workers.values() for one in _requests(worker.after)]
-        waiting += [one for units in self._unplaced for one in _requests(units)]
-        assert len(waiting) == len({*waiting}) == self.waiting, "a request is in no part, or in two"
+        assert not self._workers or len(waiting) == len({*waiting}) == self.waiting, "a request is in no part, or in two"
         assert all(self._status[one] == _WAITING for one in waiting), "a request that does not wait is in a part"
         for worker in self._workers.values():
             worker.scanner.check()
@@ -278,38 +271,32 @@ class OfflineFeed:
     def _aim(self) -> float:
         return self._target or self._order.density
 
-    def _adopt(self, order: JobOrder, first: Iterable[int]) -> None:
+    def _adopt(self, order: JobOrder, first: Collection[int]) -> None:
         """``first``: requests that every worker takes before the others."""
-        self._order = order
+        self._order, self._first = order, first
         self._weigher = Weigher(self._tree, order.costs, order.work.outputs)
         self._account.estimated(order.work)
         for worker in self._workers.values():
             worker.scanner.target = self._aim
-        gone = {one for one, status in enumerate(self._status) if status != _WAITING}
-        early = {*first}
-        others = remaining(order.units, gone | early, self._weigher)
-        if early:
-            later = {one for one in range(len(self._status)) if one not in early}
-            self._share_out(remaining(order.units, later | gone, self._weigher), others)
-        else:
-            self._share_out(others, [])
+        self._share_out()
 
-    def _share_out(self, first: list[Unit], others: list[Unit]) -> None:
-        """To all workers alike: the parts that their scanners read, and those that they read then."""
-        self._unplaced = ([], []) if self._workers else (first, others)
-        count = len(self._workers)
-        if not count:
+    def _share_out(self) -> None:
+        """What nobody runs, to all workers alike: parts that their scanners read now, and those that they read then."""
+        if not self._workers:
             return
-        parts, afters = (_cut(units, count, self._weigher) for units in (first, others))
+        waiting = {one for one, status in enumerate(self._status) if status == _WAITING}
+        early = waiting.intersection(self._first)
+        parts, afters = (self._cut(waiting & early), self._cut(waiting - early))
+        if not early:
+            parts, afters = afters, parts
         for worker, part, after in zip(self._workers.values(), parts, afters, strict=True):
             self._give(worker, part)
             worker.after = after
 
-    def _collected(self) -> tuple[list[Unit], list[Unit]]:
-        """What nobody runs: of the parts that are read now, and of those that are read then."""
-        now = [self._rest(worker) for worker in self._workers.values()]
-        then = [worker.after for worker in self._workers.values()]
-        return joined([*now, self._unplaced[0]]), joined([*then, self._unplaced[1]])
+    def _cut(self, requests: set[int]) -> list[list[Unit]]:
+        """In the order of the whole, which keeps neighbours together, a part for each worker."""
+        units = self._weigher.units([one for one in unit.requests if one in requests] for unit in self._order.units)
+        return cut(units, len(self._workers), self._weigher) if units else [[] for _ in self._workers]
 
     def _give(self, worker: _Worker, part: list[Unit]) -> None:
         worker.part = part
@@ -318,9 +305,9 @@ class OfflineFeed:
     def _rest(self, worker: _Worker) -> list[Unit]:
         """Of what its scanner reads."""
         waiting = {*worker.scanner.pending()}
-        rest = remaining(worker.part, {*_requests(worker.part)} - waiting, self._weigher)
-        back = waiting - {*_requests(rest)}  # ran when the part was made
-        return joined([rest, *([self._weigher.unit([one])] for one in sorted(back))])
+        back = waiting.difference(_requests(worker.part))  # ran when the part was made
+        gone = {*_requests(worker.part)} - waiting
+        return [*map(self._weigher.unit, ([one] for one in sorted(back))), *remaining(worker.part, gone, self._weigher)]
 
     def _refilled(self, worker: _Worker) -> bool:
         """Give a worker whose scanner is at its end what it reads then, or half of what another one has no room for."""
@@ -368,10 +355,6 @@ def _check(requests: Sequence[OfflineRequest]) -> None:
                 f"request {number} of an offline job has {len(one.prompt)} bytes of prompt, a limit of {one.limit} tokens "
                 f"and {one.choices} choices; give at least one of each"
             )
-
-
-def _cut(units: list[Unit], count: int, weigher: Weigher) -> list[list[Unit]]:
-    return cut(units, count, weigher) if units else [[] for _ in range(count)]
 
 
 def _requests(units: Iterable[Unit]) -> list[int]:

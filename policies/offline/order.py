@@ -9,17 +9,20 @@ both ends. Why it differs from the paper where it does: decision 45.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from blockwright.policies.offline.density import DENSEST, Costs, density
 from blockwright.policies.offline.prefix_tree import PrefixTree
 
+T = TypeVar("T")
 MODES = ("proportional", "paper", "off")
 PORTION = 0.25  # of KV memory: what a joined unit holds at most
-TRIES = 4  # at an allowance that makes the real waste no larger than was asked for; the last one is 0
+TRIES = 5  # at an allowance with which the real waste is what was asked for
+GROWTH = 8.0  # of the allowance from one try to the next, while the real waste is small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +168,12 @@ class _Layers:
     def rho(self, node: int) -> float:
         return density(self.comp[node], self.mem[node])
 
+    def fork(self, node: int) -> int:
+        """The first node from here on whose requests part, where all else below has none; the root stays."""
+        while node != self.tree.root and len(below := self.below.get(node, [])) == 1:
+            node = below[0]
+        return node
+
     def piece(self, nodes: Sequence[int]) -> _Piece:
         """Of some children of one node that stand side by side."""
         comp, mem, held = (sum(column[node] for node in nodes) for column in (self.comp, self.mem, self.held))
@@ -194,16 +203,31 @@ def density_order(
     layers = _Layers(weigher, range(weigher.tree.count) if requests is None else requests)
     if not layers.sequence:
         return []
-    most = rules.allowance * layers.tokens[weigher.tree.root]
-    allowance = most
-    for tries in range(TRIES, -1, -1):
+
+    def attempt(allowance: float) -> tuple[list[list[_Piece]], int]:
         pieces = sorted(_split(layers, rules, allowance), key=attrgetter("rho"), reverse=True)
         groups = _merge(layers, pieces, rules.likeness, PORTION * memory) if rules.likeness else [[one] for one in pieces]
-        wasted = weigher.tree.computed(layers.requests(piece for group in groups for piece in group)) - layers.distinct
-        if wasted <= most or rules.mode != "proportional":
-            break
-        allowance *= most / wasted / 2.0 if tries > 1 else 0.0  # what is opened for nothing ends up together
+        return groups, weigher.tree.computed(layers.requests(chain.from_iterable(groups))) - layers.distinct
+
+    most = rules.allowance * layers.tokens[weigher.tree.root]
+    groups = largest_within(most, attempt) if rules.mode == MODES[0] else attempt(most)[0]
     return weigher.units(layers.requests(group) for group in groups)
+
+
+def largest_within(most: float, attempt: Callable[[float], tuple[T, int]]) -> T:
+    """What an attempt makes of the largest allowance, of few that are tried, with which it wastes ``most`` tokens or fewer.
+    What is opened often stays together after all, so that more can be opened than would be paid for at worst."""
+    best, allowance, low, high = None, most, 0.0, float("inf")
+    for _ in range(TRIES if most else 0):
+        found, wasted = attempt(allowance)
+        if wasted <= most:
+            if found == best or 2 * wasted > most:
+                return found
+            best, low = found, allowance
+        else:
+            high = allowance
+        allowance = low * GROWTH if high == float("inf") else (low * high) ** 0.5 if low else high * most / wasted / 2.0
+    return attempt(0.0)[0] if best is None else best
 
 
 def _split(layers: _Layers, rules: OrderRules, allowance: float) -> list[_Piece]:
@@ -212,7 +236,8 @@ def _split(layers: _Layers, rules: OrderRules, allowance: float) -> list[_Piece]
     kept, waiting = [], [(tree.root, allowance)]
     while waiting:
         node, allowance = waiting.pop()
-        below, depth = layers.below.get(node, []), tree.depth[node]
+        last = layers.fork(node)
+        below, depth = layers.below.get(last, []), tree.depth[last]
         if not below or (depth and rules.mode == "off") or (rules.mode == "paper" and depth * len(below) > allowance):
             kept.append(layers.piece([node]))
         elif rules.mode == "paper":

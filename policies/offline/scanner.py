@@ -92,6 +92,7 @@ class DualScanner:
         _check(memory=memory)
         self.memory, self._need = memory, need
         self._sides: dict[Side, _Pointer] = {side: _Pointer(0, 0) for side in SIDES}
+        self._latest: Side = "left"
         self.admitted = self.retractions = self.finishes = 0  # counted from the beginning
         self.replace(units, target, share)
 
@@ -152,8 +153,8 @@ class DualScanner:
             alone = not pointer.running
             if total and alone and total + need > self.memory:
                 return None  # the other side gives way, or this one would never begin
-            room = min(self.memory - total, math.inf if alone else self._most[side] - pointer.use)
-            if not self._running_any() or need <= min(room, most):
+            part = alone or pointer.use < self._most[side]
+            if not self._running_any() or (part and need <= min(self.memory - total, most)):
                 self._take(side, request, need)
                 return Admission(request, side, need)
         return None
@@ -239,9 +240,8 @@ class DualScanner:
         self._most = {"left": share * self.memory, "right": (1.0 - share) * self.memory}
 
     def _turns(self) -> tuple[Side, Side]:
-        """The side that is asked first: that which has less of what it may hold."""
-        left, right = (self._sides[side].use / (self._most[side] or 1e-9) for side in SIDES)
-        return ("left", "right") if left <= right else ("right", "left")
+        """The side that is asked first: not that which started a request last."""
+        return ("right", "left") if self._latest == "left" else ("left", "right")
 
     def _next(self, side: Side) -> int | None:
         """The request at a pointer. Where the pointers have met the left one reads on."""
@@ -260,6 +260,7 @@ class DualScanner:
         pointer.running[request] = need
         pointer.use += need
         self.admitted += 1
+        self._latest = side
         if pointer.returned:
             pointer.returned.popleft()
             return

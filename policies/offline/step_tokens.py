@@ -24,7 +24,7 @@ class StepTokens:
             raise ValueError(f"a step of an offline batch takes {most} tokens at most; give {MULTIPLE} or more")
         self.target, self.most = target, most
         self._token = costs.token
-        self._least = max(weights / costs.token, float(MULTIPLE))
+        self._least = max(int(weights / costs.token / MULTIPLE), 1) * MULTIPLE
         self._carried = 0.0  # tokens that steps so far had fewer than was wanted, by rounding
 
     def tokens(self, decoding: int, memory: float) -> int:

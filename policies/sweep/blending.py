@@ -31,12 +31,12 @@ class BlendingPlanner(Planner):
             return False
         return not leases.urgent and leases.next_flight() is None
 
-    def _fill(self, batch: BatchBuilder) -> None:
+    def fill(self, batch: BatchBuilder) -> None:
         if not self._parts.queue.offline:
-            super()._fill(batch)
+            super().fill(batch)
             return
         self._restore()
-        super()._fill(batch)
+        super().fill(batch)
         left = batch.budget
         self._blend(batch)
         self._parts.outgoing.count("offline_tokens", left - batch.budget)
@@ -204,11 +204,14 @@ class BlendingPlanner(Planner):
                 batch.capped.add(rows.tenant[s])
                 continue
             if rows.free_rows <= reserved_rows(parts) or not self._fitting.fits(s, found, promises, reserve):
+                if rows.is_guest(s):  # its home has nothing to do with it before it has its lease
+                    break
                 self._sequences.preempt(s)
                 continue
             if not ride.most(rows.route[s], len(found) * rows.page_size, 1):
                 break
             queue.remove(rows.key(s), rows.tenant[s])
             self._start(s, found)
-            self._ride_prompt(batch, ride, s, 1 << 30)
-            promises.add(rows, s)
+            if not rows.is_guest(s):
+                self._ride_prompt(batch, ride, s, 1 << 30)
+                promises.add(rows, s)

@@ -39,11 +39,11 @@ class Planner:
         """The rows of the next plan; the state already counts on it."""
         self._now = now
         batch = BatchBuilder(self._parts.config.sweep_tokens)
-        self._fill(batch)
+        self.fill(batch)
         self._pipeline.ask_pages(batch.growing)
         return batch
 
-    def _fill(self, batch: BatchBuilder) -> None:
+    def fill(self, batch: BatchBuilder) -> None:
         """All that is not offline."""
         self._take_flights(batch)
         if len(self._parts.holds):

@@ -28,6 +28,7 @@ from blockwright.actors.worker.messages import NoRoom, ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
@@ -230,6 +231,24 @@ def moved(seen: Seen) -> None:
         note(seen, metrics.render({}).decode())
 
 
+def blended(seen: Seen) -> None:
+    """An offline request computes, and goes back when others need its memory."""
+    where = World(["w0"], [BASE], [replica("w0", BASE)], budget=12 << 16)
+    state = where.workers["w0"].state
+
+    def scraped() -> None:
+        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": state.counters}]}).decode())
+
+    scraped()
+    where.submit(submission("offline", PROMPT[:16], 40, "base@w0", priority=offline_urgency(), tenant=":left"))
+    where.start_plan(where.workers["w0"])
+    where.end_plan(where.workers["w0"])
+    scraped()
+    where.submit(submission("online", PROMPT[1:33], 47, "base@w0"))
+    where.run()
+    scraped()
+
+
 def scaled(seen: Seen) -> None:
     """A worker that comes and goes with the load."""
     fleet = Fleet()
@@ -327,6 +346,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     chosen(seen)
     scaled(seen)
     moved(seen)
+    blended(seen)
     dropped(seen)
     await predicted(seen)
     await fetched(seen, path, tmp_path)

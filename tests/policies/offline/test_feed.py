@@ -75,9 +75,9 @@ def test_what_samples_tell_changes_the_order() -> None:
     for one in feed.take("w0", 2, 1e9):
         feed.finished(one.request, 90 if one.request < 10 else 1)
     feed.reorder()
-    placed = feed.take("w0", 2, 1e9)
-    sides = {one.side: one.request for one in placed}
-    assert sides["left"] >= 10 > sides["right"]
+    placed = feed.take("w0", 12, 1e9)
+    assert {one.side for one in placed} == {"left", "right"}
+    assert all((one.request >= 10) == (one.side == "left") for one in placed)
 
 
 def test_both_sides_are_fed_at_once() -> None:

@@ -86,8 +86,8 @@ def test_online_rows_are_those_of_a_worker_without_offline_ones_and_their_sweeps
     costs = COSTS if known else None
     state = world(400, offline_delay=delay, costs=costs, max_rows=16).workers["w0"].state
     for i in range(12):
-        prompt = [chance.randrange(3)] * chance.randint(1, 30)
-        make = offline if chance.random() < 0.6 else online
+        make, first = (offline, 3) if chance.random() < 0.6 else (online, 0)  # what they share is other pages than those
+        prompt = [first + chance.randrange(3)] * chance.randint(1, 30)
         state.apply(make(f"r{i}", prompt, chance.randint(1, 12), float(i)), 0.0)
         for _ in range(chance.randrange(3)):
             before = without_offline(state)
@@ -112,7 +112,7 @@ def _is_offline(state: SweepState, request: str) -> bool:
 
 def test_up_to_the_knee_offline_rows_ride_for_what_a_token_costs() -> None:
     """Two online rows, five offline ones: one more token is 1 % of the sweep, beyond the eighth row 20 %."""
-    state = world(offline_delay=0.06, max_rows=16).workers["w0"].state
+    state = world(offline_delay=0.1, max_rows=16).workers["w0"].state
     busy(state, 10)
     for i in range(2):
         state.apply(online(f"n{i}", [i], 20), 0.0)
@@ -125,8 +125,9 @@ def test_up_to_the_knee_offline_rows_ride_for_what_a_token_costs() -> None:
 
 
 def test_without_online_rows_sweeps_are_short_and_not_planned_ahead() -> None:
-    state = world(offline_sweep=0.03, sweep_tokens=64, max_rows=32, pages=300).workers["w0"].state
-    busy(state, 20)
+    state = world(offline_sweep=1.0, sweep_tokens=64, max_rows=32, pages=900).workers["w0"].state
+    busy(state, 20, answer=200)
+    state.parts.config = replace(state.config, offline_sweep=0.03)
     plan = state.plan(0.0)
     assert plan is not None
     assert cost(plan, COSTS) <= 0.03 < cost(plan, COSTS) + 0.003  # one more row would be too many
@@ -220,15 +221,15 @@ def test_one_that_is_alone_may_have_all_memory() -> None:
 
 
 def test_sides_are_counted_apart_and_can_be_capped() -> None:
-    state = world(tenant_kv_share={":left": 0.06, "*": 0.5}).workers["w0"].state
-    busy(state, 2, answer=60)
-    while state.running == 2:
+    state = world(tenant_kv_share={":left": 0.2, "*": 0.1}).workers["w0"].state
+    busy(state, 4, answer=60)
+    while not state.counters["offline_yielded"]:
         plan = state.plan(0.0)
         assert plan is not None
         commit(state, plan)
-        assert state.parts.memory.pages.accounts.held(":left") <= 6 * CHUNK
-    assert offline_bytes(state.parts)[":right"] > 6 * CHUNK
-    assert state.counters["offline_yielded"] == 1, "the left one, at its cap"
+        assert state.parts.memory.pages.accounts.held(":left") <= 20 * CHUNK
+    assert offline_bytes(state.parts)[":right"] >= 20 * CHUNK, "what holds for everybody else does not hold for a side"
+    assert [state.parts.rows.find(f"o{i}") is not None for i in range(4)] == [True, True, False, True]
 
 
 # whatever happens ----------------------------------------------------------------------------------------------------
