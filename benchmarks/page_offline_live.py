@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness import OURS
 from offline_live import CASE, DEPTH_FIRST, RANDOM, SHARES, VLLM, WORKERS, Plan
-from stored import Result, number, table
+from stored import Result, table
 
 WORDS = {OURS: "ours", DEPTH_FIRST: "depth-first", RANDOM: "random", VLLM: "vLLM"}
 COLUMNS = ("tok_per_s", "seconds", "work_s", "sharing", "load_cv", "sweeps")
@@ -14,7 +14,7 @@ def of_offline_live(result: Result) -> str:
     case = f"{CASE}/{Plan().count}"
     rows = [(words, *(result.text(case, name, subject) for name in COLUMNS)) for subject, words in WORDS.items()]
     sources = ", ".join(f"{share:.0%} {name}" for name, share in SHARES.items())
-    equal, density = number(result.value(case, "equal")), number(result.value(case, "density"))
+    equal, density = result.text(case, "equal"), result.text(case, "density")
     words = (
         f"{Plan().count:,} requests ({sources}) to {WORKERS} workers of one core each; prompt and answer tokens a second, "
         "where a prompt that is cached counts in full. *Work* is the cost of all sweeps by the cost model, on each worker, "

@@ -67,7 +67,9 @@ def make_app(
         stages=stages or Stages(),
     )
     if batches is not None:
-        front = dataclasses.replace(front, desk=Desk(front, batches))
+        desk = Desk(front, batches)
+        front = dataclasses.replace(front, desk=desk)
+        front.metrics.batches = desk.figures.values
     app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
     app[FRONT] = front
     app[BATCHES] = batches

@@ -15,6 +15,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from blockwright.api.program.job_bar import in_words
+
 View = Mapping[str, Any]
 
 
@@ -161,4 +163,24 @@ def top_tables(view: View) -> Group:
         ],
         numbers=4,
     )
-    return Group(applications, "", workers, *overload_lines(view["overload"]))
+    return Group(applications, "", workers, *_batches(view["batches"]), *overload_lines(view["overload"]))
+
+
+def _batches(batches: Sequence[View]) -> list[RenderableType]:
+    """Nothing where none runs."""
+    if not batches:
+        return []
+    shown = table(
+        ("BATCHES OF", "DONE", "RUN", "WAIT", "TIME LEFT", "DENSITY", "SHARED", "KV LEFT", "KV RIGHT"),
+        [
+            (
+                *(one["model"], *(f"{one[name]:,}" for name in ("done", "running", "waiting"))),
+                in_words(one["remaining_seconds"]) or "-",
+                *(f"{one['density']:.3g}", share(one["sharing"])),
+                *(share(one["sides"][side]["used"] / max(one["sides"][side]["most"], 1)) for side in ("left", "right")),
+            )
+            for one in batches
+        ],
+        numbers=8,
+    )
+    return ["", shown]
