@@ -51,10 +51,10 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures all but the last thirteen sections again in less than half an hour (those: `make bench ONLY="forecast predictors
+measures all but the last thirteen sections again in under half an hour (those: `make bench ONLY="forecast predictors
 simulation fidelity tenants on_demand scheduling scheduling_live overload pipelines offline offline_order
-offline_live"`) and says what changed by more than the spread of the runs; with `STORE=1` it replaces the files and this
-page. Each file names its commit, machine and versions.
+offline_live"`) and says what changed by more than the spread of the runs; `STORE=1` replaces files and page. Each file
+names its commit, machine and versions.
 
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
